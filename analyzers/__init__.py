@@ -1,0 +1,1 @@
+"""The built-in analyzers, one file a diagnosis; installed as perfdoctor.analyzers."""

@@ -1,0 +1,1 @@
+"""From a Trace to a Report: account, analyzers, gains, ranking."""

@@ -1,0 +1,95 @@
+"""Report: the one value that every reporter renders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from perfdoctor.diagnosis.account import Account, Timeline
+from perfdoctor.diagnosis.finding import Finding
+
+SCHEMA = "perfdoctor.report/1"
+StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """One trace file, as the report names it."""
+
+    path: str
+    rank: int | None
+    world_size: int | None
+    device: str | None
+    vendor: str | None
+    complete: bool
+    events: int
+    span_ns: int
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {
+            "path": self.path,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "device": self.device,
+            "vendor": self.vendor,
+            "complete": self.complete,
+            "events": self.events,
+            "span_ns": self.span_ns,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """The steps found: `median_ns` of a step and `variation` (standard deviation over mean); None without steps."""
+
+    count: int = 0
+    source: StepSource = "none"
+    median_ns: int | None = None
+    variation: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {"count": self.count, "source": self.source, "median_ns": self.median_ns, "variation": self.variation}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one rule: ran, skipped (`why` says what to capture), or failed (`why` says how)."""
+
+    rule: str
+    status: Literal["ran", "skipped", "failed"]
+    why: str | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {"rule": self.rule, "status": self.status, "why": self.why, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank, in the order of `traces`."""
+
+    version: str
+    traces: tuple[TraceSummary, ...]
+    steps: StepSummary
+    timeline: tuple[Timeline, ...]
+    account: tuple[Account, ...]
+    findings: tuple[Finding, ...]
+    outcomes: tuple[Outcome, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""
+        return {
+            "schema": SCHEMA,
+            "version": self.version,
+            "traces": [t.to_dict() for t in self.traces],
+            "steps": self.steps.to_dict(),
+            "timeline": [t.to_dict() for t in self.timeline],
+            "account": [a.to_dict() for a in self.account],
+            "findings": [f.to_dict() for f in self.findings],
+            "outcomes": [o.to_dict() for o in self.outcomes],
+        }

@@ -1,0 +1,1 @@
+"""Many ranks: finding their files."""

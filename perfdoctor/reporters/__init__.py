@@ -1,0 +1,1 @@
+"""Report -> text: terminal, JSON, Markdown, Chrome trace."""

@@ -1,0 +1,193 @@
+"""Trace: what a trace file says, as tables of numpy columns.
+
+A Trace is a value: frozen, one row an event, int64 nanoseconds, every string coded once. The tables are sorted by start. A column of ids
+holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`, `gpu.op`, `calls.op`), also -1 for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perfdoctor.trace.intervals import Int64Array
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+Int8Array: TypeAlias = npt.NDArray[np.int8]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+NONE = -1
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+
+
+def _ints() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
+def _codes() -> Int32Array:
+    return np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Events of one kind: `start_ns` and `end_ns` (int64, end >= start), `name` (code into `Trace.strings`)."""
+
+    start_ns: Int64Array = field(default_factory=_ints)
+    end_ns: Int64Array = field(default_factory=_ints)
+    name: Int32Array = field(default_factory=_codes)
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def dur_ns(self) -> Int64Array:
+        """Duration of each row in nanoseconds."""
+        return self.end_ns - self.start_ns
+
+    def freeze(self) -> None:
+        """Make every column read-only: a Trace is a value."""
+        for column in fields(self):
+            getattr(self, column.name).flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuItems(Table):
+    """Kernels, copies and sets that ran on the device.
+
+    `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in `Trace.ops` of the innermost
+    op around that call; `bytes` the size of a copy or set.
+    """
+
+    kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
+    device: Int32Array = field(default_factory=_codes)
+    stream: Int64Array = field(default_factory=_ints)
+    correlation: Int64Array = field(default_factory=_ints)
+    call: Int32Array = field(default_factory=_codes)
+    op: Int32Array = field(default_factory=_codes)
+    bytes: Int64Array = field(default_factory=_ints)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls(Table):
+    """Runtime and driver calls (cudaLaunchKernel, hipMemcpyWithStream, ...): `thread` is an index into `Trace.threads`."""
+
+    thread: Int32Array = field(default_factory=_codes)
+    correlation: Int64Array = field(default_factory=_ints)
+    op: Int32Array = field(default_factory=_codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ops(Table):
+    """Operators on the CPU. `parent` is the row of the op around it on its thread; `dims`, `types`, `strides` and `concrete` are codes of JSON texts."""
+
+    thread: Int32Array = field(default_factory=_codes)
+    external_id: Int64Array = field(default_factory=_ints)
+    parent: Int32Array = field(default_factory=_codes)
+    dims: Int32Array = field(default_factory=_codes)
+    types: Int32Array = field(default_factory=_codes)
+    strides: Int32Array = field(default_factory=_codes)
+    concrete: Int32Array = field(default_factory=_codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Table):
+    """Annotations: record_function ranges of the user, of the optimizer, of the DataLoader, of the profiler itself (`ProfilerStep#`)."""
+
+    thread: Int32Array = field(default_factory=_codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames(Table):
+    """Python functions, named ``file(line): function`` with the line of the `def`; `parent` is the calling frame's row."""
+
+    thread: Int32Array = field(default_factory=_codes)
+    parent: Int32Array = field(default_factory=_codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Syncs(Table):
+    """Records of category cuda_sync: `stream` waits (or is waited for by the host) for what `wait_stream` had recorded."""
+
+    stream: Int64Array = field(default_factory=_ints)
+    correlation: Int64Array = field(default_factory=_ints)
+    wait_stream: Int64Array = field(default_factory=_ints)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What the file says about the device that its GPU items ran on; None where it does not say."""
+
+    name: str | None = None
+    capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One rank's trace.
+
+    `threads` holds ``"pid/tid"`` texts. `device` describes the device of the GPU items, `vendor` is "nvidia", "amd" or None. `complete` is
+    False for a file cut short; `warnings` says in sentences what was odd, `events` counts the rows of all tables, `dropped` what could not be
+    read. `base_ns` is what the file says must be added to the times to get nanoseconds since the epoch (0 when they are absolute already).
+    """
+
+    path: str
+    strings: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    gpu: GpuItems = field(default_factory=GpuItems)
+    calls: Calls = field(default_factory=Calls)
+    ops: Ops = field(default_factory=Ops)
+    ranges: Ranges = field(default_factory=Ranges)
+    gpu_ranges: Ranges = field(default_factory=Ranges)
+    frames: Frames = field(default_factory=Frames)
+    syncs: Syncs = field(default_factory=Syncs)
+    device: DeviceProperties = field(default_factory=DeviceProperties)
+    vendor: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+    dropped: int = 0
+    base_ns: int = 0
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, in the order of the fields."""
+        return (self.gpu, self.calls, self.ops, self.ranges, self.gpu_ranges, self.frames, self.syncs)
+
+    @property
+    def events(self) -> int:
+        """Rows of all tables."""
+        return sum(len(t) for t in self.tables)
+
+    @property
+    def extent_ns(self) -> tuple[int, int]:
+        """First start and last end over all tables; (0, 0) for a trace without events."""
+        filled = [t for t in self.tables if len(t)]
+        if not filled:
+            return 0, 0
+        return min(int(t.start_ns.min()) for t in filled), max(int(t.end_ns.max()) for t in filled)
+
+    def text(self, code: int) -> str | None:
+        """The string of a code; None for -1."""
+        return self.strings[code] if code >= 0 else None
+
+    def codes_where(self, test: Callable[[str], bool | object]) -> BoolArray:
+        """For each string of the trace whether `test` holds: evaluated once a distinct string, then used as a look-up on code columns."""
+        return np.fromiter((bool(test(s)) for s in self.strings), bool, len(self.strings))
+
+    def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
+        """For each row of a table whether the regular expression is found in its name."""
+        if not len(table):
+            return np.zeros(0, bool)
+        search = re.compile(pattern).search
+        used = np.unique(table.name)
+        hits = np.zeros(len(self.strings), bool)
+        hits[[code for code in used.tolist() if search(self.strings[code])]] = True
+        result: BoolArray = hits[table.name]
+        return result

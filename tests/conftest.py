@@ -1,0 +1,24 @@
+"""Fixtures for every test: the shared corpus when it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared material beside the repository; the test is skipped where it is not mounted."""
+    folder = REPOSITORY.parent / "shared"
+    if not (folder / "traces").is_dir():
+        pytest.skip("the shared trace corpus (../shared) is not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(shared: Path) -> Path:
+    """The folder of real traces."""
+    return shared / "traces"
