@@ -1,1 +1,69 @@
-"""perfdoctor: why is the step slow, which line to change, and how much will it give."""
+"""perfdoctor: why is my training step slow, which line do I change, and how much will it give me?
+
+Names load when they are first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor import gpu
+    from perfdoctor.api import Report, analyze
+    from perfdoctor.capture.session import diagnose, profile
+    from perfdoctor.diagnosis.analyzer import Analyzer, RankAnalyzer
+    from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
+    from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
+    from perfdoctor.trace import Trace, read
+
+__all__ = [
+    "Analyzer",
+    "CaptureError",
+    "Claim",
+    "Evidence",
+    "Finding",
+    "GateError",
+    "InputError",
+    "PerfdoctorError",
+    "RankAnalyzer",
+    "Report",
+    "Saving",
+    "SourceLocation",
+    "Trace",
+    "TraceError",
+    "UsageError",
+    "analyze",
+    "diagnose",
+    "gpu",
+    "profile",
+    "read",
+]
+
+_HOMES = {
+    "perfdoctor.api": ("Report", "analyze"),
+    "perfdoctor.capture.session": ("diagnose", "profile"),
+    "perfdoctor.diagnosis.analyzer": ("Analyzer", "RankAnalyzer"),
+    "perfdoctor.diagnosis.finding": ("Claim", "Evidence", "Finding", "Saving", "SourceLocation"),
+    "perfdoctor.errors": ("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
+    "perfdoctor.trace": ("Trace", "read"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("perfdoctor")
+    if name == "gpu":
+        return import_module("perfdoctor.gpu")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'perfdoctor' has no attribute '{name}'")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,7 @@
 """Where each nanosecond of the step went: the timeline over the whole trace, and the account over the analysed window.
 
-Both follow contracts.md to the letter. The account is a partition: every instant of the window goes to the first of compute, bandwidth,
+Both follow contracts.md to the letter. The account is a partition: every instant of the window goes to the first of
+compute, bandwidth,
 communication, memcpy, kernel_latency and the idle causes that covers it, so its details add up to the window exactly.
 """
 
@@ -9,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from perfdoctor.diagnosis.idle import LOADER_RANGE, cause_layers
+from perfdoctor.gpu import classify_op
+from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Intervals
+from perfdoctor.trace.model import KERNEL, BoolArray, Ops, Trace
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
 
 BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "kernel_latency")
 IDLE_CAUSES = ("dataloader", "sync", "launch", "communication", "allocator", "unexplained")
@@ -31,6 +41,13 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "overhead": ("kernel_latency", *(f"idle_{cause}" for cause in IDLE_CAUSES)),
     }
 )
+MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
+
+# A kernel this short spends its time starting and ending: about twice the shortest kernel of an A100 or H100 (2 us).
+LATENCY_FLOOR_NS = 5_000
+# CPU-only: time between two ops on a thread up to this long is Python and the dispatcher; longer, it may be anything.
+_BETWEEN_OPS_NS = 1_000_000
+
 TENSOR_CORE_USE = ("used", "slow_path", "not_used", "unknown")
 
 
@@ -57,8 +74,10 @@ class Timeline:
 class Account:
     """One rank's window, split exactly.
 
-    `detail` maps every name of DETAILS to ns, `buckets` sums them to compute, bandwidth, communication and overhead; each adds up to
-    `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor Cores, None where there is no GPU.
+    `detail` maps every name of DETAILS to ns, `buckets` sums them to compute, bandwidth, communication and overhead;
+    each adds up to
+    `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor Cores, None
+    where there is no GPU.
     `parts` holds the intervals behind `detail`, `steps` the steps (n, 2): for exports, not part of the JSON report.
     """
 
@@ -83,3 +102,150 @@ class Account:
             "detail": dict(self.detail),
             "tensor_core": dict(self.tensor_core),
         }
+
+
+def timeline_of(run: RankRun) -> Timeline:
+    """The timeline by the definitions of contracts.md.
+
+    Over the whole trace, from the first GPU item's start to the last one's end.
+    """
+    gpu = run.trace.gpu
+    if not len(gpu):
+        return Timeline(rank=run.trace.rank)
+    collective = run.kernels_where(lambda k: k.category == "communication")
+    kernel = gpu.kind == KERNEL
+    computation = _union(run.trace, kernel & ~collective)
+    communication = _union(run.trace, collective)
+    memcpy = _union(run.trace, ~kernel)
+    exposed_communication = iv.subtract(communication, computation)
+    exposed_memcpy = iv.subtract(iv.subtract(memcpy, computation), communication)
+    window_ns = int(gpu.end_ns.max() - gpu.start_ns.min())
+    busy_ns = sum(iv.total(part) for part in (computation, exposed_communication, exposed_memcpy))
+    return Timeline(
+        rank=run.trace.rank,
+        window_ns=window_ns,
+        busy_ns=busy_ns,
+        idle_ns=window_ns - busy_ns,
+        computation_ns=iv.total(computation),
+        exposed_communication_ns=iv.total(exposed_communication),
+        exposed_memcpy_ns=iv.total(exposed_memcpy),
+        communication_ns=iv.total(communication),
+        memcpy_ns=iv.total(memcpy),
+    )
+
+
+def account_of(run: RankRun) -> Account:
+    """Where the window of a run went; a partition, whatever the trace."""
+    layers = {"gpu": _gpu_layers, "cpu": _cpu_layers, "unseen": _unseen_layers}[run.device_kind](run)
+    ordered = {name: layers.get(name, EMPTY) for name in (*BUSY_DETAILS, *(f"idle_{c}" for c in _LAYERED_CAUSES))}
+    sets = iv.partition(run.window, ordered.values())
+    parts = dict(zip((*ordered, "idle_unexplained"), sets, strict=True))
+    return Account(
+        rank=run.trace.rank,
+        window_ns=run.window_ns,
+        detail={name: iv.total(parts[name]) for name in DETAILS},
+        tensor_core=_tensor_core_use(run),
+        parts=parts,
+        steps=run.steps.intervals,
+    )
+
+
+_LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
+
+
+def _union(trace: Trace, rows: BoolArray) -> Intervals:
+    return iv.union(trace.gpu.start_ns[rows], trace.gpu.end_ns[rows])
+
+
+def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
+    """Kernels by category and duration.
+
+    Until shapes and rooflines are used, matrix kernels count as compute and all others as bandwidth.
+    """
+    trace = run.trace
+    collective = run.kernels_where(lambda k: k.category == "communication")
+    matrix = run.kernels_where(lambda k: k.category in MATRIX_CATEGORIES)
+    short = (trace.gpu.dur_ns <= LATENCY_FLOOR_NS) & ~collective
+    kernel = trace.gpu.kind == KERNEL
+    busy = {
+        "compute": _union(trace, matrix & ~short),
+        "bandwidth": _union(trace, kernel & ~matrix & ~collective & ~short),
+        "communication": _union(trace, collective),
+        "memcpy": _union(trace, ~kernel),
+        "kernel_latency": _union(trace, kernel & short),
+    }
+    return busy | {f"idle_{cause}": layer for cause, layer in cause_layers(trace, run.gaps).items()}
+
+
+def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
+    """Without a GPU the innermost ops are the work: those inside a DataLoader's `__next__` are loading, not work."""
+    trace, ops, ranges = run.trace, run.trace.ops, run.trace.ranges
+    loading = iv.union(ranges.start_ns[run.loader_ranges], ranges.end_ns[run.loader_ranges])
+    waits = trace.named(ranges, r"^(gloo|mpi|nccl|c10d):")
+    leaf = np.ones(len(ops), bool)
+    leaf[ops.parent[ops.parent >= 0]] = False
+    category = _op_categories(trace)
+    short = ops.dur_ns <= LATENCY_FLOOR_NS
+    groups = {
+        "compute": leaf & ~short & np.isin(category, list(MATRIX_CATEGORIES)),
+        "bandwidth": leaf & ~short & ~np.isin(category, [*MATRIX_CATEGORIES, "communication"]),
+        "communication": leaf & (category == "communication"),
+        "kernel_latency": leaf & short,
+    }
+    layers = {
+        name: iv.subtract(iv.union(ops.start_ns[rows], ops.end_ns[rows]), loading) for name, rows in groups.items()
+    }
+    waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
+    layers["communication"] = iv.union_of((layers["communication"], waiting))
+    return layers | {"idle_dataloader": loading, "idle_launch": _dispatch_time(ops)}
+
+
+def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
+    """The category of each op; worked out once a distinct name."""
+    table = np.full(len(trace.strings), "other", "U16")
+    for code in np.unique(trace.ops.name).tolist():
+        table[code] = classify_op(trace.strings[code])
+    return table[trace.ops.name]
+
+
+def _dispatch_time(ops: Ops) -> Intervals:
+    """Time inside ops that belongs to no inner op, and short breaks between ops.
+
+    Python, the dispatcher, the autograd engine.
+    """
+    parts = []
+    for thread in np.unique(ops.thread).tolist():
+        mine = ops.thread == thread
+        busy = iv.union(ops.start_ns[mine], ops.end_ns[mine])
+        if len(busy):
+            breaks = iv.gaps(busy, int(busy[0, 0]), int(busy[-1, 1]))
+            parts += [busy, breaks[breaks[:, 1] - breaks[:, 0] <= _BETWEEN_OPS_NS]]
+    return iv.union_of(parts)
+
+
+def _unseen_layers(run: RankRun) -> dict[str, Intervals]:
+    """A GPU program whose GPU events are missing: only what the CPU says for certain, the rest stays unexplained."""
+    ranges = run.trace.ranges
+    loading = run.trace.named(ranges, LOADER_RANGE)
+    return {"idle_dataloader": iv.union(ranges.start_ns[loading], ranges.end_ns[loading])}
+
+
+def _tensor_core_use(run: RankRun) -> dict[str, int | None]:
+    """Kernel time in the window of gemm, convolution and attention kernels, by use of Tensor Cores.
+
+    All None without GPU kernels.
+    """
+    if "kernels" not in run.evidence:
+        return dict.fromkeys(TENSOR_CORE_USE)
+    use = {
+        "used": lambda k: k.tensor_core == "yes" and not k.slow_path,
+        "slow_path": lambda k: k.tensor_core == "yes" and k.slow_path,
+        "not_used": lambda k: k.tensor_core == "no",
+        "unknown": lambda k: k.tensor_core == "unknown",
+    }
+    gpu = run.trace.gpu
+    result: dict[str, int | None] = {}
+    for name, test in use.items():
+        rows = run.kernels_where(lambda k, test=test: k.category in MATRIX_CATEGORIES and test(k))
+        result[name] = int(iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], run.window).sum())
+    return result

@@ -1,4 +1,7 @@
-"""What an analyzer says: a Finding with its Evidence, its SourceLocation, its Saving, and the time that it lays claim to."""
+"""What an analyzer says: a Finding with its Evidence, its SourceLocation, its Saving.
+
+The time that it lays claim to.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ class Evidence:
 class Saving:
     """What a fix would save, in ns a step (or of the window when there are no steps), and how that was got.
 
-    "measured": the fix was tried. "replayed": the trace was played again without the fault. "bounded": between what can be proven and what
+    "measured": the fix was tried. "replayed": the trace was played again without the fault. "bounded": between what
+    can be proven and what
     cannot be exceeded. "unknown": no number, all None.
     """
 
@@ -86,12 +90,14 @@ class Saving:
 class Claim:
     """The time of one rank that a finding wants to save: ranking sees to it that no nanosecond is promised twice.
 
-    `intervals` lie in the analysed window. `kernels` says that the time is kernel time, which becomes wall time only as far as the CPU waits
-    for the GPU; idle time is wall time already.
+    `intervals` lie in the analysed window of `rank`. `kernels` says that the time is kernel time, which becomes wall
+    time only as far as the
+    CPU waits for the GPU; idle time is wall time already.
     """
 
     intervals: Intervals = field(default_factory=lambda: EMPTY)
     kernels: bool = False
+    rank: int | None = None
 
     @property
     def total_ns(self) -> int:
@@ -101,7 +107,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosis. `cost_ns` and `saving` are per step when there are steps, else for the window; `rank` None means all ranks."""
+    """One diagnosis. `cost_ns` and `saving` are per step when there are steps, else for the window.
+
+    `rank` None means all ranks.
+
+    `subject` is what it is about (an op, a kind of collective): the same rule on the same subject and place in
+    several ranks is one finding.
+    """
 
     rule: str
     name: str
@@ -118,6 +130,17 @@ class Finding:
     fix: str | None = None
     references: tuple[str, ...] = ()
     claim: Claim = field(default_factory=Claim, repr=False, compare=False)
+    subject: str = field(default="", repr=False)
+
+    @property
+    def worth_ns(self) -> float:
+        """What findings are ordered by.
+
+        The expected saving, the middle of its range where only bounds are known, 0 where nothing is.
+        """
+        if self.saving.expected_ns is not None:
+            return self.saving.expected_ns
+        return ((self.saving.low_ns or 0) + (self.saving.high_ns or 0)) / 2
 
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema; the claim is not part of it."""

@@ -71,7 +71,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank, in the order of `traces`."""
+    """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank.
+
+    In the order of `traces`.
+    """
 
     version: str
     traces: tuple[TraceSummary, ...]

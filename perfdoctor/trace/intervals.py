@@ -1,7 +1,9 @@
 """Interval arithmetic on int64 nanoseconds: the only place for it.
 
-A set of intervals is an int64 array of shape (n, 2), half-open ``[start, end)``, sorted, disjoint, not touching, none empty. Everything
-here returns such sets and expects them; `union` makes one from any starts and ends. All of it is vectorised: O(n log n).
+A set of intervals is an int64 array of shape (n, 2), half-open ``[start, end)``, sorted, disjoint, not touching, none
+empty. Everything
+here returns such sets and expects them; `union` makes one from any starts and ends. All of it is vectorised: O(n log
+n).
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ EMPTY.flags.writeable = False
 
 
 def union(starts: Int64Array, ends: Int64Array) -> Intervals:
-    """The instants covered by at least one of the given intervals, in any order; empty and negative ones cover nothing."""
+    """The instants covered by at least one of the given intervals, in any order.
+
+    Empty and negative ones cover nothing.
+    """
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
@@ -122,7 +127,8 @@ def contains(a: Intervals, t: Int64Array) -> npt.NDArray[np.bool_]:
 def partition(within: Intervals, layers: Iterable[Intervals]) -> list[Intervals]:
     """Give every instant of `within` to the first layer that covers it.
 
-    Returns one set a layer and a last one for what no layer covers. They are disjoint and their lengths add up to `total(within)`
+    Returns one set a layer and a last one for what no layer covers. They are disjoint and their lengths add up to
+    `total(within)`
     exactly: this is what makes the account add up.
     """
     parts: list[Intervals] = []

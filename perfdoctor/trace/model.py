@@ -1,7 +1,9 @@
 """Trace: what a trace file says, as tables of numpy columns.
 
-A Trace is a value: frozen, one row an event, int64 nanoseconds, every string coded once. The tables are sorted by start. A column of ids
-holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`, `gpu.op`, `calls.op`), also -1 for none.
+A Trace is a value: frozen, one row an event, int64 nanoseconds, every string coded once. The tables are sorted by
+start. A column of ids
+holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`, `gpu.op`, `calls.op`),
+also -1 for none.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Table:
 class GpuItems(Table):
     """Kernels, copies and sets that ran on the device.
 
-    `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in `Trace.ops` of the innermost
+    `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in
+    `Trace.ops` of the innermost
     op around that call; `bytes` the size of a copy or set.
     """
 
@@ -73,7 +76,10 @@ class GpuItems(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls(Table):
-    """Runtime and driver calls (cudaLaunchKernel, hipMemcpyWithStream, ...): `thread` is an index into `Trace.threads`."""
+    """Runtime and driver calls (cudaLaunchKernel, hipMemcpyWithStream, ...).
+
+    `thread` is an index into `Trace.threads`.
+    """
 
     thread: Int32Array = field(default_factory=_codes)
     correlation: Int64Array = field(default_factory=_ints)
@@ -82,7 +88,10 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ops(Table):
-    """Operators on the CPU. `parent` is the row of the op around it on its thread; `dims`, `types`, `strides` and `concrete` are codes of JSON texts."""
+    """Operators on the CPU. `parent` is the row of the op around it on its thread.
+
+    `dims`, `types`, `strides` and `concrete` are codes of JSON texts.
+    """
 
     thread: Int32Array = field(default_factory=_codes)
     external_id: Int64Array = field(default_factory=_ints)
@@ -95,14 +104,20 @@ class Ops(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Table):
-    """Annotations: record_function ranges of the user, of the optimizer, of the DataLoader, of the profiler itself (`ProfilerStep#`)."""
+    """Annotations: record_function ranges of the user, of the optimizer, of the DataLoader.
+
+    Of the profiler itself (`ProfilerStep#`).
+    """
 
     thread: Int32Array = field(default_factory=_codes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames(Table):
-    """Python functions, named ``file(line): function`` with the line of the `def`; `parent` is the calling frame's row."""
+    """Python functions, named ``file(line).
+
+    Function`` with the line of the `def`; `parent` is the calling frame's row.
+    """
 
     thread: Int32Array = field(default_factory=_codes)
     parent: Int32Array = field(default_factory=_codes)
@@ -110,7 +125,10 @@ class Frames(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Syncs(Table):
-    """Records of category cuda_sync: `stream` waits (or is waited for by the host) for what `wait_stream` had recorded."""
+    """Records of category cuda_sync.
+
+    `stream` waits (or is waited for by the host) for what `wait_stream` had recorded.
+    """
 
     stream: Int64Array = field(default_factory=_ints)
     correlation: Int64Array = field(default_factory=_ints)
@@ -131,9 +149,12 @@ class DeviceProperties:
 class Trace:
     """One rank's trace.
 
-    `threads` holds ``"pid/tid"`` texts. `device` describes the device of the GPU items, `vendor` is "nvidia", "amd" or None. `complete` is
-    False for a file cut short; `warnings` says in sentences what was odd, `events` counts the rows of all tables, `dropped` what could not be
-    read. `base_ns` is what the file says must be added to the times to get nanoseconds since the epoch (0 when they are absolute already).
+    `threads` holds ``"pid/tid"`` texts. `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
+    or None. `complete` is
+    False for a file cut short; `warnings` says in sentences what was odd, `events` counts the rows of all tables,
+    `dropped` what could not be
+    read. `base_ns` is what the file says must be added to the times to get nanoseconds since the epoch (0 when they
+    are absolute already).
     """
 
     path: str
@@ -178,7 +199,10 @@ class Trace:
         return self.strings[code] if code >= 0 else None
 
     def codes_where(self, test: Callable[[str], bool | object]) -> BoolArray:
-        """For each string of the trace whether `test` holds: evaluated once a distinct string, then used as a look-up on code columns."""
+        """For each string of the trace whether `test` holds.
+
+        Evaluated once a distinct string, then used as a look-up on code columns.
+        """
         return np.fromiter((bool(test(s)) for s in self.strings), bool, len(self.strings))
 
     def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:

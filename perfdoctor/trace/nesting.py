@@ -11,7 +11,8 @@ from perfdoctor.trace.model import NONE, BoolArray, Int32Array
 def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int32Array:
     """For each row the row of the smallest event around it on the same thread, or -1.
 
-    Works level by level (a row's parent is the latest earlier row one level up), so the cost is rows x depth, all in numpy. Events that
+    Works level by level (a row's parent is the latest earlier row one level up), so the cost is rows x depth, all in
+    numpy. Events that
     overlap without nesting, which rounding produces in real files, get a parent that contains their start or none.
     """
     n = len(start_ns)
@@ -34,7 +35,10 @@ def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int
 
 
 def _depths(start: Int64Array, end: Int64Array, lane: Int32Array) -> Int64Array:
-    """How many earlier events of its lane are open at each start; the input is sorted by lane, start, then longest first."""
+    """How many earlier events of its lane are open at each start.
+
+    The input is sorted by lane, start, then longest first.
+    """
     depth = np.zeros(len(start), np.int64)
     edges = np.flatnonzero(np.diff(lane)) + 1
     for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(start)], strict=True):
@@ -44,7 +48,12 @@ def _depths(start: Int64Array, end: Int64Array, lane: Int32Array) -> Int64Array:
 
 
 def innermost(
-    start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, parent: Int32Array, at_ns: Int64Array, at_thread: Int32Array
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    thread: Int32Array,
+    parent: Int32Array,
+    at_ns: Int64Array,
+    at_thread: Int32Array,
 ) -> Int32Array:
     """For each instant and thread the row of the smallest event that contains it, or -1.
 
@@ -67,7 +76,10 @@ def innermost(
 
 
 def outermost(parent: Int32Array, rows: Int32Array, keep: BoolArray | None = None) -> Int32Array:
-    """For each row its topmost ancestor (itself when it has none); `keep` limits the climb to rows for which it is True."""
+    """For each row its topmost ancestor (itself when it has none).
+
+    `keep` limits the climb to rows for which it is True.
+    """
     top = rows.copy()
     while True:
         up = np.where(top >= 0, parent[top], NONE)

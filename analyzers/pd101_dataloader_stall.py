@@ -1,0 +1,201 @@
+"""PD101: the GPU waits for the DataLoader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.source import place_of_range
+from perfdoctor.trace import intervals as iv
+
+_SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How a loader kept up: per step, the wait in `__next__`, the rest of the step.
+
+    The idle time that the wait caused.
+    """
+
+    workers: int | None
+    wait_ns: int
+    rest_ns: int
+    idle_ns: int
+    cores: int | None
+
+    @property
+    def batch_ns(self) -> int:
+        """CPU time that one batch takes.
+
+        The wait itself without workers; with workers that are all busy, workers x step.
+        """
+        return self.wait_ns if not self.workers else self.workers * (self.wait_ns + self.rest_ns)
+
+    @property
+    def enough(self) -> int:
+        """Workers that deliver a batch before the rest of the step is over."""
+        return max((self.workers or 0) + 1, math.ceil(self.batch_ns / max(self.rest_ns, 1)))
+
+
+class DataLoaderStall(RankAnalyzer):
+    """The GPU idles while the training loop waits for its next batch.
+
+    What it finds:
+        Idle GPU time during which the loop is inside a DataLoader's `__next__`. On a program without a GPU, the time
+        that the loop itself
+        waits there.
+
+    Why it costs time:
+        With `num_workers=0` the main process loads, decodes and collates each batch between two steps, and nothing
+        else happens. With too
+        few workers the loop drains the queue of prefetched batches and waits for the next one.
+
+    How it is measured:
+        The ranges `enumerate(DataLoader)#...__next__` that PyTorch records, intersected with the gaps between GPU
+        items. The name of the
+        iterator tells whether there are workers; captured facts tell how many. A batch takes `__next__`'s time
+        without workers, and
+        workers x step time when workers are all busy; that time divided by the rest of the step is the number of
+        workers that hides it.
+        The expected saving assumes that many workers, or as many as there are CPU cores, whichever is less; on a
+        CPU-only program workers
+        and training share the cores, which bounds it further.
+
+    How to fix:
+        Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
+        copies do not block);
+        or make the batch cheaper: decode ahead of time, move the transform to the GPU.
+
+    When it is wrong:
+        The first batch of an epoch starts the workers: a trace of one such step shows a stall that does not recur. A
+        data set whose items
+        come over a network gains from more workers than there are cores.
+
+    Needs:
+        CPU events. Captured facts (`perfdoctor run`) for the number of workers and of cores.
+
+    References:
+        PyTorch Performance Tuning Guide, "Enable asynchronous data loading and augmentation".
+    """
+
+    rule: ClassVar[str] = "PD101"
+    name: ClassVar[str] = "dataloader-stall"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # 3 %: below it a change of workers is lost in the noise of the steps; the TensorBoard plugin spoke from 5 % on.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-asynchronous-data-loading-and-augmentation",
+        "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
+    )
+
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        """One finding when the loader's share of the step reaches `min_share`."""
+        if rank.device_kind == "unseen":
+            return
+        idle = rank.account.parts["idle_dataloader"]
+        cost = rank.per_step(iv.total(idle))
+        if (rank.share(cost) or 0) < self.settings["min_share"]:
+            return
+        loader = _busiest_loader(rank)
+        loading = _loading(rank, cost, loader)
+        place = _place(rank, loader)
+        yield self.finding(
+            rank,
+            title=_title(rank, loading, place),
+            cost_ns=cost,
+            saving=_saving(rank, loading),
+            advice=_advice(loading),
+            fix=_fix(loading, loader),
+            claim=Claim(idle),
+            confidence=0.9 if rank.steps.count != 1 else 0.6,
+            location=place,
+            evidence=_evidence(rank, loading),
+        )
+
+
+def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
+    """The captured facts of the loader that was waited for longest; empty without facts."""
+    loaders = [f for f in (rank.facts or {}).get("loaders") or [] if isinstance(f, dict)]
+    return max(loaders, key=lambda f: f.get("wait_ns") or 0, default={})
+
+
+def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
+    ranges = rank.trace.ranges
+    rows = rank.loader_ranges
+    waited = rank.per_step(iv.total(iv.intersect(iv.union(ranges.start_ns[rows], ranges.end_ns[rows]), rank.window)))
+    workers = loader.get("num_workers")
+    if workers is None and (rank.trace.named(ranges, _SINGLE_PROCESS) & rows).any():
+        workers = 0
+    step = rank.per_step(rank.window_ns)
+    return Loading(workers, waited, max(step - waited, 0), idle_ns, (rank.facts or {}).get("cpu_count"))
+
+
+def _saving(rank: RankRun, loading: Loading) -> Saving:
+    """With n workers a batch is there every batch_ns / n; the step takes the longer of that and of its own work."""
+    if loading.workers is None:
+        return Saving(0, None, loading.idle_ns, "bounded")
+    step = loading.wait_ns + loading.rest_ns
+    cores = loading.cores or loading.enough
+    reach = max(loading.rest_ns, round(loading.batch_ns / min(loading.enough, cores)))
+    if (
+        rank.device_kind == "cpu"
+    ):  # training takes all cores in the rest of the step: work is only spread, never removed
+        reach = max(reach, round((loading.wait_ns + cores * loading.rest_ns) / cores))
+    return Saving(0, min(max(step - reach, 0), loading.idle_ns), loading.idle_ns, "bounded")
+
+
+def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str:
+    who = "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
+    where = f" at {place}" if place else ""
+    how = {None: "", 0: ", which has no workers"}.get(
+        loading.workers, f", whose {loading.workers} workers do not keep up"
+    )
+    return f"{who} for the DataLoader{where}{how}"
+
+
+def _advice(loading: Loading) -> str:
+    if loading.workers is None:
+        return "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
+    if loading.cores is not None and loading.enough > loading.cores:
+        return (
+            f"Loading a batch takes {loading.batch_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would hide it, but there are "
+            f"{loading.cores} cores. Use {loading.cores} and make the batch cheaper: decode ahead of time, or transform on the GPU."
+        )
+    return f"Load batches in {loading.enough} worker processes: they then finish one in the {loading.rest_ns / 1e6:.1f} ms that the rest of the step takes."
+
+
+def _fix(loading: Loading, loader: Mapping[str, Any]) -> str:
+    workers = min(loading.enough, loading.cores or loading.enough) if loading.workers is not None else "..."
+    pin = "" if loader.get("pin_memory") else ", pin_memory=True"
+    return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
+
+
+def _place(rank: RankRun, loader: Mapping[str, Any]) -> SourceLocation | None:
+    """Where the loop takes its batches: from the facts, else from Python frames."""
+    known = loader.get("location")
+    if isinstance(known, dict) and known.get("file"):
+        return SourceLocation(str(known["file"]), known.get("line"), known.get("function"))
+    return place_of_range(rank, r"^enumerate\(DataLoader\)#")
+
+
+def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
+    ranges = rank.trace.ranges
+    inside = rank.loader_ranges & iv.contains(rank.window, ranges.start_ns)
+    waits = ranges.dur_ns[inside]
+    return (
+        Evidence("wait in DataLoader.__next__ per step", loading.wait_ns, "ns"),
+        Evidence("rest of the step", loading.rest_ns, "ns"),
+        Evidence("longest single wait", int(waits.max()) if len(waits) else None, "ns"),
+        Evidence("batches", int(np.count_nonzero(inside)), "count"),
+        Evidence("num_workers", loading.workers, "count"),
+        Evidence("CPU cores", loading.cores, "count"),
+    )

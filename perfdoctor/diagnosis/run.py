@@ -1,0 +1,224 @@
+"""Run: what an analyzer sees.
+
+Each RankRun is a trace with everything that several analyzers derive from it, worked out once, when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
+from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
+from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
+from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.intervals import Intervals
+from perfdoctor.trace.model import KERNEL, BoolArray, Trace
+from perfdoctor.trace.steps import Steps, find_steps
+
+DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]
+
+# What an analyzer may ask for, and how to get it. The engine prints the second when the first is missing.
+NEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
+        "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
+        "launches": "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
+        "steps": "no steps were found: call profiler.step() each iteration, or record with `perfdoctor run`",
+        "shapes": "the trace has no input shapes: record with record_shapes=True",
+        "stacks": "the trace has no Python frames: record with with_stack=True, or with `perfdoctor run`",
+        "facts": "there are no captured facts: record with `perfdoctor run`",
+        "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
+    }
+)
+
+# More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
+# rounding.
+_SKEWED_SHARE = 0.10
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account.
+
+    Look-ups over kernels.
+    """
+
+    source: Trace
+    device_name: str | None = None
+    step_slice: slice = slice(None)
+    facts: Mapping[str, Any] | None = None
+    detail: Trace | None = field(default=None, repr=False)
+
+    @cached_property
+    def clock_shift_ns(self) -> int:
+        """How much GPU times must be moved later so that no kernel starts before its launch.
+
+        0 when the clocks agree.
+        """
+        gpu = self.source.gpu
+        linked = gpu.call >= 0
+        if not linked.any():
+            return 0
+        early = self.source.calls.start_ns[gpu.call[linked]] - gpu.start_ns[linked]
+        return int(early.max()) if (early > 0).mean() > _SKEWED_SHARE else 0
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace, with GPU times moved by `clock_shift_ns`."""
+        shift = self.clock_shift_ns
+        if not shift:
+            return self.source
+        gpu, ranges = self.source.gpu, self.source.gpu_ranges
+        return replace(
+            self.source,
+            gpu=replace(gpu, start_ns=gpu.start_ns + shift, end_ns=gpu.end_ns + shift),
+            gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift),
+            warnings=(
+                *self.source.warnings,
+                f"the clocks of CPU and GPU disagree by at least {shift / 1e6:.3f} ms; GPU times were moved by that much",
+            ),
+        )
+
+    @cached_property
+    def device_kind(self) -> DeviceKind:
+        """What the account is about: GPU items, a CPU-only program.
+
+        Or a GPU program whose GPU events were not recorded.
+        """
+        if len(self.source.gpu):
+            return "gpu"
+        launched = self.source.named(self.source.calls, r"Launch|Memcpy").any()
+        return "unseen" if launched or self.source.device.name is not None else "cpu"
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The analysed steps."""
+        found = find_steps(self.trace)
+        return replace(found, intervals=found.intervals[self.step_slice])
+
+    @cached_property
+    def window(self) -> Intervals:
+        """The analysed time: whole steps when there are steps, else from the first GPU item to the last.
+
+        Else all events.
+        """
+        if self.steps.count:
+            return self.steps.window
+        if len(self.trace.gpu):
+            return iv.window(int(self.trace.gpu.start_ns.min()), int(self.trace.gpu.end_ns.max()))
+        return iv.window(*self.trace.extent_ns)
+
+    @cached_property
+    def window_ns(self) -> int:
+        """Length of the analysed time."""
+        return iv.total(self.window)
+
+    def per_step(self, window_ns: int) -> int:
+        """A sum over the window as an amount a step (of the window when there are no steps)."""
+        return round(window_ns / self.steps.count) if self.steps.count else window_ns
+
+    def share(self, per_step_ns: int) -> float | None:
+        """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
+        whole = self.per_step(self.window_ns)
+        return min(per_step_ns / whole, 1.0) if whole else None
+
+    @cached_property
+    def device(self) -> Device | None:
+        """The device, by the name given, else by what the trace says; None when it is not in our table."""
+        given = self.source.device
+        if self.device_name is not None:
+            return find_device(self.device_name)
+        return find_device(given.name, given.capability, self.source.vendor)
+
+    @property
+    def device_label(self) -> str | None:
+        """What to call the device: as given, as the trace says, or by our table; None when nobody knows."""
+        return self.device_name or self.source.device.name or (self.device.name if self.device else None)
+
+    @cached_property
+    def kernel_classes(self) -> dict[int, KernelClass]:
+        """The class of each distinct kernel name of the trace, by string code."""
+        gpu = self.trace.gpu
+        codes = np.unique(gpu.name[gpu.kind == KERNEL]).tolist()
+        return {code: classify_kernel(self.trace.strings[code]) for code in codes}
+
+    def kernels_where(self, test: Any) -> BoolArray:
+        """For each GPU item whether it is a kernel whose KernelClass passes `test`."""
+        hits = np.zeros(len(self.trace.strings), bool)
+        hits[[code for code, kernel in self.kernel_classes.items() if test(kernel)]] = True
+        gpu = self.trace.gpu
+        result: BoolArray = hits[gpu.name] & (gpu.kind == KERNEL)
+        return result
+
+    @cached_property
+    def tensor_cores(self) -> bool | None:
+        """Whether the device has Tensor Cores (matrix cores); None when nothing tells.
+
+        A kernel that uses them is proof enough.
+        """
+        given = self.source.device
+        known = has_tensor_cores(
+            self.device_name or given.name, None if self.device_name else given.capability, self.source.vendor
+        )
+        if known is None and self.kernels_where(lambda k: k.tensor_core == "yes").any():
+            return True
+        return known
+
+    @cached_property
+    def gaps(self) -> IdleGaps:
+        """The gaps between GPU items, each with what ended it."""
+        return find_gaps(self.trace)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """GPU time over the whole trace."""
+        return timeline_of(self)
+
+    @cached_property
+    def account(self) -> Account:
+        """Where the window went."""
+        return account_of(self)
+
+    def within_window(self, rows: BoolArray | npt.NDArray[np.int64]) -> Intervals:
+        """The union of some GPU items, clipped to the window."""
+        gpu = self.trace.gpu
+        return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
+
+    @cached_property
+    def loader_ranges(self) -> BoolArray:
+        """For each row of `trace.ranges` whether the loop waits there in a DataLoader's `__next__`."""
+        return self.trace.named(self.trace.ranges, LOADER_RANGE)
+
+    @cached_property
+    def evidence(self) -> frozenset[str]:
+        """Which of NEEDS this rank has ("ranks" is the run's to say)."""
+        t = self.source
+        has = {
+            "kernels": bool((t.gpu.kind == KERNEL).any()),
+            "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
+            "launches": bool((t.gpu.call >= 0).any()),
+            "steps": self.steps.count > 0,
+            "shapes": bool((t.ops.dims >= 0).any()),
+            "stacks": bool(len(t.frames)) or (self.detail is not None and bool(len(self.detail.frames))),
+            "facts": self.facts is not None,
+        }
+        return frozenset(need for need, there in has.items() if there)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All ranks of one analysis."""
+
+    ranks: tuple[RankRun, ...]
+
+    @cached_property
+    def evidence(self) -> frozenset[str]:
+        """What at least one rank has, and "ranks" when there are several."""
+        return frozenset().union(*(r.evidence for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())

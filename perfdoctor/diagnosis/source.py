@@ -1,0 +1,113 @@
+"""From an instant of a trace to the user's line.
+
+Exact where lines were captured, else the innermost Python frame that is the user's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from perfdoctor.diagnosis.finding import SourceLocation
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.trace import nesting
+from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.trace.model import Int32Array, Trace
+
+# `perfdoctor run` opens a range "@file:line" around every torch call of the evidence window: the executing line.
+_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d+)$")
+# Kineto names a frame "file(line): function", with the line of the def.
+_FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d+)\): (?P<function>.+)$")
+_LIBRARY = re.compile(
+    r"(^|/)(torch|torchvision|torchaudio|functorch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|apex|numpy)/"
+    r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
+    r"|perfdoctor/capture|<frozen|^nn\.Module: "
+)
+# More queries than this for one finding add nothing to a majority.
+_ENOUGH = 256
+
+
+def places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    """For each instant and thread the user's place that was executing, or None."""
+    exact = _exact_places(trace, thread, at_ns)
+    missing = [i for i, place in enumerate(exact) if place is None]
+    if missing and len(trace.frames):
+        for i, place in zip(missing, _frame_places(trace, thread[missing], at_ns[missing]), strict=True):
+            exact[i] = place
+    return exact
+
+
+def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    lines = trace.named(trace.ranges, _EXACT)
+    if not lines.any():
+        return [None] * len(at_ns)
+    r = trace.ranges
+    start, end, lane = r.start_ns[lines], r.end_ns[lines], r.thread[lines]
+    parent = nesting.parents(start, end, lane)
+    rows = nesting.innermost(start, end, lane, parent, at_ns, thread)
+    names = r.name[lines]
+    found: list[SourceLocation | None] = []
+    for row in rows.tolist():
+        match = _EXACT.match(trace.strings[names[row]]) if row >= 0 else None
+        found.append(SourceLocation(match["file"], int(match["line"])) if match else None)
+    return found
+
+
+def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    frames = trace.frames
+    known = np.unique(frames.thread)
+    # Old files put all frames on a thread 0/0 of their own.
+    lane = np.where(np.isin(thread, known), thread, known[0]).astype(np.int32)
+    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, frames.parent, at_ns, lane)
+    return [_user_frame(trace, row) for row in rows.tolist()]
+
+
+def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
+    """The first frame from `row` outwards that is no library's."""
+    while row >= 0:
+        name = trace.strings[trace.frames.name[row]]
+        match = _FRAME.match(name)
+        if match and not _LIBRARY.search(name):
+            return SourceLocation(match["file"], int(match["line"]), match["function"])
+        row = int(trace.frames.parent[row])
+    return None
+
+
+def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:
+    """The place named most often; None when none is."""
+    counts = Counter(place for place in found if place is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def place_of_calls(run: RankRun, rows: Int32Array) -> SourceLocation | None:
+    """Where in the user's code most of some runtime calls were made."""
+    some = rows[:_ENOUGH]
+    calls = run.trace.calls
+    return commonest(places(run.trace, calls.thread[some], calls.start_ns[some]))
+
+
+def place_of_op(run: RankRun, name: str) -> SourceLocation | None:
+    """Where the user's code calls an op, from the evidence window when the analysed one has no places."""
+    for trace in (run.trace, run.detail):
+        if trace is None:
+            continue
+        rows = np.flatnonzero(trace.named(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))[:_ENOUGH]
+        found = commonest(places(trace, trace.ops.thread[rows], trace.ops.start_ns[rows]))
+        if found is not None:
+            return found
+    return None
+
+
+def place_of_range(run: RankRun, pattern: str) -> SourceLocation | None:
+    """Where the user's code was when ranges whose name fits the pattern began."""
+    for trace in (run.trace, run.detail):
+        if trace is None:
+            continue
+        rows = np.flatnonzero(trace.named(trace.ranges, pattern))[:_ENOUGH]
+        found = commonest(places(trace, trace.ranges.thread[rows], trace.ranges.start_ns[rows]))
+        if found is not None:
+            return found
+    return None
