@@ -1,1 +1,7 @@
-"""Test doubles shipped with the product."""
+"""Test doubles that perfdoctor ships: build a trace in a few lines instead of recording one."""
+
+from __future__ import annotations
+
+from perfdoctor.testing.builder import TraceBuilder
+
+__all__ = ["TraceBuilder"]

@@ -1,1 +1,38 @@
 """A file becomes columns: readers, the Trace they make, its steps, and interval arithmetic."""
+
+from __future__ import annotations
+
+from perfdoctor.trace.model import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NONE,
+    Calls,
+    DeviceProperties,
+    Frames,
+    GpuItems,
+    Ops,
+    Ranges,
+    Syncs,
+    Table,
+    Trace,
+)
+from perfdoctor.trace.reader import parse, read
+
+__all__ = [
+    "KERNEL",
+    "MEMCPY",
+    "MEMSET",
+    "NONE",
+    "Calls",
+    "DeviceProperties",
+    "Frames",
+    "GpuItems",
+    "Ops",
+    "Ranges",
+    "Syncs",
+    "Table",
+    "Trace",
+    "parse",
+    "read",
+]

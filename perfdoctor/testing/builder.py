@@ -1,0 +1,288 @@
+"""TraceBuilder: a Kineto trace written by hand, for the tests of analyzers (ours and third parties')."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from perfdoctor.trace import Trace
+
+_HOST_PID = 1000
+_COPIES = {
+    "HtoD": "Memcpy HtoD ({memory} -> Device)",
+    "DtoH": "Memcpy DtoH (Device -> {memory})",
+    "DtoD": "Memcpy DtoD (Device -> Device)",
+    "PtoP": "Memcpy PtoP (Device -> Device)",
+}
+
+
+class TraceBuilder:
+    """Builds the JSON that PyTorch's profiler writes: the same calls in the same order give the same bytes.
+
+    All times are microseconds, as in the file; fractions down to the nanosecond are kept. Methods return the builder,
+    so that they chain, except `call` and `frame`, which return the id that others refer to.
+
+    Example::
+
+        trace = (
+            TraceBuilder()
+            .step(0, 1000)
+            .op("aten::mm", 10, 30, shapes=[[64, 64], [64, 64]])
+            .kernel("ampere_sgemm_128x64_nn", 50, 400, launch_us=20)
+            .trace()
+        )
+
+    Args:
+        device: Name of the device; None writes no device properties, as for a run on the CPU.
+        capability: Compute capability, major and minor.
+        sm_count: Streaming multiprocessors of the device.
+        memory_bytes: Memory of the device.
+        rank: Rank of the process; None writes no `distributedInfo`.
+        world_size: Number of ranks; left out when None.
+    """
+
+    def __init__(
+        self,
+        device: str | None = "NVIDIA A100-SXM4-80GB",
+        capability: tuple[int, int] | None = (8, 0),
+        sm_count: int | None = 108,
+        memory_bytes: int | None = 85_000_000_000,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._top: dict[str, Any] = {"schemaVersion": 1}
+        self._events: list[dict[str, Any]] = []
+        self._pid = _HOST_PID + (rank or 0)
+        self._steps = self._correlation = self._external_id = self._frame = 0
+        if device is not None:
+            self._top["deviceProperties"] = [_device(device, capability, sm_count, memory_bytes)]
+        if rank is not None:
+            self._top["distributedInfo"] = {"backend": "nccl", "rank": rank}
+            if world_size is not None:
+                self._top["distributedInfo"]["world_size"] = world_size
+
+    def step(self, start_us: float, dur_us: float, number: int | None = None, thread: int = 1) -> Self:
+        """A `ProfilerStep#` range; they are numbered from 0 unless told."""
+        number = self._steps if number is None else number
+        self._steps = number + 1
+        return self.range(f"ProfilerStep#{number}", start_us, dur_us, thread)
+
+    def range(self, name: str, start_us: float, dur_us: float, thread: int = 1) -> Self:
+        """An annotation on the CPU: record_function, an optimizer step, a wait in the DataLoader."""
+        return self._host("user_annotation", name, start_us, dur_us, thread, {})
+
+    def gpu_range(self, name: str, start_us: float, dur_us: float, stream: int = 7) -> Self:
+        """An annotation as it appears again on the GPU row."""
+        return self._complete("gpu_user_annotation", name, start_us, dur_us, 0, stream, {})
+
+    def op(
+        self,
+        name: str,
+        start_us: float,
+        dur_us: float,
+        thread: int = 1,
+        shapes: Sequence[object] | None = None,
+        types: Sequence[str] | None = None,
+        strides: Sequence[object] | None = None,
+        concrete: Sequence[str] | None = None,
+    ) -> Self:
+        """An operator on the CPU; shapes, types, strides and concrete inputs hold one entry an input, as recorded."""
+        self._external_id += 1
+        recorded = {"Input Dims": shapes, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
+        args = {"External id": self._external_id} | {
+            key: list(value) for key, value in recorded.items() if value is not None
+        }
+        return self._host("cpu_op", name, start_us, dur_us, thread, args)
+
+    def call(
+        self, name: str, start_us: float, dur_us: float = 5, thread: int = 1, correlation: int | None = None
+    ) -> int:
+        """A runtime or driver call (`cudaLaunchKernel`, `cudaStreamSynchronize`, `hipMemcpyAsync`, ...).
+
+        Returns:
+            Its correlation id, for `kernel(..., correlation=...)`: one graph launch can start many kernels.
+        """
+        if correlation is None:
+            correlation = self._correlation + 1
+        self._correlation = max(self._correlation, correlation)
+        category = "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
+        self._host(category, name, start_us, dur_us, thread, {"cbid": 211, "correlation": correlation})
+        return correlation
+
+    def kernel(
+        self,
+        name: str,
+        start_us: float,
+        dur_us: float,
+        stream: int = 7,
+        launch_us: float | None = None,
+        correlation: int | None = None,
+        thread: int = 1,
+        device: int = 0,
+        **args: object,
+    ) -> Self:
+        """A kernel.
+
+        Args:
+            name: Name as the profiler writes it.
+            start_us: Start on the device.
+            dur_us: Duration.
+            stream: Stream it runs on.
+            launch_us: When given, a `cudaLaunchKernel` of 5 us that starts then is added and linked to it.
+            correlation: Links it to a `call` made before instead.
+            thread: Thread of the added launch.
+            device: Index of the device.
+            args: Further arguments of the event, such as `grid=[8, 1, 1]`.
+        """
+        correlation = self._launched("cudaLaunchKernel", launch_us, thread, correlation)
+        return self._item("kernel", name, start_us, dur_us, device, stream, correlation, args)
+
+    def memcpy(
+        self,
+        kind: str,
+        start_us: float,
+        dur_us: float,
+        size_bytes: int = 1 << 20,
+        stream: int = 7,
+        launch_us: float | None = None,
+        correlation: int | None = None,
+        thread: int = 1,
+        device: int = 0,
+        pinned: bool = False,
+    ) -> Self:
+        """A copy; `kind` is HtoD, DtoH, DtoD, PtoP or a whole name; `launch_us` adds the `cudaMemcpyAsync`."""
+        name = _COPIES.get(kind, kind).format(memory="Pinned" if pinned else "Pageable")
+        correlation = self._launched("cudaMemcpyAsync", launch_us, thread, correlation)
+        return self._item("gpu_memcpy", name, start_us, dur_us, device, stream, correlation, {"bytes": size_bytes})
+
+    def memset(
+        self,
+        start_us: float,
+        dur_us: float,
+        size_bytes: int = 1 << 20,
+        stream: int = 7,
+        launch_us: float | None = None,
+        correlation: int | None = None,
+        thread: int = 1,
+        device: int = 0,
+    ) -> Self:
+        """Memory set on the device; `launch_us` adds the `cudaMemsetAsync`."""
+        correlation = self._launched("cudaMemsetAsync", launch_us, thread, correlation)
+        return self._item(
+            "gpu_memset", "Memset (Device)", start_us, dur_us, device, stream, correlation, {"bytes": size_bytes}
+        )
+
+    def sync(
+        self, kind: str, start_us: float, dur_us: float, stream: int = -1, wait_stream: int = -1, correlation: int = -1
+    ) -> Self:
+        """A synchronization record (`Stream Sync`, `Event Sync`, `Stream Wait Event`, `Context Sync`)."""
+        args = {"cuda_sync_kind": kind, "stream": stream, "correlation": correlation, "wait_on_stream": wait_stream}
+        return self._complete("cuda_sync", kind, start_us, dur_us, 0, stream, args)
+
+    def frame(self, name: str, start_us: float, dur_us: float, thread: int = 1, parent: int | None = None) -> int:
+        """A Python function, named ``file(line): function``.
+
+        Returns:
+            Its id, for the `parent` of the functions that it calls.
+        """
+        self._frame += 1
+        args = {"Python parent id": parent, "Python id": self._frame}
+        self._host("python_function", name, start_us, dur_us, thread, args)
+        return self._frame
+
+    def event(self, **fields: object) -> Self:
+        """An event exactly as given, however odd: for the irregular ones."""
+        self._events.append(dict(fields))
+        return self
+
+    def top(self, **fields: object) -> Self:
+        """Further keys beside `traceEvents`, or other values for those that are there."""
+        self._top.update(fields)
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole file as one object; the caller may change it."""
+        whole: dict[str, Any] = json.loads(json.dumps(self._top | {"traceEvents": self._events}))
+        return whole
+
+    def to_bytes(self) -> bytes:
+        """The whole file as JSON text, one event a line."""
+        head = json.dumps(self._top)[:-1]
+        lines = ",\n".join(json.dumps(event) for event in self._events)
+        return f'{head}, "traceEvents": [\n{lines}\n]}}'.encode()
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the file, compressed when the name ends in `.gz`; returns where."""
+        path = Path(path)
+        text = self.to_bytes()
+        path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+        return path
+
+    def trace(self) -> Trace:
+        """The Trace that `perfdoctor.read` makes of it."""
+        from perfdoctor.trace import parse
+
+        return parse(self.to_bytes(), "built.json")
+
+    def _launched(self, name: str, launch_us: float | None, thread: int, correlation: int | None) -> int:
+        if launch_us is not None:
+            return self.call(name, launch_us, thread=thread, correlation=correlation)
+        if correlation is None:
+            self._correlation += 1
+            return self._correlation
+        return correlation
+
+    def _item(
+        self,
+        category: str,
+        name: str,
+        start_us: float,
+        dur_us: float,
+        device: int,
+        stream: int,
+        correlation: int,
+        args: Mapping[str, object],
+    ) -> Self:
+        link = {"device": device, "context": 1, "stream": stream, "correlation": correlation}
+        return self._complete(category, name, start_us, dur_us, device, stream, link | dict(args))
+
+    def _host(
+        self, category: str, name: str, start_us: float, dur_us: float, thread: int, args: Mapping[str, object]
+    ) -> Self:
+        return self._complete(category, name, start_us, dur_us, self._pid, self._pid - 1 + thread, args)
+
+    def _complete(
+        self,
+        category: str,
+        name: str,
+        start_us: float,
+        dur_us: float,
+        pid: int,
+        tid: int,
+        args: Mapping[str, object],
+    ) -> Self:
+        self._events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
+            | {"ts": round(start_us, 3), "dur": round(dur_us, 3), "args": dict(args)}
+        )
+        return self
+
+
+def _device(
+    name: str, capability: tuple[int, int] | None, sm_count: int | None, memory_bytes: int | None
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {"id": 0, "name": name}
+    if memory_bytes is not None:
+        entry["totalGlobalMem"] = memory_bytes
+    if capability is not None:
+        entry["computeMajor"], entry["computeMinor"] = capability
+    if sm_count is not None:
+        entry["numSms"] = sm_count
+    return entry
