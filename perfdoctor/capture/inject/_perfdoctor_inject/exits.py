@@ -1,0 +1,64 @@
+"""Every way out of a process leads past `Recorder.finish` first, and then goes where it was going."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from types import FrameType
+from typing import NoReturn
+
+from .recorder import Recorder
+
+
+class Exits:
+    """Ordinary exit, `os._exit`, SIGTERM and fork. SIGKILL leaves what was written as it came."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def install(self) -> None:
+        """Watch all of them."""
+        atexit.register(self.finish, "exit")
+        self._watch_os_exit()
+        self._watch_sigterm()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def finish(self, why: str) -> None:
+        """Save what there is; an error of ours must not change how the program ends."""
+        try:
+            self.recorder.finish(why)
+        except Exception as error:
+            self.recorder.give_up(error)
+
+    def _watch_os_exit(self) -> None:
+        """`os._exit` runs no exit handlers: launchers and multiprocessing end their processes with it."""
+        leave = os._exit
+
+        def _exit(status: int) -> NoReturn:
+            try:
+                self.finish("os._exit")
+            finally:
+                leave(status)
+
+        os._exit = _exit
+
+    def _watch_sigterm(self) -> None:
+        """Only where the program has no handler of its own; a handler that it sets later replaces ours."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        self.finish("SIGTERM")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _forked(self) -> None:
+        """A forked helper must die of SIGTERM at once, as it would without us."""
+        self.recorder.forked()
+        if self.recorder.finished and signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,212 @@
+"""The functions of torch that tell us what the program does; each calls the original unchanged and can be taken back.
+
+No forward hooks: global module hooks are traced by dynamo and break its graphs. Every wrapper asks
+`Recorder.listens` first, which is constant false while dynamo traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp import autocast_mode, grad_scaler
+from torch.autograd import profiler as autograd_profiler
+from torch.utils.data import dataloader
+
+from .recorder import Recorder, StopProgram
+
+Function = Callable[..., Any]
+
+
+class Hooks:
+    """All patches of one recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Put every wrapper in place."""
+        loop, steps = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
+        self._patch(loop, "__next__", self._loader_next)
+        self._patch(dataloader.DataLoader, "__init__", self._loader_init)
+        self._patch(dataloader.DataLoader, "__iter__", self._loader_iter)
+        self._patch(steps, "__init__", self._optimizer_init)
+        self._patch(steps, "profile_hook_step", self._optimizer_step)
+        self._patch(steps, "zero_grad", self._zero_grad)
+        self._patch(torch.nn.Module, "zero_grad", self._zero_grad)
+        self._patch(torch.autograd, "backward", self._backward)
+        self._patch(autograd_profiler.profile, "_prepare_trace", self._user_profiler_opens)
+        self._patch(autograd_profiler.profile, "__exit__", self._user_profiler_closes)
+        for kind in ("emit_nvtx", "emit_itt"):
+            self._patch(getattr(autograd_profiler, kind), "__enter__", self._user_profiler_opens)
+            self._patch(getattr(autograd_profiler, kind), "__exit__", self._user_profiler_closes)
+        self._patch(grad_scaler.GradScaler, "update", self._scaler_update)
+        self._patch(grad_scaler.GradScaler, "scale", self._counted("scaled"))
+        self._patch(grad_scaler.GradScaler, "unscale_", self._counted("unscaled"))
+        self._patch(autocast_mode.autocast, "__enter__", self._counted("autocast"))
+        self._patch(torch.nn.utils, "clip_grad_norm_", self._counted("clipped"))
+
+    def remove(self) -> None:
+        """Take back what nobody has wrapped again; the other wrappers stay, and pass everything through."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def tell(self, event: Function, *values: Any, **named: Any) -> Any:
+        """Report an event; an error of ours ends the recording, never the program."""
+        try:
+            return event(*values, **named)
+        except StopProgram:
+            raise
+        except Exception as error:
+            self.recorder.give_up(error)
+            return False
+
+    def _patch(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        declared = vars(owner).get(name)
+        if declared is None:
+            return
+        original = declared.__func__ if isinstance(declared, staticmethod) else declared
+        wrapper: Any = functools.wraps(original)(make(original))
+        if isinstance(declared, staticmethod):
+            wrapper = staticmethod(wrapper)
+        setattr(owner, name, wrapper)
+
+        def undo() -> None:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, declared)
+
+        self._undo.append(undo)
+
+    def _loader_next(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807 - the name shows in the user's tracebacks
+            if not recorder.listens() or not self.tell(recorder.loader_next):
+                return original(iterator)
+            start_ns = time.perf_counter_ns()
+            try:
+                return original(iterator)
+            finally:
+                self.tell(recorder.loader_gave, iterator, time.perf_counter_ns() - start_ns)
+
+        return __next__
+
+    def _loader_init(self, original: Function) -> Function:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(loader, *args, **kwargs)
+            if not self.recorder.finished:
+                self.tell(self.recorder.loaders.created, loader, sys._getframe(1))
+
+        return __init__
+
+    def _loader_iter(self, original: Function) -> Function:
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            iterator = original(loader)
+            if not self.recorder.finished:
+                self.tell(self.recorder.loaders.iterated, loader, iterator, sys._getframe(1))
+            return iterator
+
+        return __iter__
+
+    def _optimizer_init(self, original: Function) -> Function:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(optimizer, *args, **kwargs)
+            if not self.recorder.finished:
+                self.tell(self.recorder.detector.optimizer_built)
+
+        return __init__
+
+    def _optimizer_step(self, original: Function) -> Function:
+        """Wraps what wraps every class's `step`, so that boundaries fall outside of the `Optimizer.step#` range."""
+        recorder = self.recorder
+
+        def profile_hook_step(function: Function) -> Function:
+            hooked = original(function)
+
+            @functools.wraps(hooked)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not recorder.listens():
+                    return hooked(optimizer, *args, **kwargs)
+                self.tell(recorder.optimizer_begins)
+                completed = False
+                try:
+                    result = hooked(optimizer, *args, **kwargs)
+                    completed = True
+                finally:
+                    self.tell(recorder.optimizer_ends, optimizer, completed=completed)
+                return result
+
+            return step
+
+        return profile_hook_step
+
+    def _zero_grad(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
+            if recorder.listens():
+                self.tell(recorder.zero_grad)
+                if not set_to_none:
+                    recorder.tally.count("zero_grad_to_zero")
+            return original(owner, set_to_none)
+
+        return zero_grad
+
+    def _backward(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not recorder.listens():
+                return original(*args, **kwargs)
+            self.tell(recorder.backward_begins)
+            if not recorder.profiler.recording:
+                return original(*args, **kwargs)
+            with autograd_profiler.record_function("perfdoctor::backward"):
+                return original(*args, **kwargs)
+
+        return backward
+
+    def _user_profiler_opens(self, original: Function) -> Function:
+        def opens(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.finished:
+                self.tell(self.recorder.user_profiler_opens, profile)
+            return original(profile, *args, **kwargs)
+
+        return opens
+
+    def _user_profiler_closes(self, original: Function) -> Function:
+        def closes(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(profile, *args, **kwargs)
+            finally:
+                self.recorder.user_profiler_closes(profile)
+
+        return closes
+
+    def _scaler_update(self, original: Function) -> Function:
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            if self.recorder.listens() and scaler.is_enabled():
+                self.tell(self.recorder.scaler_updated)
+            return result
+
+        return update
+
+    def _counted(self, what: str) -> Callable[[Function], Function]:
+        """A wrapper that only counts the calls."""
+
+        def make(original: Function) -> Function:
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.listens():
+                    self.recorder.tally.count(what)
+                return original(*args, **kwargs)
+
+            return counted
+
+        return make

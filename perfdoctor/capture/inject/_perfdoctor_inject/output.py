@@ -1,0 +1,111 @@
+"""The files of one rank; the first failed write is one warning line, and nothing is written after it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import sys
+from typing import Any, BinaryIO
+
+COPY_BYTES = 1 << 20
+
+
+def warn(message: str) -> None:
+    """One line on stderr; a closed stderr is no reason to disturb the program."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"perfdoctor: {message}\n")
+        sys.stderr.flush()
+
+
+class RankFolder:
+    """`<capture>/rank<R>/`: steps.jsonl as it happens, facts.json, and the traces."""
+
+    def __init__(self, capture: str, rank: int) -> None:
+        """Claim the folder.
+
+        Raises:
+            FileExistsError: Another process of the same rank has it.
+            OSError: It cannot be made.
+        """
+        self.path = os.path.join(capture, f"rank{rank}")
+        os.mkdir(self.path)
+        self.broken = False
+        # Append mode and one write a line: what a killed process has written is whole lines.
+        self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def fail(self, error: OSError) -> None:
+        """Say once that the folder cannot be written, and write nothing more."""
+        if not self.broken:
+            self.broken = True
+            warn(f"cannot write to {self.path} ({error.strerror or error}); recording stops, the program runs on.")
+
+    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int) -> None:
+        """Append one step, so that it is on disk even if the process is killed in the next one."""
+        if self.broken:
+            return
+        line = f'{{"step":{step},"dur_ns":{dur_ns},"window":"{window}","loader_wait_ns":{loader_wait_ns}}}\n'
+        try:
+            os.write(self._steps, line.encode())
+        except OSError as error:
+            self.fail(error)
+
+    def write_facts(self, facts: dict[str, Any]) -> None:
+        """Replace facts.json in one go: a reader sees the old file or the new one."""
+        if self.broken:
+            return
+        temporary = os.path.join(self.path, ".facts.json.part")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(facts, file, indent=1, default=str)
+            os.replace(temporary, os.path.join(self.path, "facts.json"))
+        except OSError as error:
+            self.fail(error)
+
+    def write_trace(self, name: str, results: Any, partial_step: int | None) -> str | None:
+        """Save one window.
+
+        Args:
+            name: timing or evidence.
+            results: Kineto's results, which can only save themselves to a plain file.
+            partial_step: Number of a step that was cut short; its range is renamed, so that no reader counts it.
+
+        Returns:
+            The file's name, or None when it could not be written.
+        """
+        if self.broken:
+            return None
+        plain = os.path.join(self.path, f".{name}.json")
+        packed = plain + ".gz"
+        try:
+            results.save(plain)
+            # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
+            with open(plain, "rb") as source, gzip.open(packed, "wb", 1) as target:
+                copy(source, target, partial_step)  # type: ignore[arg-type]
+            os.replace(packed, os.path.join(self.path, f"{name}.json.gz"))
+        except OSError as error:
+            self.fail(error)
+            return None
+        finally:
+            for path in (plain, packed):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        return f"{name}.json.gz"
+
+    def close(self) -> None:
+        """Close steps.jsonl."""
+        with contextlib.suppress(OSError):
+            os.close(self._steps)
+        self.broken = True
+
+
+def copy(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:
+    """Copy a trace; line by line (Kineto writes one field a line) when a step must lose its name."""
+    if partial_step is None:
+        shutil.copyfileobj(source, target, COPY_BYTES)
+        return
+    name = f'"ProfilerStep#{partial_step}"'.encode()
+    for line in source:
+        target.write(line.replace(name, b'"perfdoctor::partial_step"') if name in line else line)

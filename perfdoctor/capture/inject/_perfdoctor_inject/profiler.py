@@ -1,0 +1,141 @@
+"""One recorded window: open, start, stop and save Kineto, and keep clear of a profiler of the user's.
+
+`torch.autograd.profiler.profile` is used directly: `torch.profiler.profile` asks for `torch._inductor`, whose import
+takes more than a second where the program does not compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import weakref
+from typing import Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+from .lines import Lines
+from .output import RankFolder
+from .quiet import QuietAllocator
+from .ranks import identity
+
+EVIDENCE = ("with_stack", "record_shapes", "with_flops", "with_modules")
+MEMORY = "profile_memory"
+
+
+def device_in_use() -> str | None:
+    """The kind of accelerator that the program has initialised; asking must not initialise it."""
+    for name in ("cuda", "xpu"):
+        module = getattr(torch, name, None)
+        if module is not None and module.is_initialized():
+            return name
+    return None
+
+
+def keep_cupti_for_graphs() -> None:
+    """Repeat torch.profiler's own precaution: with CUDA graphs of inductor, tearing CUPTI down crashes CUDA 12."""
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None and getattr(getattr(config, "triton", None), "cudagraphs", False):
+        os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
+        os.environ["TEARDOWN_CUPTI"] = "0"
+
+
+class WindowProfiler:
+    """At most one Kineto session at a time, ours or the user's."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.saving = False
+        self._profile: Any = None
+        self._trace = ""
+        self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lines = Lines()
+        self._quiet = QuietAllocator()
+        self._options: tuple[str, ...] = ()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether a session of ours is open."""
+        return self._profile is not None
+
+    @property
+    def user_profiles(self) -> bool:
+        """Whether the user's own profiler is prepared or running."""
+        if self._foreign:
+            return True
+        active = torch._C._autograd._profiler_type() != torch._C._profiler.ActiveProfilerType.NONE
+        return active and not self.recording
+
+    def prepare(self, trace: str) -> None:
+        """Open a session for the trace timing or evidence; nothing is recorded yet."""
+        device = device_in_use()
+        if device == "cuda":
+            keep_cupti_for_graphs()
+        self._options = ()
+        if trace == "evidence":
+            self._options = (*EVIDENCE, MEMORY) if self._quiet.available else EVIDENCE
+        options: dict[str, Any] = dict.fromkeys(self._options, True)
+        profile: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
+        self._profile, self._trace = profile, trace
+        profile._prepare_trace()
+
+    def start(self) -> None:
+        """Record from here on."""
+        if MEMORY in self._options:
+            self._quiet.on()
+        self._profile._start_trace()
+        self.recording = True
+        self._describe()
+        if self._trace == "evidence":
+            self._lines.on()
+
+    def stop(self) -> Any:
+        """Stop recording and close the session.
+
+        Returns:
+            Kineto's results, or None when nothing was being recorded.
+        """
+        profile, self._profile = self._profile, None
+        self._lines.off()
+        if profile is None or not self.recording:
+            return None
+        self.recording = False
+        try:
+            profile.__exit__(None, None, None)
+        finally:
+            self._quiet.off()
+        return profile.kineto_results
+
+    def stop_and_save(self, folder: RankFolder, partial_step: int | None = None) -> str | None:
+        """Stop, and write the trace; the file's name, or None when there was nothing or no room."""
+        results = self.stop()
+        return None if results is None else folder.write_trace(self._trace, results, partial_step)
+
+    def abort(self) -> None:
+        """Close whatever is open and keep nothing."""
+        with contextlib.suppress(Exception):
+            self.stop()
+
+    def user_opens(self, profile: Any) -> bool:
+        """The program opens a profiler of its own; True when ours is open and must give way first."""
+        if profile is self._profile:
+            return False
+        self._foreign.add(profile)
+        return self.prepared
+
+    def user_closes(self, profile: Any) -> None:
+        """The program's profiler has ended."""
+        self._foreign.discard(profile)
+
+    def _describe(self) -> None:
+        """Say in the trace which rank it is, in the form of torch.profiler."""
+        rank, world_size = identity()
+        info: dict[str, Any] = {"rank": rank, "world_size": world_size}
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            info["backend"] = distributed.get_backend()
+        torch.autograd._add_metadata_json("distributedInfo", json.dumps(info))  # type: ignore[attr-defined]
+        for name in self._options:
+            torch.autograd._add_metadata_json(name, "1")  # type: ignore[attr-defined]

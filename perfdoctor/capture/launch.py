@@ -1,0 +1,70 @@
+"""The parent: start the user's own command with the recorder in it, wait, and say what was recorded.
+
+The program keeps its stdin, stdout, stderr and exit code. Whatever goes wrong with the recording is said in notes
+afterwards and never becomes a failure of the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoctor.capture.folder import make_folder, recorded_ranks, take_processes
+from perfdoctor.capture.notes import explain
+from perfdoctor.capture.options import CaptureOptions
+from perfdoctor.capture.process import environment, run_program
+from perfdoctor.capture.target import parse_target, script_name
+
+__all__ = ["CaptureResult", "parse_target", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """What came of a run.
+
+    Attributes:
+        exit_code: The program's own; 128 + the signal's number when a signal ended it.
+        folder: The capture folder, or None when nothing was recorded.
+        ranks: The ranks recorded.
+        notes: Sentences for the user: what is missing, why, and what to do about it.
+    """
+
+    exit_code: int
+    folder: Path | None
+    ranks: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def run(command: Sequence[str], options: CaptureOptions | None = None) -> CaptureResult:
+    """Run a program to its end and record it.
+
+    Args:
+        command: The command line, as `parse_target` returns it.
+        options: Windows and folder; None for the defaults.
+
+    Raises:
+        CaptureError: The program cannot be started, or the folder cannot be written; nothing has run then.
+    """
+    options = options or CaptureOptions()
+    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
+        code = run_program(command, None)
+        return CaptureResult(code, None, (), ("PERFDOCTOR_DISABLE is set: nothing was recorded.",))
+    folder = make_folder(options.out, script_name(command), force=options.force)
+    try:
+        code = run_program(command, environment(folder, options.to_json(folder)))
+    finally:
+        kinds = take_processes(folder)
+        ranks = recorded_ranks(folder)
+        if not ranks:
+            remove_if_empty(folder)
+    notes = explain(command, options, folder, ranks, kinds)
+    return CaptureResult(code, folder if ranks else None, ranks, notes)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Leave no empty folder behind; one with other files in it stays."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
