@@ -1,0 +1,103 @@
+"""The annotated trace: a trace file as it is, with the report as tracks of its own, for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from perfdoctor.diagnosis.report import Report
+from perfdoctor.errors import TraceError, UsageError
+from perfdoctor.reporters.output import replacing
+from perfdoctor.reporters.splice import spliced
+from perfdoctor.reporters.tracks import track_events
+from perfdoctor.reporters.wording import clean
+
+_BLOCK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+# Level 1 packs a trace to about 1.3 times the size of level 9 in a quarter of the time.
+_LEVEL = 1
+
+
+def export_chrome_trace(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+    """Write one trace of a report with our tracks in it, compressed when the name ends in .gz.
+
+    The source is streamed from its file; it must still be where the report says.
+
+    Args:
+        report: a report with the intervals of its account and claims, as analysis makes it.
+        path: the file to write.
+        rank: which rank, where the report holds several.
+
+    Raises:
+        UsageError: several ranks and none chosen, or the file is the trace itself.
+        InputError: the trace cannot be read again, or the file cannot be written.
+    """
+    index = _index(report, rank)
+    summary = report.traces[index]
+    source = Path(summary.path)
+    if os.path.realpath(source) == os.path.realpath(path):
+        raise UsageError(f"{clean(str(path))} is the trace itself, which is never overwritten; choose another name")
+    text = spliced(_blocks(source, cut=not summary.complete), track_events(report, index), cut=not summary.complete)
+    with replacing(path) as out:
+        if str(path).lower().endswith(".gz"):
+            # No name and no time in the header: the same report gives the same file.
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=out, mtime=0) as packed:
+                _copy(text, cast(BinaryIO, packed))
+        else:
+            _copy(text, out)
+
+
+def _copy(blocks: Iterator[bytes], out: BinaryIO) -> None:
+    """Write many small pieces in large ones."""
+    pieces: list[bytes] = []
+    waiting = 0
+    for block in blocks:
+        pieces.append(block)
+        waiting += len(block)
+        if waiting >= _BLOCK_BYTES:
+            out.write(b"".join(pieces))
+            pieces, waiting = [], 0
+    out.write(b"".join(pieces))
+
+
+def _index(report: Report, rank: int | None) -> int:
+    """Which of the report's traces to annotate."""
+    if not report.traces:
+        raise UsageError("there is no trace to annotate")
+    if rank is None and len(report.traces) > 1:
+        raise UsageError(
+            f"an annotated trace shows one rank, and there are {len(report.traces)}; choose one with --rank"
+        )
+    fitting = [i for i, t in enumerate(report.traces) if rank is None or t.rank == rank or len(report.traces) == 1]
+    if not fitting:
+        raise UsageError(f"none of the traces is of rank {rank}")
+    return fitting[0]
+
+
+def _blocks(source: Path, *, cut: bool) -> Iterator[bytes]:
+    """The text of a trace file in blocks, inflated; a compressed file that is known to be cut ends where it ends."""
+    try:
+        with source.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            file = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if packed else raw)
+            while block := _read(file, cut=cut):
+                yield block
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(
+            f"{clean(str(source))} cannot be read again ({error}); it must stay where it was analysed"
+        ) from error
+
+
+def _read(file: BinaryIO, *, cut: bool) -> bytes:
+    # Small pieces of a cut file: what precedes the damaged place within one read would be lost.
+    try:
+        return file.read(1 << 14) if cut else file.read(_BLOCK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        if cut:
+            return b""
+        raise

@@ -1,0 +1,278 @@
+"""What every reporter for people says: the verdict in a sentence, the split of a step, the ranks, what was not judged.
+
+Values only, no layout: the terminal, Markdown and whatever comes next put them on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from types import MappingProxyType
+
+from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
+from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.diagnosis.report import Report
+from perfdoctor.reporters.wording import clean, counted, duration, share
+
+# Below this share of the step a detail is no news: the same 1 % from which a finding counts as low.
+WORTH_A_WORD = 0.01
+# Steps whose spread (standard deviation over mean) exceeds this are said to vary.
+WORTH_A_SPREAD = 0.10
+MOST_RANKS = 8
+
+DETAIL_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "compute": "compute",
+        "bandwidth": "memory-bound kernels",
+        "memcpy": "copies",
+        "communication": "exposed communication",
+        "kernel_latency": "kernels too short to fill the GPU",
+        "idle_dataloader": "idle, waiting for the DataLoader",
+        "idle_sync": "idle after a host-device synchronisation",
+        "idle_launch": "idle, waiting for launches",
+        "idle_communication": "idle, waiting for other ranks",
+        "idle_allocator": "idle, waiting for memory allocation",
+        "idle_unexplained": "idle, unexplained",
+    }
+)
+# Without GPU items the account is about the program on the CPU.
+CPU_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        **DETAIL_WORDS,
+        "bandwidth": "ops other than matrix products and convolutions",
+        "kernel_latency": "ops too short to do much work",
+        "idle_dataloader": "waiting for the DataLoader",
+        "idle_sync": "waiting for a device",
+        "idle_launch": "Python and the dispatcher, between ops",
+        "idle_communication": "waiting for other ranks",
+        "idle_allocator": "waiting for memory allocation",
+        "idle_unexplained": "outside of PyTorch, unexplained",
+    }
+)
+_SAID_BY_THE_BAR = ("compute", "bandwidth", "communication")
+_DETERMINERS = frozenset(
+    ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a step: its words, ns of it (per step where there are steps), and its share of the step."""
+
+    words: str
+    ns: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where the time of an average step (or of the window) went: `buckets` in the order of the bar, then `details`."""
+
+    window_ns: float
+    title: str
+    buckets: tuple[Part, ...]
+    details: tuple[Part, ...]
+    tensor_cores: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: its name, its step in ns, and the shares of compute, bandwidth, communication and overhead."""
+
+    rank: str
+    step_ns: float
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rules that share a reason for not having judged."""
+
+    rules: tuple[str, ...]
+    why: str
+
+
+def has_gpu(report: Report) -> bool:
+    """Whether any GPU item was seen in any trace."""
+    return any(t.window_ns is not None for t in report.timeline)
+
+
+def has_steps(report: Report) -> bool:
+    """Whether costs and savings are per step."""
+    return report.steps.source != "none" and report.steps.median_ns is not None
+
+
+def per_step(report: Report) -> str:
+    """The words after a cost: " a step", or nothing when the whole window is meant."""
+    return " a step" if has_steps(report) else ""
+
+
+def verdict(report: Report) -> str:
+    """The report in one sentence, or two: how long a step takes, on what, and what costs most."""
+    subject = _subject(report)
+    worst = next((f for f in report.findings if f.severity != "info"), None)
+    if worst is None:
+        return f"{subject}, and {_clean_bill(report)}."
+    title, where = clean(worst.title), clean(str(worst.location or ""))
+    sentence = f"{_lowered(title).rstrip('.')}{f', at {where}' if where and where not in title else ''}."
+    amount = f"{duration(worst.cost_ns)} ({share(worst.share_of_step)}) of it"
+    return f"{subject}; {amount}: {sentence}" if worst.cost_ns else f"{subject}. Above all: {sentence}"
+
+
+def _subject(report: Report) -> str:
+    where = _machine(report)
+    if has_steps(report):
+        return f"Your step takes {duration(report.steps.median_ns)} {where}"
+    windows = [a.window_ns for a in report.account] or [t.span_ns for t in report.traces]
+    return f"The trace covers {duration(max(windows, default=0))} {where}, without steps"
+
+
+def _machine(report: Report) -> str:
+    if has_gpu(report):
+        return f"on {_devices(report)}"
+    named = next((clean(t.device) for t in report.traces if t.device), None)
+    if named:
+        return f"(the trace names {_with_article(named)} and holds no GPU events)"
+    return "on the CPU (no GPU was seen)"
+
+
+def _devices(report: Report) -> str:
+    names = [clean(t.device) if t.device else "" for t in report.traces]
+    if len(names) > 1:
+        return f"{len(names)} x {names[0]}" if names[0] and len(set(names)) == 1 else f"{len(names)} GPUs"
+    return _with_article(names[0]) if names and names[0] else "an unnamed GPU"
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name.startswith(('A', 'E', 'I', 'NVIDIA', 'O')) else 'a'} {name}"
+
+
+def _clean_bill(report: Report) -> str:
+    ran = sum(o.status == "ran" for o in report.outcomes)
+    if not ran:
+        return "no rule could judge it"
+    busy = _busy_share(report)
+    working = f"; the GPU is busy for {share(busy)} of it" if busy is not None else ""
+    return f"nothing was found that costs 1 % of it or more ({counted(ran, 'rule')} judged it){working}"
+
+
+def _busy_share(report: Report) -> float | None:
+    if not has_gpu(report):
+        return None
+    whole = sum(a.window_ns for a in report.account)
+    idle = sum(ns for a in report.account for name, ns in a.detail.items() if name.startswith("idle_"))
+    return 1 - idle / whole if whole else None
+
+
+def _lowered(title: str) -> str:
+    """The title as the rest of a sentence: only an article or the like loses its capital, never a name."""
+    first = title.split(" ", 1)[0]
+    return title[0].lower() + title[1:] if first in _DETERMINERS else title
+
+
+def split(report: Report) -> Split | None:
+    """The account of an average step over all ranks; None when there is none, or nothing in it."""
+    whole = sum(a.window_ns for a in report.account)
+    if not whole:
+        return None
+    count = sum(_steps_of(a, report) for a in report.account)
+    detail = {name: sum(a.detail.get(name, 0) for a in report.account) for name in DETAILS}
+
+    def part(words: str, ns: int) -> Part:
+        return Part(words, ns / count, ns / whole)
+
+    buckets = tuple(part(bucket, sum(detail[name] for name in names)) for bucket, names in BUCKETS.items())
+    words = DETAIL_WORDS if has_gpu(report) else CPU_WORDS
+    named = [part(words[name], ns) for name, ns in detail.items() if name not in _SAID_BY_THE_BAR]
+    told = sorted((p for p in named if p.share >= WORTH_A_WORD), key=lambda p: -p.ns)
+    return Split(
+        whole / count,
+        _split_title(report, whole / count),
+        buckets,
+        tuple(told),
+        tensor_core_words(report.account, count),
+    )
+
+
+def _steps_of(account: Account, report: Report) -> int:
+    return len(account.steps) or (report.steps.count if has_steps(report) else 1) or 1
+
+
+def _split_title(report: Report, mean_ns: float) -> str:
+    ranks = f" over {counted(len(report.account), 'rank')}" if len(report.account) > 1 else ""
+    if not has_steps(report):
+        return f"Where the {duration(mean_ns)} went{ranks and ' (mean' + ranks + ')'}"
+    inferred = ", inferred" if report.steps.source == "inferred" else ""
+    spread = report.steps.variation
+    varied = f", varying by {share(spread)}" if spread is not None and spread >= WORTH_A_SPREAD else ""
+    steps = counted(report.steps.count, "step")
+    return f"Where a step's {duration(mean_ns)} go (mean of {steps}{ranks}{inferred}{varied})"
+
+
+def tensor_core_words(accounts: Iterable[Account], count: int) -> str | None:
+    """How much of the matrix work runs on Tensor Cores, per step; None when nothing is known about any of it."""
+    totals: dict[str, int] = {}
+    for account in accounts:
+        for use, ns in account.tensor_core.items():
+            totals[use] = totals.get(use, 0) + (ns or 0)
+    whole = sum(totals.values())
+    if not whole or totals.get("unknown", 0) == whole:
+        return None
+    uses = (("used", "used"), ("slow_path", "slow path"), ("not_used", "not used"), ("unknown", "unknown"))
+    told = [
+        f"{words} {share(totals.get(use, 0) / whole)}"
+        for use, words in uses
+        if totals.get(use, 0) >= WORTH_A_WORD * whole
+    ]
+    return f"Tensor Cores in {duration(whole / count)} of matrix work: {', '.join(told)}"
+
+
+def rank_rows(report: Report) -> tuple[list[RankRow], int]:
+    """A row a rank, and how many were left out: of more than MOST_RANKS those that differ most from the median stay."""
+    rows = [
+        RankRow(
+            "?" if a.rank is None else str(a.rank),
+            a.window_ns / _steps_of(a, report),
+            tuple(a.buckets[b] / a.window_ns for b in BUCKETS) if a.window_ns else (0.0,) * len(BUCKETS),
+        )
+        for a in report.account
+    ]
+    if len(rows) <= MOST_RANKS:
+        return rows, 0
+    middle = [median(row.shares[i] for row in rows) for i in range(len(BUCKETS))]
+    oddness = [sum(abs(s - m) for s, m in zip(row.shares, middle, strict=True)) for row in rows]
+    odd = sorted(sorted(range(len(rows)), key=lambda i: -oddness[i])[:MOST_RANKS])
+    return [rows[i] for i in odd], len(rows) - MOST_RANKS
+
+
+def advised(report: Report) -> list[Finding]:
+    """The findings worth advice, in their order."""
+    return [f for f in report.findings if f.severity != "info"]
+
+
+def noted(report: Report) -> list[Finding]:
+    """The findings that are only worth a line."""
+    return [f for f in report.findings if f.severity == "info"]
+
+
+def skipped(report: Report) -> list[Skipped]:
+    """Rules that could not judge, those with one reason together, failures included."""
+    reasons: dict[str, list[str]] = {}
+    for outcome in report.outcomes:
+        if outcome.status != "ran":
+            why = clean(outcome.why or "no reason was given")
+            reasons.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
+    return [Skipped(tuple(rules), why) for why, rules in reasons.items()]
+
+
+def cautions(report: Report) -> list[str]:
+    """What the reader should know about the input: cut files and what was odd in them."""
+    many = len(report.traces) > 1
+    said: list[str] = []
+    for trace in report.traces:
+        name = f"{clean(trace.path)}: " if many else ""
+        if not trace.complete:
+            said.append(f"{name}the trace is incomplete (cut short); it was analysed as far as it goes")
+        said.extend(f"{name}{clean(warning)}" for warning in trace.warnings)
+    return said
