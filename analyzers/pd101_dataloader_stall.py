@@ -167,10 +167,14 @@ def _advice(loading: Loading) -> str:
         return "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
     if loading.cores is not None and loading.enough > loading.cores:
         return (
-            f"Loading a batch takes {loading.batch_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would hide it, but there are "
-            f"{loading.cores} cores. Use {loading.cores} and make the batch cheaper: decode ahead of time, or transform on the GPU."
+            f"Loading a batch takes {loading.batch_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would "
+            f"hide it, but there are {loading.cores} cores. Use {loading.cores} and make the batch cheaper: "
+            "decode ahead of time, or transform on the GPU."
         )
-    return f"Load batches in {loading.enough} worker processes: they then finish one in the {loading.rest_ns / 1e6:.1f} ms that the rest of the step takes."
+    return (
+        f"Load batches in {loading.enough} worker processes: together they finish one in the "
+        f"{loading.rest_ns / 1e6:.1f} ms that the rest of the step takes."
+    )
 
 
 def _fix(loading: Loading, loader: Mapping[str, Any]) -> str:

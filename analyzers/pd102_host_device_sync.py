@@ -20,35 +20,39 @@ from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import Int32Array
 
 # What usually hides behind an op that waits, and what to write instead.
+_COPY_ADVICE = "Copy from pinned memory without blocking; a copy back to the CPU belongs after the next step's launch."
 _ADVICE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "aten::item": (
-            "Keep the value on the GPU: accumulate tensors and call .item() once every N steps, after the next step was launched.",
-            "running_loss += loss.detach()        # instead of loss.item()",
+            "Keep the value on the GPU: add up tensors and call .item() once every N steps.",
+            "running_loss += loss.detach()              # instead of loss.item()",
         ),
         "aten::is_nonzero": (
-            "`if tensor:` and `while tensor:` copy the value to the CPU: compute both branches with torch.where, or decide every N steps.",
-            "x = torch.where(condition, a, b)     # instead of `if condition:`",
+            "`if tensor:` and `while tensor:` copy the value to the CPU: use torch.where, or decide every N steps.",
+            "x = torch.where(condition, a, b)           # instead of `if condition:`",
         ),
         "aten::nonzero": (
-            "The size of the result is needed on the CPU. Use torch.where or multiply by the mask; masked losses can be summed without it.",
-            "loss = (loss * mask).sum() / mask.sum()   # instead of loss[mask].mean()",
+            "The CPU needs the size of the result: multiply by the mask, or use torch.where.",
+            "loss = (loss * mask).sum() / mask.sum()    # instead of loss[mask].mean()",
         ),
         "aten::index": (
-            "A boolean index needs the number of hits on the CPU: multiply by the mask, or use torch.where.",
-            "x = torch.where(mask, x, 0)          # instead of x[mask]",
+            "For a boolean index the CPU needs the number of hits: multiply by the mask, or use torch.where.",
+            "x = torch.where(mask, x, 0)                # instead of x[mask]",
         ),
         "aten::to": (
-            "Copy from pinned memory and without blocking; a copy back to the CPU belongs after the next step's launch.",
-            "batch = batch.to(device, non_blocking=True)   # with DataLoader(..., pin_memory=True)",
+            _COPY_ADVICE,
+            "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)",
         ),
         "aten::copy_": (
-            "Copy from pinned memory and without blocking; a copy back to the CPU belongs after the next step's launch.",
-            "target.copy_(source, non_blocking=True)       # with pinned memory",
+            _COPY_ADVICE,
+            "target.copy_(source, non_blocking=True)    # source in pinned memory",
         ),
-        "aten::unique": ("The size of the result is needed on the CPU: do it in the data set, or every N steps.", ""),
+        "aten::unique": (
+            "The CPU needs the size of the result: do it in the data set, or every N steps.",
+            "",
+        ),
         "aten::repeat_interleave": (
-            "Without output_size the result's size is read from the GPU.",
+            "Without output_size the size of the result is read from the GPU.",
             "x.repeat_interleave(n, output_size=total)",
         ),
     }

@@ -62,15 +62,16 @@ class GpuIdle(RankAnalyzer):
         lengths = idle[:, 1] - idle[:, 0]
         longest = int(np.argmax(lengths))
         seen = "cpu" in rank.evidence
+        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"The GPU idles for {share:.0%} of the {'step' if rank.steps.count else 'trace'}, and nothing in the trace explains it",
+            title=f"The GPU idles for {share:.0%} of the {whole}, and nothing in the trace explains it",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=(
-                "Open the exported trace at the longest gap and see what the CPU did there; record Python stacks to name the line."
+                "Open the exported trace at the longest gap and see what the CPU did; Python stacks name the line."
                 if seen
-                else "Record CPU activities too (ProfilerActivity.CPU, with_stack=True): without them no gap has a cause."
+                else "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
             ),
             fix=None if seen else "perfdoctor run train.py",
             claim=Claim(idle),

@@ -77,9 +77,10 @@ class LaunchBound(RankAnalyzer):
         if lengths[short].sum() < lengths.sum() / 2:
             return
         launches = len(np.unique(gpu.call[kernels & (gpu.call >= 0)]))
+        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(int(kernels.sum())):,} kernels a {'step' if rank.steps.count else 'trace'}, "
+            title=f"The GPU waits for launches: {rank.per_step(int(kernels.sum())):,} kernels a {whole}, "
             f"half of them shorter than {np.median(gpu.dur_ns[kernels]) / 1e3:.1f} us",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),

@@ -17,7 +17,7 @@ _FIX: Mapping[str, str] = MappingProxyType(
     {
         "tf32": 'torch.set_float32_matmul_precision("high")',
         "bf16 autocast": 'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-        "fp16 autocast": 'with torch.autocast("cuda", dtype=torch.float16): ...   # and torch.amp.GradScaler for training',
+        "fp16 autocast": 'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
     }
 )
 
@@ -106,9 +106,9 @@ def _remedy(rank: RankRun, missed: Missed) -> tuple[str | None, float | None]:
 
 def _advice(missed: Missed, kind: str | None) -> str:
     if missed.operand == "fp64":
-        return "These products are float64, which is usually an accident: find the tensor that brings it in and make it float32."
+        return "These products are float64, usually by accident: find the tensor that brings it in, make it float32."
     if missed.operand in ("fp16", "bf16"):
-        return "Half precision runs on CUDA cores only when alignment or layout forbid Tensor Cores: make M, N and K multiples of 8."
+        return "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8."
     if kind == "tf32":
         return "Allow TF32 for float32 products, or train under autocast in bfloat16: both use Tensor Cores."
     if kind == "bf16 autocast":

@@ -13,21 +13,22 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.gpu.devices import reduced_precision_advice
 
+_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _ADVICE: Mapping[str | None, tuple[str, str]] = MappingProxyType(
     {
         "tf32": (
-            "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, let cuDNN choose by "
-            "measuring; or train under autocast in bfloat16.",
-            "torch.backends.cudnn.allow_tf32 = True\ntorch.backends.cudnn.benchmark = True\nmodel = model.to(memory_format=torch.channels_last)",
+            "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, "
+            "let cuDNN choose by measuring; or train under autocast in bfloat16.",
+            f"torch.backends.cudnn.allow_tf32 = True\ntorch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}",
         ),
         "bf16 autocast": (
             "Train under autocast in bfloat16, with channels_last.",
-            'model = model.to(memory_format=torch.channels_last)\nwith torch.autocast("cuda", dtype=torch.bfloat16): ...',
+            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.bfloat16): ...',
         ),
         "fp16 autocast": (
-            "This device has Tensor Cores for float16 only: train under autocast in float16 with a GradScaler, with channels_last and channel "
-            "counts that are multiples of 8.",
-            'model = model.to(memory_format=torch.channels_last)\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and torch.amp.GradScaler',
+            "This device has Tensor Cores for float16 only: train under autocast in float16 with a GradScaler, with "
+            "channels_last and channel counts that are multiples of 8.",
+            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
         ),
         None: ("Use a precision for which the device has Tensor Cores (autocast), with channels_last.", ""),
     }

@@ -112,13 +112,14 @@ class Straggler(Analyzer):
         lateness = _lateness(matched, last == worst)
         phase, phase_ns = _late_phase(late, matched, last == worst, worst)
         told = f", {_PHASES[phase]}" if phase else ""
+        often = float(np.mean(last == worst))
         saved = min(victim_run.per_step(int(lateness.sum())), cost)
         return self.finding(
             late,
-            title=f"Rank {late.trace.rank} arrives last at {np.mean(last == worst):.0%} of the collectives{told}: the others wait for it",
+            title=f"Rank {late.trace.rank} arrives last at {often:.0%} of collectives{told}: the others wait for it",
             cost_ns=cost,
             saving=Saving(0, saved, cost, "bounded"),
-            advice=f"Make rank {late.trace.rank} as fast as the others: start with what it does before the collectives.",
+            advice=f"Make rank {late.trace.rank} as fast as the others: look at what it does before the collectives.",
             claim=Claim(waiting, rank=victim_run.trace.rank),
             confidence=0.9 if len(last) >= 10 else 0.6,
             evidence=(

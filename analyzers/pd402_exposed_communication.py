@@ -71,7 +71,7 @@ class ExposedCommunication(RankAnalyzer):
             title=f"Communication is exposed: only {overlap:.0%} of it overlaps with computation",
             cost_ns=cost,
             saving=Saving(0, None, min(cost, self._could_hide(rank)), "bounded"),
-            advice="Overlap collectives with backward, or send less: look at bucket sizes, no_sync in micro-batches, gradient compression.",
+            advice="Overlap collectives with backward, or send less: bucket sizes, no_sync, compression.",
             fix="DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
             claim=Claim(exposed),
             confidence=0.8,

@@ -37,7 +37,7 @@ class MatchedCollectives:
     offset_ns: Int64Array
 
     def __len__(self) -> int:
-        return self.start_ns.shape[1]
+        return int(self.start_ns.shape[1])
 
 
 def match_collectives(ranks: Sequence[RankRun]) -> MatchedCollectives | None:

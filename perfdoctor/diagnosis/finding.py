@@ -78,8 +78,11 @@ class Saving:
 
     def capped(self, most_ns: int) -> Saving:
         """The same saving where no figure exceeds `most_ns`."""
-        cap = [None if v is None else min(v, most_ns) for v in (self.low_ns, self.expected_ns, self.high_ns)]
-        return Saving(*cap, basis=self.basis)
+
+        def cap(value: int | None) -> int | None:
+            return None if value is None else min(value, most_ns)
+
+        return Saving(cap(self.low_ns), cap(self.expected_ns), cap(self.high_ns), self.basis)
 
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema."""

@@ -44,4 +44,4 @@ def _tail_ns(run: RankRun) -> int:
 
 def _last_end(start: iv.Int64Array, end: iv.Int64Array, limit: int) -> int:
     inside = end[start < limit]
-    return int(min(np.max(inside), limit)) if len(inside) else np.iinfo(np.int64).min
+    return min(int(inside.max()), limit) if len(inside) else int(np.iinfo(np.int64).min)

@@ -82,7 +82,7 @@ class RankRun:
             gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift),
             warnings=(
                 *self.source.warnings,
-                f"the clocks of CPU and GPU disagree by at least {shift / 1e6:.3f} ms; GPU times were moved by that much",
+                f"the clocks of CPU and GPU disagree by {shift / 1e6:.3f} ms or more; GPU times were moved",
             ),
         )
 
