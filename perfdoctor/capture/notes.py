@@ -53,7 +53,7 @@ def why_nothing(command: Sequence[str], options: CaptureOptions, kinds: frozense
         return "nothing was recorded: the program never imported torch."
     if options.ranks is not None:
         return f"nothing was recorded: no rank of --ranks {','.join(map(str, options.ranks))} made a training step."
-    return f"nothing was recorded: no training step was seen (no DataLoader, optimizer or backward pass); {API}."
+    return f"nothing was recorded: no training step was seen; {API}."
 
 
 def read_facts(folder: Path, rank: int) -> dict[str, Any] | None:
@@ -76,8 +76,10 @@ def rank_notes(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterato
     if not windows.get("timing", {}).get("file"):
         yield no_timing(steps, options, facts)
     elif not windows["timing"]["complete"]:
-        got = windows["timing"]["steps"]
-        yield f"the timing window has {got} of {options.timing} steps, because the program ended after {steps} steps."
+        got, why = windows["timing"]["steps"], ""
+        if not facts.get("notes"):
+            why = f", because the program ended after {steps} steps{suggestion(steps)}"
+        yield f"the timing window has {got} of {options.timing} steps{why}."
     elif options.evidence and not windows.get("evidence", {}).get("complete") and not facts.get("notes"):
         yield (
             f"the evidence window (shapes, source lines) is incomplete: the program ended after {steps} steps "
@@ -103,4 +105,4 @@ def suggestion(steps: int) -> str:
     if fitting is None:
         return ""
     names = ("skip", "base", "warmup", "timing", "evidence")
-    return ", or use " + " ".join(f"--{name} {getattr(fitting, name)}" for name in names)
+    return "; windows that fit: " + " ".join(f"--{name} {getattr(fitting, name)}" for name in names)

@@ -28,6 +28,8 @@ class Stage:
 
 
 AFTER = Stage("after")
+# Where a window stands that begins anew and had nothing before it.
+BEFORE = Stage("skip")
 
 
 def lead_in(trace: str, warmup: int, count: int) -> list[Stage]:
@@ -58,6 +60,8 @@ class Plan:
     @property
     def stage(self) -> Stage:
         """The stage of the running step."""
+        if self._position < 0:
+            return BEFORE
         return self._stages[self._position] if self._position < len(self._stages) else AFTER
 
     @property
@@ -88,6 +92,7 @@ class Plan:
         while not self.finished and self.stage.trace == trace:
             self._position += 1
 
-    def close(self) -> None:
-        """Give up every window that is left."""
-        self._position = len(self._stages)
+    def again(self, trace: str) -> None:
+        """Go back to the step before the first stage of a trace, to record it anew."""
+        first = next(index for index, stage in enumerate(self._stages) if stage.trace == trace)
+        self._position = first - 1

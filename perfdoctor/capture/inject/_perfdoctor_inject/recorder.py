@@ -25,6 +25,8 @@ from .steps import StepDetector
 # the end of training): the window is closed, because events of minutes would fill the memory.
 LONG_STEP_FACTOR = 20
 LONG_STEP_NS = 5_000_000_000
+# A profiler of the user's that opens again and again leaves no room for ours.
+MOST_INTERRUPTIONS = 3
 # 80 bytes a step: a run of days must not fill the disk with step times.
 MOST_STREAMED_STEPS = 200_000
 
@@ -65,6 +67,8 @@ class Recorder:
         self._range: Any = None
         self._models: dict[str, Any] | None = None
         self._recorded = False
+        self._interruptions = 0
+        self._window: dict[str, Any] = {}
 
     # What the hooks call -------------------------------------------------------------------------------------------
 
@@ -123,9 +127,14 @@ class Recorder:
         if not self.profiler.user_opens(profile):
             return
         trace = self.plan.stage.trace
-        self._note("the program's own profiler took over before the window was complete")
+        self._note("the program's own profiler took over while a window was open")
         self._close_window(partial=True)
-        if trace is not None:
+        if trace is None:
+            return
+        self._interruptions += 1
+        if self._interruptions <= MOST_INTERRUPTIONS:
+            self.plan.again(trace)
+        else:
             self.plan.leave(trace)
 
     def user_profiler_closes(self, profile: Any) -> None:
@@ -155,7 +164,7 @@ class Recorder:
         self._finish_step(now_ns - self._start_ns)
         self.step += 1
         if not self.profiler.prepared and self.profiler.user_profiles:
-            self._note("the program's own profiler was running; windows waited for its end")
+            self._note("the program's own profiler was running, so the windows waited for its end")
         else:
             self._advance()
         self._start_ns = time.perf_counter_ns()
@@ -247,7 +256,7 @@ class Recorder:
             self.folder.write_step(self.step, dur_ns, window, self._wait_ns)
         self.tally.step(window, dur_ns, self._wait_ns)
         if stage.counted and self.profiler.recording:
-            self.windows[str(stage.trace)]["steps"] += 1
+            self._window["steps"] += 1
         self._wait_ns = 0
 
     def _advance(self) -> None:
@@ -271,9 +280,9 @@ class Recorder:
             self.profiler.prepare(stage.trace)
         if stage.recording and not self.profiler.recording:
             self.profiler.start()
-            self.windows[stage.trace] = {"steps": 0, "complete": False, "file": None}
-        if stage.counted:
-            self.windows[stage.trace].setdefault("first_step", self.step)
+            self._window = {"steps": 0, "complete": False, "file": None, "first_step": None}
+        if stage.counted and self._window["first_step"] is None:
+            self._window["first_step"] = self.step
 
     def _begin_range(self) -> None:
         if self.plan.stage.counted and self.profiler.recording:
@@ -289,8 +298,12 @@ class Recorder:
             return
         if running is not None and self._thread == threading.get_ident():
             running.__exit__(None, None, None)
+        before = self.windows.get(trace)
+        if before is not None and before["steps"] > self._window["steps"]:
+            self.profiler.abort()  # an earlier attempt, interrupted too, has got further
+            return
         name = self.profiler.stop_and_save(self.folder, self.step if running is not None else None)
-        self.windows[trace].update(complete=not partial, file=name)
+        self.windows[trace] = {**self._window, "complete": not partial, "file": name}
 
     def _everything_recorded(self) -> None:
         self._recorded = True
