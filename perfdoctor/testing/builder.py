@@ -7,11 +7,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from perfdoctor.trace import Trace
 
 _HOST_PID = 1000
@@ -234,10 +232,7 @@ class TraceBuilder:
     def _launched(self, name: str, launch_us: float | None, thread: int, correlation: int | None) -> int:
         if launch_us is not None:
             return self.call(name, launch_us, thread=thread, correlation=correlation)
-        if correlation is None:
-            self._correlation += 1
-            return self._correlation
-        return correlation
+        return correlation or 0
 
     def _item(
         self,
