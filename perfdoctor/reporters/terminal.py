@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -89,7 +90,7 @@ class Terminal(Reporter):
         )
         with console.capture() as captured:
             for block in self._quiet(report) if self.verbosity < 0 else self._blocks(report):
-                console.print(block)
+                console.print(block, crop=False)
         lines = captured.get().replace(_GLUE, " ").rstrip("\n").split("\n")
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -113,7 +114,7 @@ class Terminal(Reporter):
             yield self._ranks(report)
         for number, finding in enumerate(summary.advised(report), 1):
             yield Text()
-            yield self._finding(number, finding, summary.per_step(report))
+            yield from self._finding(number, finding, summary.per_step(report))
         yield from self._notes(report)
         yield from self._skipped(report)
         if self.verbosity > 0:
@@ -168,7 +169,7 @@ class Terminal(Reporter):
         note = Text(f"  and {left_out} more ranks, nearer to the median", style="dim")
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
-    def _finding(self, number: int, finding: Finding, per: str) -> RenderableType:
+    def _finding(self, number: int, finding: Finding, per: str) -> Iterator[RenderableType]:
         head = Table.grid(expand=True, padding=(0, 2, 0, 0))
         head.add_column(width=2, justify="right")
         head.add_column(ratio=1)
@@ -180,7 +181,10 @@ class Terminal(Reporter):
             Text.assemble((finding.severity.upper(), style), (f"  {title}", "bold")),
             Text(finding.rule, style="dim"),
         )
-        return Group(head, *(Padding(part, (0, 0, 0, _INDENT + 1)) for part in self._body(finding, per)))
+        yield head
+        for part in (*self._body(finding, per), *self._remedy(finding)):
+            # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
+            yield part if isinstance(part, Group) else Padding(part, (0, 0, 0, _INDENT + 1))
 
     def _body(self, finding: Finding, per: str) -> Iterator[RenderableType]:
         whose = "" if finding.rank is None else f" on rank {finding.rank}"
@@ -199,12 +203,13 @@ class Terminal(Reporter):
             yield _hanging("-", _text(f"{label}: {shorten(quantity(evidence), room)}", style="dim"))
         if len(shown) < len(finding.evidence):
             yield Text(f"  and {len(finding.evidence) - len(shown)} more (-v shows them)", style="dim")
+
+    def _remedy(self, finding: Finding) -> Iterator[RenderableType]:
         yield _hanging("do:", _text(shorten_words(clean(finding.advice), _LONGEST_WORD)))
         if finding.fix:
-            # Not wrapped: a fix is there to be copied.
-            fix = Text(clean_block(finding.fix), style="green", no_wrap=True, overflow="ignore")
             yield Text("fix:", style="bold")
-            yield Padding(fix, (0, 0, 0, 4))
+            code = textwrap.indent(clean_block(finding.fix), " " * (_INDENT + 5))
+            yield Group(Text(code, style="green", no_wrap=True, overflow="ignore"))
         if self.verbosity > 0:
             for reference in finding.references:
                 yield Text(f"see {clean(reference)}", style="dim", overflow="fold")

@@ -1,0 +1,35 @@
+"""Golden files, and the way to the reports built by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:  # importlib mode puts no test folder on the path
+    sys.path.append(str(HERE))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/reporters/golden from what comes out")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with a file in golden/; with --update-golden it writes the file instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "golden" / name
+        # The option is known only when pytest is started on this folder or above it with this conftest loaded first.
+        if request.config.getoption("--update-golden", default=False):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        assert path.is_file(), (
+            f"no golden file {name}: run pytest tests/reporters --update-golden and read what it wrote"
+        )
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+import report_samples as samples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoctor.reporters.markdown import Markdown, code, escape, fenced
+
+
+@pytest.mark.parametrize("name", samples.ALL)
+def test_the_markdown_report_is_as_recorded(name, golden):
+    golden(f"{name}.md", Markdown().render(samples.ALL[name]()))
+
+
+def _outside_code(text: str) -> str:
+    """The text without fenced blocks and code spans, as a Markdown parser would see them."""
+    text = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.S | re.M)
+    return re.sub(r"(?<![`\\])(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
+
+
+def test_nothing_of_a_trace_opens_a_tag_or_a_link_outside_code():
+    outside = _outside_code(Markdown().render(samples.hostile()))
+    assert "<script" not in outside
+    assert not re.search(r"(?<!\\)\[[^\]]*\]\(", outside)
+    assert "http://" not in outside
+    assert "\x1b" not in outside
+
+
+def test_table_rows_keep_their_number_of_cells():
+    text = Markdown().render(samples.four_ranks())
+    rows = [line for line in text.split("\n") if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4, 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a|b", r"a\|b"),
+        ("<b>&", "&lt;b&gt;&amp;"),
+        ("`x`", r"\`x\`"),
+        ("*a* ~b~", r"\*a\* \~b\~"),
+        ("[x](http://e)", r"\[x\](http&#58;//e)"),
+        ("__init__", r"\_\_init\_\_"),
+        ("$x$", r"\$x\$"),
+        ("one\ntwo", "one two"),
+    ],
+)
+def test_special_characters_are_escaped(text, escaped):
+    assert escape(text) == escaped
+
+
+@pytest.mark.parametrize("text", ["num_workers is 0", "43.1 ms (44 %)", "train.py:41", "a-b", "f(x)"])
+def test_ordinary_words_stay_readable(text):
+    assert escape(text) == text
+
+
+@given(st.text(alphabet="a` |\n", max_size=30))
+def test_a_code_span_cannot_be_left_early(text):
+    span = code(text)
+    if span:
+        fence = re.match("`+", span)[0] if not span.startswith("` ") else "`"
+        inside = span[len(fence) : len(span) - len(fence)]
+        assert span.endswith(fence)
+        assert fence not in re.findall("`+", inside)
+        assert "\n" not in span
+
+
+@given(st.text(alphabet="a`~\n ", max_size=60))
+def test_a_fence_is_longer_than_any_backticks_within(text):
+    first, *inside, last = fenced(text).split("\n")
+    assert first == last
+    assert set(first) == {"`"}
+    assert first not in "\n".join(inside)
+
+
+def test_a_reference_is_a_link_only_when_it_is_nothing_else():
+    assert "<https://pytorch.org/docs/stable/data.html>" in Markdown().render(samples.loader_stall())
+    assert "<http" not in Markdown().render(samples.hostile())

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_samples as samples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoctor.diagnosis.finding import SourceLocation
+from perfdoctor.diagnosis.report import StepSummary
+from perfdoctor.reporters import summary
+from perfdoctor.reporters.bar import cells
+
+
+def test_the_verdict_names_step_device_cost_and_place():
+    assert summary.verdict(samples.loader_stall()) == (
+        "Your step takes 43.1 ms on an NVIDIA A100-SXM4-40GB; 19.0 ms (44 %) of it: the GPU waits for the DataLoader, "
+        "at train.py:41."
+    )
+
+
+def test_the_verdict_says_a_place_once():
+    report = samples.loader_stall()
+    told = replace(report.findings[0], title="The GPU waits for the DataLoader at train.py:41")
+    assert summary.verdict(replace(report, findings=(told,))).count("train.py:41") == 1
+
+
+def test_a_healthy_trace_gets_a_clean_bill():
+    verdict = summary.verdict(samples.healthy())
+    assert "nothing was found that costs 1 % of it or more" in verdict
+    assert "busy for 99 % of it" in verdict
+
+
+def test_a_trace_that_no_rule_judged_gets_no_clean_bill():
+    verdict = summary.verdict(samples.incomplete())
+    assert "no rule could judge it" in verdict
+    assert "nothing was found" not in verdict
+
+
+def test_no_gpu_is_said_plainly():
+    assert "on the CPU (no GPU was seen)" in summary.verdict(samples.cpu_only())
+
+
+def test_a_named_gpu_without_events_is_no_cpu_program():
+    report = samples.cpu_only()
+    named = replace(report, traces=(replace(report.traces[0], device="Tesla V100"),))
+    assert "the trace names a Tesla V100 and holds no GPU events" in summary.verdict(named)
+
+
+def test_a_window_without_steps_is_not_called_a_step():
+    verdict = summary.verdict(samples.incomplete())
+    assert "without steps" in verdict
+    assert "Your step" not in verdict
+
+
+def test_ranks_of_one_device_are_counted():
+    assert "on 4 x AMD Instinct MI300X" in summary.verdict(samples.four_ranks())
+
+
+def test_only_articles_lose_their_capital():
+    report = samples.kernel()
+    assert "of it: Matrix products" in summary.verdict(report)
+    named = replace(report.findings[0], title="No Tensor Cores", location=SourceLocation("a.py"))
+    assert "of it: no Tensor Cores, at a.py." in summary.verdict(replace(report, findings=(named,)))
+
+
+def test_a_correctness_finding_without_cost_leads_without_a_number():
+    report = samples.kernel()
+    wrong = replace(report.findings[0], cost_ns=0, title="Gradients are clipped before they are unscaled")
+    assert "; 0 ms" not in summary.verdict(replace(report, findings=(wrong,)))
+    assert "Above all: Gradients" in summary.verdict(replace(report, findings=(wrong,)))
+
+
+def test_the_split_of_a_step_is_the_window_over_its_steps():
+    report = samples.loader_stall()
+    split = summary.split(report)
+    assert split.window_ns * samples.STEPS == report.account[0].window_ns
+    assert sum(part.share for part in split.buckets) == pytest.approx(1)
+    assert sum(part.ns for part in split.buckets) == pytest.approx(split.window_ns)
+    assert [part.words for part in split.details][:2] == [
+        "idle, waiting for the DataLoader",
+        "idle, waiting for launches",
+    ]
+
+
+def test_nothing_to_account_for_is_no_split():
+    assert summary.split(samples.empty()) is None
+
+
+def test_details_below_one_percent_are_not_told():
+    told = {part.words for part in summary.split(samples.loader_stall()).details}
+    assert "idle, unexplained" not in told
+    assert "copies" in told
+
+
+def test_unknown_tensor_core_use_is_not_zero():
+    assert summary.split(samples.cpu_only()).tensor_cores is None
+    unknown = {"used": 0, "slow_path": 0, "not_used": 0, "unknown": 7}
+    report = samples.report((samples.account(tensor_core=unknown, compute=3),))
+    assert summary.split(report).tensor_cores is None
+
+
+def test_tensor_core_use_adds_up_in_words():
+    assert summary.split(samples.loader_stall()).tensor_cores == (
+        "Tensor Cores in 12.0 ms of matrix work: used 62 %, slow path 15 %, not used 21 %, unknown 2.1 %"
+    )
+
+
+def test_varying_and_inferred_steps_are_said():
+    steady = samples.healthy()
+    shaky = replace(steady, steps=StepSummary(8, "inferred", 40_000_000, 0.31))
+    assert "inferred, varying by 31 %" in summary.split(shaky).title
+    assert "varying" not in summary.split(steady).title
+
+
+def test_few_ranks_are_all_shown():
+    rows, left_out = summary.rank_rows(samples.four_ranks())
+    assert [row.rank for row in rows] == ["0", "1", "2", "3"]
+    assert left_out == 0
+
+
+def test_of_many_ranks_the_odd_ones_are_shown():
+    rows, left_out = summary.rank_rows(samples.ranks(128))
+    assert len(rows) == summary.MOST_RANKS
+    assert left_out == 120
+    assert "126" in [row.rank for row in rows]
+
+
+def test_rules_skipped_for_one_reason_share_a_line():
+    groups = summary.skipped(samples.cpu_only())
+    assert [group.rules for group in groups] == [("PD201", "PD203"), ("PD401",)]
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=6), st.integers(10, 200))
+def test_the_cells_of_a_bar_fill_it_and_hide_nothing(shares, width):
+    counts = cells(shares, width)
+    assert sum(counts) == (width if sum(shares) > 0 else 0)
+    assert all((count > 0) == (share > 0) for count, share in zip(counts, shares, strict=True)) or sum(shares) == 0
+
+
+@given(st.lists(st.integers(1, 1000), min_size=4, max_size=4))
+def test_a_cell_count_is_within_a_cell_of_its_share_unless_it_had_to_be_shown(shares):
+    for count, share in zip(cells(shares, 76), shares, strict=True):
+        assert abs(count - 76 * share / sum(shares)) < 4
