@@ -1,0 +1,265 @@
+"""What is known about devices: peaks and bandwidths by name, and whether there are Tensor Cores at all.
+
+The table is `data/devices.csv`; each row says where its numbers come from and how they were checked. A device that is
+not in it has no peaks: a neighbour's numbers would make every roofline wrong without anyone noticing.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Vendor = Literal["nvidia", "amd"]
+
+_TERA = 1e12
+_GIGA = 1e9
+_GIB = 1 << 30
+_DTYPES = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8")
+
+# What may follow a model's name and makes it another part: "RTX 3090 Ti", "A100-SXM4-40GB MIG 1g.5gb", "H200 NVL".
+_OTHER_PART = re.compile(r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|mig|nvl|pcie|dd?|v2)(?![a-z0-9])")
+
+_AMD_NAME = re.compile(r"\b(?:amd|radeon|instinct)\b|\bgfx\d|\bmi\d{2,3}[ax]?\b")
+_NVIDIA_NAME = re.compile(r"\b(?:nvidia|tesla|geforce|quadro|titan|rtx|gtx)\b")
+_AMD_WITH_MATRIX_CORES = re.compile(
+    r"\bmi(?:[1-4]\d\d)[ax]?|\bgfx(?:908|90a|94\d|95\d|11\d\d|12\d\d)|\brx ?[79]\d{3}|\bw7\d{3}"
+)
+_AMD_WITHOUT = re.compile(
+    r"\bmi(?:6|8|25|50|60)\b|\bgfx(?:8\d\d|90[06]|10\d\d)|\brx ?(?:vega|[456]\d{2,3})|\bvega\b|radeon vii|\bw6\d{3}"
+)
+# Turing chips TU116 and TU117 report compute capability 7.5 but have no Tensor Cores; so do no chips before Volta.
+_TURING_WITHOUT = re.compile(r"\bgtx 16\d\d|\bmx(?:4|5)50\b|\bt(?:400|500|550|600|1000|1200)\b")
+_OLD_NVIDIA = re.compile(r"\bgtx\b|\b(?:gp100|p100|p40|p4|k\d0m?|k80|m\d0|m60)\b|quadro [pmk]\d|\bmx\d{3}\b|titan x")
+_NEW_NVIDIA = re.compile(r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{3})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device model. Unknown numbers are None, unknown peaks are not in the mapping.
+
+    Attributes:
+        name: Name for people.
+        vendor: `nvidia` or `amd`.
+        compute_capability: NVIDIA's, as (major, minor); None for AMD, whose 9.x has nothing to do with sm_90.
+        gfx_arch: AMD's architecture such as `gfx942`; None for NVIDIA.
+        sm_count: Streaming multiprocessors or compute units.
+        peaks_flops: Peak in FLOP/s without sparsity, by type: fp64 and fp32 on vector units; fp64_matrix, fp32_matrix,
+            tf32, fp16, bf16, fp8 on matrix units.
+        memory_bandwidth_bytes_per_s: Peak of the device memory.
+        memory_bytes: Nominal size of the device memory.
+        link_bytes_per_s: GPU-to-GPU links, both directions together; 0 where there are none.
+        pcie_bytes_per_s: PCIe, both directions together.
+        achievable_gemm_fraction: Share of the matrix peak that large gemms reach in practice.
+        achievable_bandwidth_fraction: Share of the memory peak that large copies reach in practice.
+        checked: How the row was checked; `recall` means that it was not.
+        source: Where the numbers come from.
+    """
+
+    name: str
+    vendor: Vendor | None
+    compute_capability: tuple[int, int] | None
+    gfx_arch: str | None
+    sm_count: int | None
+    peaks_flops: Mapping[str, float] = field(hash=False)
+    memory_bandwidth_bytes_per_s: float | None
+    memory_bytes: int | None
+    link_bytes_per_s: float | None
+    pcie_bytes_per_s: float | None
+    achievable_gemm_fraction: float | None
+    achievable_bandwidth_fraction: float | None
+    checked: str
+    source: str
+
+    def peak_flops(self, dtype: str) -> float | None:
+        """Return the peak in FLOP/s of a type of `peaks_flops`, or None if it is unknown or the hardware has none."""
+        return self.peaks_flops.get(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionAdvice:
+    """Which precision to choose for float32 gemms on a device.
+
+    Attributes:
+        precision: `tf32`, `bf16 autocast` or `fp16 autocast`.
+        peak_ratio: Peak of that precision over the float32 vector peak: a bound of the speedup. None if unknown.
+    """
+
+    precision: Literal["tf32", "bf16 autocast", "fp16 autocast"]
+    peak_ratio: float | None
+
+
+def device_vendor(name: str | None) -> Vendor | None:
+    """Return whose device it is by its name, or None if the name does not say."""
+    text = (name or "").lower()
+    if _AMD_NAME.search(text):
+        return "amd"
+    if _NVIDIA_NAME.search(text):
+        return "nvidia"
+    found = _lookup(text)
+    return found.vendor if found is not None else None
+
+
+def find_device(
+    name: str | None, capability: tuple[int, int] | None = None, vendor: str | None = None
+) -> Device | None:
+    """Return the device of that name.
+
+    The longest model name that stands in `name` as whole words wins. Capability and vendor only confirm: nothing is
+    looked up by them, because one compute capability covers parts whose peaks differ by ten times.
+
+    Args:
+        name: Name as the driver gives it, such as `NVIDIA A100-SXM4-80GB`; None or empty is unknown.
+        capability: Compute capability as the trace gives it. Compared for NVIDIA only: AMD's 9.x is not sm_90.
+        vendor: `nvidia` or `amd`, if known.
+
+    Returns:
+        The device, or None if the name is not in the table or the rest contradicts it.
+    """
+    device = _lookup((name or "").lower())
+    if device is None or (vendor is not None and vendor.lower() != device.vendor):
+        return None
+    if (
+        capability is not None
+        and device.compute_capability is not None
+        and tuple(capability) != device.compute_capability
+    ):
+        return None
+    return device
+
+
+def has_tensor_cores(
+    name: str | None, capability: tuple[int, int] | None = None, vendor: str | None = None
+) -> bool | None:
+    """Tell whether the device has Tensor Cores, or matrix cores on AMD; None if that cannot be known.
+
+    Args:
+        name: Name as the driver gives it; None or empty is unknown.
+        capability: Compute capability as the trace gives it.
+        vendor: `nvidia` or `amd`; taken from the name if None.
+
+    Returns:
+        True, False, or None. Turing without Tensor Cores (GTX 16, MX450, T400 to T1200) is told by name, for its
+        compute capability is that of T4.
+    """
+    text = (name or "").lower()
+    vendor = vendor.lower() if vendor else device_vendor(name)
+    if vendor == "amd":
+        return _amd_has_matrix_cores(text)
+    if vendor == "nvidia":
+        return _nvidia_has_tensor_cores(text, capability)
+    if capability is None or capability[0] >= 9 or tuple(capability) == (7, 5):
+        return None  # ROCm reports majors from 9 on, with and without matrix cores; 7.5 is T4 and GTX 1650 alike.
+    return tuple(capability) >= (7, 0)
+
+
+def _amd_has_matrix_cores(text: str) -> bool | None:
+    if _AMD_WITH_MATRIX_CORES.search(text):
+        return True
+    return False if _AMD_WITHOUT.search(text) else None
+
+
+def _nvidia_has_tensor_cores(text: str, capability: tuple[int, int] | None) -> bool | None:
+    if capability is not None and tuple(capability) != (7, 5):
+        return tuple(capability) >= (7, 0)
+    if _TURING_WITHOUT.search(text) or _OLD_NVIDIA.search(text):
+        return False
+    return True if _NEW_NVIDIA.search(text) else None
+
+
+def reduced_precision_advice(
+    device: Device | None, capability: tuple[int, int] | None = None, vendor: str | None = None
+) -> PrecisionAdvice | None:
+    """Return which precision to advise where float32 gemms run on CUDA cores.
+
+    Volta and Turing have neither TF32 nor bf16. Where TF32's peak is no higher than float32's (GeForce from Ampere
+    on), switching it on gains nothing and bf16 does. Data-centre parts gain most per changed line by TF32.
+
+    Args:
+        device: The device, or None if it is not in the table.
+        capability: Its compute capability, for NVIDIA devices that are not in the table.
+        vendor: Its vendor, for those: without it a capability says nothing, for AMD counts otherwise.
+
+    Returns:
+        The advice, or None for a device older than Volta or of unknown kind. GTX 16 and the like share T4's capability:
+        ask `has_tensor_cores` first.
+    """
+    if device is None:
+        return _advice_by_capability(capability) if vendor == "nvidia" else None
+    capability = device.compute_capability
+    if capability is not None and capability < (8, 0):
+        return PrecisionAdvice("fp16 autocast", _ratio(device, "fp16")) if capability >= (7, 0) else None
+    tf32 = _ratio(device, "tf32")
+    if device.vendor == "nvidia" and tf32 is not None and tf32 > 1.0:
+        return PrecisionAdvice("tf32", tf32)
+    return PrecisionAdvice("bf16 autocast", _ratio(device, "bf16"))
+
+
+def _advice_by_capability(capability: tuple[int, int] | None) -> PrecisionAdvice | None:
+    if capability is None or tuple(capability) < (7, 0):
+        return None
+    if capability[0] == 7:
+        return PrecisionAdvice("fp16 autocast", None)
+    if tuple(capability) in ((8, 0), (9, 0)) or capability[0] == 10:
+        return PrecisionAdvice("tf32", None)
+    return PrecisionAdvice("bf16 autocast", None)
+
+
+def _ratio(device: Device, dtype: str) -> float | None:
+    peak, base = device.peak_flops(dtype), device.peak_flops("fp32")
+    return None if peak is None or base is None else peak / base
+
+
+@functools.cache
+def _table() -> tuple[tuple[str, Device], ...]:
+    """Return (lower-cased model name, device) pairs, longest name first; read on first use, not on import."""
+    from importlib import resources  # 4 ms that most commands need not pay
+
+    text = resources.files("perfdoctor.gpu").joinpath("data/devices.csv").read_text(encoding="utf-8")
+    pairs = [
+        (match.lower(), _device(row)) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")
+    ]
+    return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
+
+
+def _lookup(text: str) -> Device | None:
+    for match, device in _table():
+        start = text.find(match)
+        if start < 0:
+            continue
+        before, after = text[start - 1 : start], text[start + len(match) :]
+        if before.isalnum() or after[:1].isalnum():
+            continue
+        return None if _OTHER_PART.search(after) else device
+    return None
+
+
+def _device(row: dict[str, str]) -> Device:
+    def number(column: str, unit: float = 1.0) -> float | None:
+        return float(row[column]) * unit if row[column] else None
+
+    def whole(column: str, unit: int = 1) -> int | None:
+        return round(float(row[column]) * unit) if row[column] else None
+
+    major, _, minor = row["compute_capability"].partition(".")
+    peaks = {dtype: number(f"{dtype}_tflops", _TERA) for dtype in _DTYPES}
+    return Device(
+        name=row["name"],
+        vendor="amd" if row["vendor"] == "amd" else "nvidia",
+        compute_capability=(int(major), int(minor)) if major else None,
+        gfx_arch=row["gfx_arch"] or None,
+        sm_count=whole("sm_count"),
+        peaks_flops=MappingProxyType({dtype: peak for dtype, peak in peaks.items() if peak is not None}),
+        memory_bandwidth_bytes_per_s=number("memory_bandwidth_gb_per_s", _GIGA),
+        memory_bytes=whole("memory_gib", _GIB),
+        link_bytes_per_s=number("link_gb_per_s", _GIGA),
+        pcie_bytes_per_s=number("pcie_gb_per_s", _GIGA),
+        achievable_gemm_fraction=number("achievable_gemm_fraction"),
+        achievable_bandwidth_fraction=number("achievable_bandwidth_fraction"),
+        checked=row["checked"],
+        source=row["source"],
+    )
