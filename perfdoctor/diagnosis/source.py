@@ -46,8 +46,7 @@ def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
         return [None] * len(at_ns)
     r = trace.ranges
     start, end, lane = r.start_ns[lines], r.end_ns[lines], r.thread[lines]
-    parent = nesting.parents(start, end, lane)
-    rows = nesting.innermost(start, end, lane, parent, at_ns, thread)
+    rows = nesting.innermost(start, end, lane, at_ns, thread)
     names = r.name[lines]
     found: list[SourceLocation | None] = []
     for row in rows.tolist():
@@ -61,7 +60,7 @@ def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
     known = np.unique(frames.thread)
     # Old files put all frames on a thread 0/0 of their own.
     lane = np.where(np.isin(thread, known), thread, known[0]).astype(np.int32)
-    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, frames.parent, at_ns, lane)
+    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, lane)
     return [_user_frame(trace, row) for row in rows.tolist()]
 
 
@@ -74,6 +73,18 @@ def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
             return SourceLocation(match["file"], int(match["line"]), match["function"])
         row = int(trace.frames.parent[row])
     return None
+
+
+def doing(trace: Trace, thread: int, at_ns: int) -> str | None:
+    """What a thread was in at an instant: the innermost op, else the innermost range; None when the trace has neither there."""
+    lane, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
+    ops, ranges = trace.ops, trace.ranges
+    row = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, ops.parent, at, lane)[0]
+    if row >= 0:
+        return trace.strings[ops.name[row]]
+    parent = nesting.parents(ranges.start_ns, ranges.end_ns, ranges.thread)
+    row = nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, parent, at, lane)[0]
+    return trace.strings[ranges.name[row]] if row >= 0 else None
 
 
 def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:

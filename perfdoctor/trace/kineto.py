@@ -192,7 +192,7 @@ def _ops(block: _Block) -> Ops:
 
 def _calls(block: _Block, ops: Ops) -> Calls:
     columns = block.threaded
-    around = innermost(ops.start_ns, ops.end_ns, ops.thread, ops.parent, columns["start_ns"], columns["thread"])
+    around = innermost(ops.start_ns, ops.end_ns, ops.thread, columns["start_ns"], columns["thread"])
     return Calls(**columns, correlation=block.long("correlation"), op=around)
 
 

@@ -11,68 +11,62 @@ from perfdoctor.trace.model import NONE, BoolArray, Int32Array
 def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int32Array:
     """For each row the row of the smallest event around it on the same thread, or -1.
 
-    Works level by level (a row's parent is the latest earlier row one level up), so the cost is rows x depth, all in
-    numpy. Events that
-    overlap without nesting, which rounding produces in real files, get a parent that contains their start or none.
+    Of events with the same start the longer is around the shorter, of equal ones the first row around the next; one
+    without length lies in what begins before or with it. Events that overlap without nesting, which rounding produces
+    in real files, get a parent that contains their start or none.
     """
-    n = len(start_ns)
-    parent = np.full(n, NONE, np.int32)
-    if not n:
-        return parent
     order = np.lexsort((-end_ns, start_ns, thread))
     start, lane = start_ns[order], thread[order]
     end = np.maximum(end_ns[order], start + 1)  # an event without length still lies in its parent
-    depth = _depths(start, end, lane)
-    position = np.arange(n)
-    for level in range(1, int(depth.max()) + 1):
-        above = np.where(depth == level - 1, position, NONE)
-        last = np.maximum.accumulate(above)  # of the level above, the latest row at or before each position
-        rows = position[depth == level]
-        found = last[rows]
-        fits = (found >= 0) & (lane[found] == lane[rows]) & (end[found] > start[rows])
-        parent[order[rows[fits]]] = order[found[fits]]
+    first = np.searchsorted(lane, lane, side="left")
+    found = _latest_open(end, np.arange(len(order)), first, start)
+    parent = np.full(len(order), NONE, np.int32)
+    parent[order] = _rows(order, found)
     return parent
 
 
-def _depths(start: Int64Array, end: Int64Array, lane: Int32Array) -> Int64Array:
-    """How many earlier events of its lane are open at each start.
-
-    The input is sorted by lane, start, then longest first.
-    """
-    depth = np.zeros(len(start), np.int64)
-    edges = np.flatnonzero(np.diff(lane)) + 1
-    for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(start)], strict=True):
-        closed = np.searchsorted(np.sort(end[low:high]), start[low:high], side="right")
-        depth[low:high] = np.maximum(np.arange(high - low) - closed, 0)
-    return depth
-
-
 def innermost(
-    start_ns: Int64Array,
-    end_ns: Int64Array,
-    thread: Int32Array,
-    parent: Int32Array,
-    at_ns: Int64Array,
-    at_thread: Int32Array,
+    start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
 ) -> Int32Array:
-    """For each instant and thread the row of the smallest event that contains it, or -1.
-
-    `start_ns` must be sorted within each thread. Climbs from the latest event that has begun, all instants at once.
-    """
-    found = np.full(len(at_ns), NONE, np.int32)
+    """For each instant and thread the row of the smallest event that contains it, or -1; the end is outside."""
     order = np.lexsort((-end_ns, start_ns, thread))
-    lanes = thread[order]
-    for lane in np.unique(at_thread).tolist():
-        asked = np.flatnonzero(at_thread == lane)
-        low, high = np.searchsorted(lanes, [lane, lane + 1])
-        rows = order[low:high]
-        i = np.searchsorted(start_ns[rows], at_ns[asked], side="right") - 1
-        found[asked] = np.where(i >= 0, rows[np.maximum(i, 0)] if len(rows) else NONE, NONE)
-    while True:
-        past = (found >= 0) & (end_ns[found] <= at_ns) if len(end_ns) else np.zeros(len(found), bool)
-        if not past.any():
-            return found
-        found[past] = parent[found[past]]
+    start, lane = start_ns[order], thread[order]
+    first, begun = np.zeros(len(at_ns), np.int64), np.zeros(len(at_ns), np.int64)
+    for asked_lane in np.unique(at_thread).tolist():
+        asked = np.flatnonzero(at_thread == asked_lane)
+        low, high = np.searchsorted(lane, [asked_lane, asked_lane + 1])
+        first[asked] = low
+        begun[asked] = low + np.searchsorted(start[low:high], at_ns[asked], side="right")
+    return _rows(order, _latest_open(end_ns[order], begun, first, at_ns))
+
+
+def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int64Array) -> Int64Array:
+    """For each query the last position in ``[first, before)`` whose end lies after the instant `at`, or -1.
+
+    A binary descent over the largest ends of blocks: the cost is n log n whatever the depth, also for events that all
+    overlap, where a walk from event to event would take n squared.
+    """
+    position = before - 1
+    reach = int((before - first).max()) if len(before) else 0
+    largest = [end]
+    while 1 << len(largest) <= reach:
+        below, step = largest[-1], 1 << (len(largest) - 1)
+        wider = below.copy()
+        np.maximum(below[step:], below[:-step], out=wider[step:])
+        largest.append(wider)
+    for level in range(len(largest) - 1, -1, -1):
+        # A block may reach back over `first` into another thread; the descent that ends there has found none.
+        open_yet = position >= first
+        skip = open_yet & (largest[level][np.where(open_yet, position, 0)] <= at) if len(end) else open_yet
+        position = np.where(skip, position - (1 << level), position)
+    result: Int64Array = np.where(position >= first, position, NONE)
+    return result
+
+
+def _rows(order: Int64Array, found: Int64Array) -> Int32Array:
+    if not len(order):
+        return np.full(len(found), NONE, np.int32)
+    return np.where(found >= 0, order[found], NONE).astype(np.int32)
 
 
 def outermost(parent: Int32Array, rows: Int32Array, keep: BoolArray | None = None) -> Int32Array:
