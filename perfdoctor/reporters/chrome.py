@@ -6,6 +6,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -17,6 +18,8 @@ from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
 
 _BLOCK_BYTES = 1 << 20
+# As the reader of traces takes them: what precedes a damaged place is the same in both.
+_PIECE_BYTES = 1 << 14
 _GZIP = b"\x1f\x8b"
 # Level 1 packs a trace to about 1.3 times the size of level 9 in a quarter of the time.
 _LEVEL = 1
@@ -79,25 +82,31 @@ def _index(report: Report, rank: int | None) -> int:
 
 
 def _blocks(source: Path, *, cut: bool) -> Iterator[bytes]:
-    """The text of a trace file in blocks, inflated; a compressed file that is known to be cut ends where it ends."""
+    """The text of a trace file in blocks, inflated; of a compressed file that is known to be cut, what there is."""
     try:
         with source.open("rb") as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
-            file = cast(BinaryIO, gzip.GzipFile(fileobj=raw) if packed else raw)
-            while block := _read(file, cut=cut):
-                yield block
+            yield from _inflated(raw, cut=cut) if packed else iter(partial(raw.read, _BLOCK_BYTES), b"")
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(
-            f"{clean(str(source))} cannot be read again ({error}); it must stay where it was analysed"
-        ) from error
+        reason = f"{clean(str(source))} cannot be read again ({error}); it must stay where it was analysed"
+        raise TraceError(reason) from error
 
 
-def _read(file: BinaryIO, *, cut: bool) -> bytes:
-    # Small pieces of a cut file: what precedes the damaged place within one read would be lost.
-    try:
-        return file.read(1 << 14) if cut else file.read(_BLOCK_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        if cut:
-            return b""
-        raise
+def _inflated(raw: BinaryIO, *, cut: bool) -> Iterator[bytes]:
+    """Every member of a gzip file, in pieces; gzip.GzipFile would lose the last whole piece before a damaged place."""
+    rest = raw.read(_PIECE_BYTES)
+    while rest.strip(b"\x00"):  # zero bytes behind the last member are padding
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        while not inflater.eof:
+            if not rest:
+                if cut:
+                    return
+                raise EOFError("its compressed text ends early")
+            try:
+                yield inflater.decompress(rest)
+            except zlib.error:
+                if cut:
+                    return
+                raise
+            rest = inflater.unused_data or raw.read(_PIECE_BYTES)

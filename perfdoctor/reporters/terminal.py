@@ -198,7 +198,7 @@ class Terminal(Reporter):
             )
         shown = finding.evidence if self.verbosity > 0 else finding.evidence[:_EVIDENCE_SHOWN]
         for evidence in shown:
-            label = shorten(clean(evidence.label), _LONGEST_WORD)
+            label = shorten_words(clean(evidence.label), _LONGEST_WORD)
             room = 10_000 if self.verbosity > 0 else max(self.width - len(label) - _INDENT - 6, 16)
             yield _hanging("-", _text(f"{label}: {shorten(quantity(evidence), room)}", style="dim"))
         if len(shown) < len(finding.evidence):
