@@ -51,24 +51,19 @@ class DataLoaderStall(RankAnalyzer):
 
     What it finds:
         Idle GPU time during which the loop is inside a DataLoader's `__next__`. On a program without a GPU, the time
-        that the loop itself
-        waits there.
+        that the loop itself waits there.
 
     Why it costs time:
         With `num_workers=0` the main process loads, decodes and collates each batch between two steps, and nothing
-        else happens. With too
-        few workers the loop drains the queue of prefetched batches and waits for the next one.
+        else happens. With too few workers the loop drains the queue of prefetched batches and waits for the next one.
 
     How it is measured:
         The ranges `enumerate(DataLoader)#...__next__` that PyTorch records, intersected with the gaps between GPU
-        items. The name of the
-        iterator tells whether there are workers; captured facts tell how many. A batch takes `__next__`'s time
-        without workers, and
-        workers x step time when workers are all busy; that time divided by the rest of the step is the number of
-        workers that hides it.
-        The expected saving assumes that many workers, or as many as there are CPU cores, whichever is less; on a
-        CPU-only program workers
-        and training share the cores, which bounds it further.
+        items. The name of the iterator tells whether there are workers; captured facts tell how many. A batch takes
+        `__next__`'s time without workers, and workers x step time when workers are all busy; that time divided by the
+        rest of the step is the number of workers that hides it. The expected saving assumes that many workers, or as
+        many as there are CPU cores, whichever is less; on a CPU-only program workers and training share the cores,
+        which bounds it further.
 
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
@@ -77,8 +72,7 @@ class DataLoaderStall(RankAnalyzer):
 
     When it is wrong:
         The first batch of an epoch starts the workers: a trace of one such step shows a stall that does not recur. A
-        data set whose items
-        come over a network gains from more workers than there are cores.
+        data set whose items come over a network gains from more workers than there are cores.
 
     Needs:
         CPU events. Captured facts (`perfdoctor run`) for the number of workers and of cores.

@@ -92,9 +92,8 @@ class HostDeviceSync(RankAnalyzer):
 
     Why it costs time:
         PyTorch launches kernels ahead of the GPU. `.item()`, `print(tensor)`, `nonzero`, a boolean mask, `if
-        tensor:`, `.cpu()` and copies
-        from pageable memory wait until the GPU is through; the lead is gone, and until the next launch arrives the
-        GPU idles.
+        tensor:`, `.cpu()` and copies from pageable memory wait until the GPU is through; the lead is gone, and until
+        the next launch arrives the GPU idles.
 
     How it is measured:
         The gap between the last GPU item before the call returned and the next item, but at most the time that the
@@ -108,8 +107,7 @@ class HostDeviceSync(RankAnalyzer):
 
     When it is wrong:
         One wait a step that ends it costs little when the next step's launches are quick. Where the CPU is slower
-        than the GPU anyway the
-        idle time comes back as launch-bound time: the saving is an upper bound.
+        than the GPU anyway the idle time comes back as launch-bound time: the saving is an upper bound.
 
     Needs:
         Kernels and their launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.

@@ -1,4 +1,4 @@
-"""PD103: the GPU idles and nothing explains it."""
+"""PD103: the GPU idles, and neither loader, sync, allocator nor launching explains it."""
 
 from __future__ import annotations
 
@@ -11,76 +11,137 @@ import numpy as np
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.source import commonest, doing, places
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.intervals import Intervals
+
+# Enough of the longest pauses to name the place that most of the time is lost at.
+_LONGEST = 16
 
 
 class GpuIdle(RankAnalyzer):
-    """The GPU had nothing to do, and the trace does not say why.
+    """The GPU had nothing to do, and no known cause explains it.
 
     What it finds:
-        Idle GPU time that is left when the DataLoader, syncs, the allocator, communication and late launches have
-        been given theirs.
+        Two things. Pauses: gaps of a millisecond and more in which the CPU was busy with something other than
+        launching (preprocessing, a checkpoint, compiling, Python), or slept. Unexplained gaps: the next item had been
+        launched long before and waited for something that the trace does not show, or the trace has no CPU event at
+        all.
 
     Why it costs time:
         The GPU could have worked.
 
     How it is measured:
-        The account's idle_unexplained: gaps between GPU items in which the next item had been launched long before,
-        or about which the
-        trace has no CPU event at all.
+        What is left of the gaps between GPU items when the DataLoader, syncs, the allocator and communication have
+        been given theirs. Gaps under 1 ms that end with a late launch are PD104's.
 
     How to fix:
-        Record again with CPU activities and Python stacks, so that the gaps get a cause; look at the longest gap in
-        the exported trace.
+        Move the work out of the step, into another thread or into the DataLoader's workers. For unexplained gaps:
+        look at the exported trace, or record again with CPU activities and Python stacks.
 
     When it is wrong:
-        In a trace that was recorded without CPU events all idle time is unexplained; that is the trace's fault, and
-        the confidence says so.
+        A trace that covers start-up or compilation shows pauses that do not recur. In a trace that was recorded
+        without CPU events all idle time is unexplained; that is the trace's fault, and the confidence says so.
 
     Needs:
-        Kernels.
+        Kernels; their launches for pauses; Python stacks for the line.
 
     References:
-        HolisticTraceAnalysis, idle time breakdown ("other").
+        HolisticTraceAnalysis, idle time breakdown ("host wait" and "other").
     """
 
     rule: ClassVar[str] = "PD103"
     name: ClassVar[str] = "gpu-idle"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
+    # 5 %: a rule without a cause has to speak later than those that know one. pause_ns as in PD104.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05, "pause_ns": 1_000_000})
     references: ClassVar[tuple[str, ...]] = (
         "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",
     )
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding when unexplained idle time reaches `min_share` of the step."""
-        idle = rank.account.parts["idle_unexplained"]
+        """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
+        pauses = iv.intersect(
+            rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"]), rank.account.parts["idle_launch"]
+        )
+        if self._matters(rank, pauses):
+            yield self._pauses(rank, pauses)
+        unexplained = rank.account.parts["idle_unexplained"]
+        if self._matters(rank, unexplained):
+            yield self._unexplained(rank, unexplained)
+
+    def _matters(self, rank: RankRun, idle: Intervals) -> bool:
+        return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
+
+    def _pauses(self, rank: RankRun, idle: Intervals) -> Finding:
+        longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
+        middle = longest.mean(axis=1).astype(np.int64)
+        thread = np.full(len(middle), rank.launching_thread, np.int32)
+        place = commonest(places(rank.trace, thread, middle))
         cost = rank.per_step(iv.total(idle))
-        share = rank.share(cost) or 0
-        if share < self.settings["min_share"]:
-            return
-        lengths = idle[:, 1] - idle[:, 0]
-        longest = int(np.argmax(lengths))
-        seen = "cpu" in rank.evidence
-        whole = "step" if rank.steps.count else "trace"
-        yield self.finding(
+        where = f" at {place}" if place else ""
+        many = "one pause" if len(idle) == 1 else f"{len(idle)} pauses"
+        return self.finding(
             rank,
-            title=f"The GPU idles for {share:.0%} of the {whole}, and nothing in the trace explains it",
+            title=f"The GPU waits while the CPU does something else{where}: {many} of 1 ms and more",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
-            advice=(
-                "Open the exported trace at the longest gap and see what the CPU did; Python stacks name the line."
-                if seen
-                else "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
+            advice="Move this work out of the step: into DataLoader workers, another thread, or before the loop.",
+            claim=Claim(idle),
+            confidence=0.7,
+            location=place,
+            evidence=(
+                *_gap_evidence(rank, idle),
+                Evidence("what the CPU was in", doing(rank.trace, rank.launching_thread, int(middle[0]))),
             ),
+            subject="pauses",
+        )
+
+    def _unexplained(self, rank: RankRun, idle: Intervals) -> Finding:
+        cost = rank.per_step(iv.total(idle))
+        whole = "step" if rank.steps.count else "trace"
+        queued = _already_launched(rank, idle)
+        seen = "cpu" in rank.evidence
+        advice = "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
+        if seen:
+            advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
+        if queued is not None and queued > 0.5:
+            advice = (
+                "The next kernel had been launched long before, so its stream waited for an event: another stream, another "
+                "rank, or a copy. Look at the longest gap in the exported trace."
+            )
+        return self.finding(
+            rank,
+            title=f"The GPU idles for {rank.share(cost):.0%} of the {whole}, and nothing in the trace explains it",
+            cost_ns=cost,
+            saving=Saving(0, None, cost, "bounded"),
+            advice=advice,
             fix=None if seen else "perfdoctor run train.py",
             claim=Claim(idle),
             confidence=0.7 if seen else 0.4,
             evidence=(
-                Evidence("gaps", len(idle), "count"),
-                Evidence("longest gap", int(lengths[longest]), "ns"),
-                Evidence(
-                    "longest gap begins, after the trace's start", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"
-                ),
+                *_gap_evidence(rank, idle),
+                Evidence("before an item already launched", queued and round(100 * queued, 1), "%"),
             ),
+            subject="unexplained",
         )
+
+
+def _gap_evidence(rank: RankRun, idle: Intervals) -> tuple[Evidence, ...]:
+    lengths = idle[:, 1] - idle[:, 0]
+    longest = int(np.argmax(lengths))
+    return (
+        Evidence("gaps", len(idle), "count"),
+        Evidence("longest gap", int(lengths[longest]), "ns"),
+        Evidence("longest gap begins, after the trace's start", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"),
+    )
+
+
+def _already_launched(rank: RankRun, idle: Intervals) -> float | None:
+    """The share of some idle time in gaps whose next item had been launched before the gap; None without launches."""
+    gaps = rank.gaps
+    if "launches" not in rank.evidence:
+        return None
+    waits = (gaps.launch >= 0) & ~gaps.late
+    queued = iv.intersect(iv.union(gaps.start_ns[waits], gaps.end_ns[waits]), idle)
+    return iv.total(queued) / max(iv.total(idle), 1)

@@ -35,10 +35,9 @@ class GemmWithoutTensorCores(RankAnalyzer):
 
     How it is measured:
         Time of gemm kernels with verdict "no". Verdicts have four values: helpers (split-K tails, layout copies) are
-        no matrix maths, and what
-        a name does not tell stays unknown and is not counted. Vector products (gemv), products with a dimension of 16
-        or less, and devices
-        without Tensor Cores (Pascal and older, GeForce GTX 16) never count.
+        no matrix maths, and what a name does not tell stays unknown and is not counted. Vector products (gemv),
+        products with a dimension of 16 or less, and devices without Tensor Cores (Pascal and older, GeForce GTX 16)
+        never count.
 
     How to fix:
         float32: allow TF32, or train under autocast. float64: usually an accident, find where it comes from. Half

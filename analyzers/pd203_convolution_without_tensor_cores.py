@@ -47,16 +47,14 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
 
     How it is measured:
         Time of convolution kernels with verdict "no". Helpers (Winograd transforms of inputs, layout copies, FFT
-        passes) and depthwise
-        convolutions, which gain nothing, do not count.
+        passes) and depthwise convolutions, which gain nothing, do not count.
 
     How to fix:
         Autocast, channels_last, channel counts that are multiples of 8, cuDNN's benchmark mode.
 
     When it is wrong:
         A first layer with three input channels cannot use Tensor Cores well. The peak ratio is an upper bound:
-        convolutions with few
-        channels are bound by bandwidth.
+        convolutions with few channels are bound by bandwidth.
 
     Needs:
         Kernels.

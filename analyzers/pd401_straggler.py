@@ -45,19 +45,16 @@ class Straggler(Analyzer):
 
     How it is measured:
         Collectives are matched across ranks by their ends (after the clocks were aligned on those same ends). The
-        rank that starts a matched
-        collective last is its last arriver, and has the shortest collective. Lateness is its start minus the
-        second-latest start: what would
-        be saved if it were as fast as the next one. The waits of the others, from their own start to the last, are
-        the cost.
+        rank that starts a matched collective last is its last arriver, and has the shortest collective. Lateness is
+        its start minus the second-latest start: what would be saved if it were as fast as the next one. The waits of
+        the others, from their own start to the last, are the cost.
 
     How to fix:
         Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.
 
     When it is wrong:
         When a different rank is late each time (noise), no single rank is named. With the traces of some ranks only,
-        the true straggler may
-        be among the missing.
+        the true straggler may be among the missing.
 
     Needs:
         Traces of several ranks, recorded over the same time.

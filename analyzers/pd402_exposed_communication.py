@@ -33,8 +33,8 @@ class ExposedCommunication(RankAnalyzer):
 
     How to fix:
         DistributedDataParallel overlaps by itself: smaller first buckets (bucket_cap_mb), static_graph,
-        gradient_as_bucket_view; FSDP:
-        prefetch; fewer bytes: bf16 gradient compression; no all-reduce in micro-batches (no_sync).
+        gradient_as_bucket_view; FSDP: prefetch; fewer bytes: bf16 gradient compression; no all-reduce in
+        micro-batches (no_sync).
 
     When it is wrong:
         Where the wait is for a slow rank no overlap helps: make the ranks even first.

@@ -1,8 +1,8 @@
 """Where each nanosecond of the step went: the timeline over the whole trace, and the account over the analysed window.
 
 Both follow contracts.md to the letter. The account is a partition: every instant of the window goes to the first of
-compute, bandwidth,
-communication, memcpy, kernel_latency and the idle causes that covers it, so its details add up to the window exactly.
+compute, bandwidth, communication, memcpy, kernel_latency and the idle causes that covers it, so its details add up to
+the window exactly.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
 
+_COLLECTIVE_NAME = r"(?i)nccl|rccl"
+
 # A kernel this short spends its time starting and ending: about twice the shortest kernel of an A100 or H100 (2 us).
 LATENCY_FLOOR_NS = 5_000
 # CPU-only: time between two ops on a thread up to this long is Python and the dispatcher; longer, it may be anything.
@@ -75,10 +77,9 @@ class Account:
     """One rank's window, split exactly.
 
     `detail` maps every name of DETAILS to ns, `buckets` sums them to compute, bandwidth, communication and overhead;
-    each adds up to
-    `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor Cores, None
-    where there is no GPU.
-    `parts` holds the intervals behind `detail`, `steps` the steps (n, 2): for exports, not part of the JSON report.
+    each adds up to `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor
+    Cores, None where there is no GPU. `parts` holds the intervals behind `detail`, `steps` the steps (n, 2): for
+    exports, not part of the JSON report.
     """
 
     rank: int | None
@@ -105,15 +106,16 @@ class Account:
 
 
 def timeline_of(run: RankRun) -> Timeline:
-    """The timeline by the definitions of contracts.md.
+    """The timeline over the whole trace, from the first GPU item's start to the last one's end.
 
-    Over the whole trace, from the first GPU item's start to the last one's end.
+    Collectives are here the kernels named nccl or rccl, as in contracts.md and HTA, so that the figures compare with
+    other tools'; the account knows others too.
     """
     gpu = run.trace.gpu
     if not len(gpu):
         return Timeline(rank=run.trace.rank)
-    collective = run.kernels_where(lambda k: k.category == "communication")
     kernel = gpu.kind == KERNEL
+    collective = kernel & run.trace.named(gpu, _COLLECTIVE_NAME)
     computation = _union(run.trace, kernel & ~collective)
     communication = _union(run.trace, collective)
     memcpy = _union(run.trace, ~kernel)

@@ -24,10 +24,8 @@ class Analyzer(ABC):
     """One rule: looks at a run and yields findings. Pure: no input or output, deterministic, the run is never changed.
 
     A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `run.NEEDS`) and `defaults` (its
-    thresholds, which users change
-    by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual page. It is found through the
-    entry point group
-    ``perfdoctor.analyzers``.
+    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual
+    page. It is found through the entry point group ``perfdoctor.analyzers``.
     """
 
     rule: ClassVar[str]

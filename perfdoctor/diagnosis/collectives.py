@@ -1,8 +1,7 @@
 """Collectives of several ranks, matched to each other, on one clock.
 
 On one host the ends of one collective agree across ranks to about 0.1 ms, while counts and positions differ: so
-partners are found by end
-time, after the offset between the clocks was found from the ends themselves.
+partners are found by end time, after the offset between the clocks was found from the ends themselves.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ def _offset(reference: Int64Array, other: Int64Array, base_ns: int) -> int | Non
     """What to add to `other` so that most ends coincide: the densest cluster of pairwise differences.
 
     Steps repeat, so a shift by a whole step fits nearly as well: of clusters with at least nine tenths of the best
-    count the one nearest to
-    what the files' base times say wins.
+    count the one nearest to what the files' base times say wins.
     """
     a, b = reference[-_SAMPLE:], other[-_SAMPLE:]
     differences = np.sort((a[:, None] - b[None, :]).ravel())

@@ -60,8 +60,7 @@ class Saving:
     """What a fix would save, in ns a step (or of the window when there are no steps), and how that was got.
 
     "measured": the fix was tried. "replayed": the trace was played again without the fault. "bounded": between what
-    can be proven and what
-    cannot be exceeded. "unknown": no number, all None.
+    can be proven and what cannot be exceeded. "unknown": no number, all None.
     """
 
     low_ns: int | None = None
@@ -94,8 +93,7 @@ class Claim:
     """The time of one rank that a finding wants to save: ranking sees to it that no nanosecond is promised twice.
 
     `intervals` lie in the analysed window of `rank`. `kernels` says that the time is kernel time, which becomes wall
-    time only as far as the
-    CPU waits for the GPU; idle time is wall time already.
+    time only as far as the CPU waits for the GPU; idle time is wall time already.
     """
 
     intervals: Intervals = field(default_factory=lambda: EMPTY)

@@ -21,10 +21,9 @@ def cpu_wait_ns(run: RankRun) -> int | None:
     """How long the CPU waited for the GPU in the window, in ns: the ceiling of all kernel-side savings together.
 
     Blocked time in synchronize and copy calls and before a full launch queue, plus the tail that the GPU worked on
-    after the last CPU event
-    of the window. With the CPU's own work unchanged no faster kernel can save more (Daydream, USENIX ATC'20, argues
-    the same on a
-    dependency graph). None when the trace has no calls: then nothing is known about the CPU.
+    after the last CPU event of the window. With the CPU's own work unchanged no faster kernel can save more
+    (Daydream, USENIX ATC'20, argues the same on a dependency graph). None when the trace has no calls: then nothing
+    is known about the CPU.
     """
     trace, calls = run.trace, run.trace.calls
     if not len(calls) or not len(run.window):

@@ -28,7 +28,7 @@ from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
 LOADER_RANGE = r"^enumerate\(DataLoader\)#"
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 _COPY_CALL = r"^(cuda|hip|cu)Memcpy"
-_ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
+ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
 _COMMUNICATION_WAIT = r"^(gloo:|c10d::(barrier|monitored_barrier)|ncclGroupEnd|mpi:)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
@@ -65,6 +65,12 @@ class IdleGaps:
     def sync_end_ns(self) -> Int64Array:
         """Where the part of each gap that its sync answers for ends."""
         return np.minimum(self.end_ns, self.start_ns + np.where(self.sync >= 0, self.blocked_ns, 0))
+
+    def late_gaps(self, at_least_ns: float = 0, below_ns: float = np.inf) -> Intervals:
+        """The gaps of some length that ended with a late launch."""
+        length = self.end_ns - self.start_ns
+        rows = self.late & (length >= at_least_ns) & (length < below_ns)
+        return iv.union(self.start_ns[rows], self.end_ns[rows])
 
 
 def find_gaps(trace: Trace) -> IdleGaps:
@@ -134,7 +140,7 @@ def cause_layers(trace: Trace, gaps: IdleGaps) -> Mapping[str, Intervals]:
     Made for `intervals.partition`.
     """
     calls = trace.calls
-    allocator = trace.named(calls, _ALLOCATOR_CALL)
+    allocator = trace.named(calls, ALLOCATOR_CALL)
     waits = trace.named(trace.ranges, _COMMUNICATION_WAIT)
     loader = trace.named(trace.ranges, LOADER_RANGE)
     return {

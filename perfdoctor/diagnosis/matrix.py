@@ -46,8 +46,7 @@ def missed_tensor_cores(rank: RankRun, category: str) -> Missed | None:
     None when there are none worth a word, or the device has none.
 
     Left out: gemv-like and depthwise kernels, products with a dimension of 16 or less, everything on a device without
-    Tensor Cores or one
-    of which it is not known whether it has any.
+    Tensor Cores or one of which it is not known whether it has any.
     """
     if rank.tensor_cores is not True:
         return None

@@ -44,9 +44,8 @@ def rank_findings(findings: Iterable[Finding], ledgers: Mapping[int | None, Ledg
     """Merge what several ranks share, cap every saving, and sort by what is left of it.
 
     The findings take their turn in the order of their worth; each may save at most its own cost, what of its claimed
-    time no earlier one
-    has claimed, for kernel time what is left of the CPU's wait for the GPU (gain.cpu_wait_ns), and together never
-    more than the step.
+    time no earlier one has claimed, for kernel time what is left of the CPU's wait for the GPU (gain.cpu_wait_ns),
+    and together never more than the step.
     """
     turn = sorted(merge_ranks(findings), key=_order)
     step_ns = max((int(ledger.window_ns / ledger.steps) for ledger in ledgers.values()), default=0)

@@ -52,7 +52,7 @@ class RankRun:
 
     source: Trace
     device_name: str | None = None
-    step_slice: slice = slice(None)
+    step_slice: slice = field(default_factory=lambda: slice(None))
     facts: Mapping[str, Any] | None = None
     detail: Trace | None = field(default=None, repr=False)
 
@@ -185,6 +185,12 @@ class RankRun:
     def account(self) -> Account:
         """Where the window went."""
         return account_of(self)
+
+    @cached_property
+    def launching_thread(self) -> int:
+        """The thread that launched the most GPU items (-1 without launches): usually the training loop's."""
+        linked = self.trace.gpu.call[self.trace.gpu.call >= 0]
+        return int(np.bincount(self.trace.calls.thread[linked]).argmax()) if len(linked) else -1
 
     def within_window(self, rows: BoolArray | npt.NDArray[np.int64]) -> Intervals:
         """The union of some GPU items, clipped to the window."""

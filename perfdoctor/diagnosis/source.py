@@ -76,15 +76,17 @@ def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
 
 
 def doing(trace: Trace, thread: int, at_ns: int) -> str | None:
-    """What a thread was in at an instant: the innermost op, else the innermost range; None when the trace has neither there."""
+    """What a thread was in at an instant.
+
+    The innermost op, else the innermost range; None when the trace has neither there.
+    """
     lane, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
     ops, ranges = trace.ops, trace.ranges
-    row = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, ops.parent, at, lane)[0]
+    row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, lane)[0])
     if row >= 0:
-        return trace.strings[ops.name[row]]
-    parent = nesting.parents(ranges.start_ns, ranges.end_ns, ranges.thread)
-    row = nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, parent, at, lane)[0]
-    return trace.strings[ranges.name[row]] if row >= 0 else None
+        return trace.text(int(ops.name[row]))
+    row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, lane)[0])
+    return trace.text(int(ranges.name[row])) if row >= 0 else None
 
 
 def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:

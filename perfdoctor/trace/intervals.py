@@ -1,9 +1,8 @@
 """Interval arithmetic on int64 nanoseconds: the only place for it.
 
 A set of intervals is an int64 array of shape (n, 2), half-open ``[start, end)``, sorted, disjoint, not touching, none
-empty. Everything
-here returns such sets and expects them; `union` makes one from any starts and ends. All of it is vectorised: O(n log
-n).
+empty. Everything here returns such sets and expects them; `union` makes one from any starts and ends. All of it is
+vectorised: O(n log n).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Trace: what a trace file says, as tables of numpy columns.
 
 A Trace is a value: frozen, one row an event, int64 nanoseconds, every string coded once. The tables are sorted by
-start. A column of ids
-holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`, `gpu.op`, `calls.op`),
-also -1 for none.
+start. A column of ids holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`,
+`gpu.op`, `calls.op`), also -1 for none.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class GpuItems(Table):
     """Kernels, copies and sets that ran on the device.
 
     `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in
-    `Trace.ops` of the innermost
-    op around that call; `bytes` the size of a copy or set.
+    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set.
     """
 
     kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
@@ -150,11 +148,9 @@ class Trace:
     """One rank's trace.
 
     `threads` holds ``"pid/tid"`` texts. `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
-    or None. `complete` is
-    False for a file cut short; `warnings` says in sentences what was odd, `events` counts the rows of all tables,
-    `dropped` what could not be
-    read. `base_ns` is what the file says must be added to the times to get nanoseconds since the epoch (0 when they
-    are absolute already).
+    or None. `complete` is False for a file cut short; `warnings` says in sentences what was odd, `events` counts the
+    rows of all tables, `dropped` what could not be read. `base_ns` is what the file says must be added to the times
+    to get nanoseconds since the epoch (0 when they are absolute already).
     """
 
     path: str
