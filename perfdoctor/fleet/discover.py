@@ -66,7 +66,7 @@ def _matches(text: str) -> list[Path]:
         return [path]
     hits = [Path(hit) for hit in glob.glob(text)]
     if not hits:
-        raise InputError(f"{text}: no file matches this pattern; check the folder and the spelling.")
+        raise InputError(f"{text}: no file matches this pattern; check the folder and the spelling")
     wanted = [hit for hit in hits if hit.is_dir() or not _NO_TRACE.fullmatch(hit.name)]
     return wanted or hits
 
@@ -83,7 +83,7 @@ def _in_folder(folder: Path) -> list[TraceFile]:
             if inner.is_dir() and _RANK_FOLDER.fullmatch(inner.name):
                 here += _captured(inner) or [_one(path) for path in _listed(inner)]
     except PermissionError:
-        raise InputError(f"{folder}: no permission to list this folder; change its mode or copy it.") from None
+        raise InputError(f"{folder}: no permission to list this folder; change its mode or copy it") from None
     if not here:
         raise InputError(
             f"{folder}: no traces in this folder; give one with .json or .json.gz files of torch.profiler."

@@ -7,6 +7,7 @@ and a file cut short its last event.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Generator, Iterator
@@ -86,10 +87,15 @@ class EventReader:
                 start = self.position
                 self.position = self._end_of_value(start)
                 if key in _KEPT_KEYS:
-                    self.kept[key] = parse_value(self.text[start : self.position])
+                    self._keep(key, self.text[start : self.position])
             if self._peek() != b"}":
                 self._expect(b",")
         self.position += 1
+
+    def _keep(self, key: str, text: Text) -> None:
+        """Keep the value of a top-level key; one that cannot be parsed is as good as none."""
+        with contextlib.suppress(ValueError):
+            self.kept[key] = parse_value(text)
 
     def _key(self) -> str:
         self._peek()
@@ -99,7 +105,10 @@ class EventReader:
         self.position = match.end()
         self._expect(b":")
         self._peek()
-        return str(parse_value(match.group()))
+        try:
+            return str(parse_value(match.group()))
+        except ValueError:
+            raise _CutError from None
 
     def _array(self) -> Iterator[list[Any]]:
         """The events of a list: chunk by chunk, one by one where a chunk does not parse, and at the end."""

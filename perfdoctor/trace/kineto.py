@@ -39,6 +39,9 @@ _CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
 
 
+_SKEWED_SHARE = 0.1  # a few items before their launch are rounding and jitter
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a reader of any kind hands over beside the columns.
@@ -235,19 +238,19 @@ def _no_events(columns: Columns, reading: Reading, dropped: int) -> TraceError:
     if reading.cut_at is not None:
         return TraceError(
             f"{reading.path}: the file is cut short or damaged at byte {reading.cut_at}, before its first event; "
-            "record the trace again, and let the profiler finish writing."
+            "record the trace again, and let the profiler finish writing"
         )
     if columns.seen and not columns.phases:
         return TraceError(
-            f"{reading.path}: JSON, but no trace; give the file that torch.profiler's export_chrome_trace writes."
+            f"{reading.path}: JSON, but no trace; give the file that torch.profiler's export_chrome_trace writes"
         )
     if dropped:
         return TraceError(
-            f"{reading.path}: none of its events can be read ({dropped} without usable times); record the trace again."
+            f"{reading.path}: none of its events can be read ({dropped} without usable times); record the trace again"
         )
     return TraceError(
         f"{reading.path}: the trace holds no events of PyTorch's profiler; "
-        "check that the profiled code ran between the profiler's start and stop."
+        "check that the profiled code ran between the profiler's start and stop"
     )
 
 
@@ -300,19 +303,19 @@ def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list
     said: list[str] = []
     if reading.cut_at is not None:
         said.append(
-            f"The file is cut short or damaged at byte {reading.cut_at}: "
-            f"{_count(trace.events, 'event')} before that place were read, what followed is missing."
+            f"the file is cut short or damaged at byte {reading.cut_at}: "
+            f"{_count(trace.events, 'event')} read, what followed is missing"
         )
     if trace.dropped:
-        said.append(f"{_count(trace.dropped, 'event')} could not be read and were left out.")
+        said.append(f"left out because they cannot be read: {_count(trace.dropped, 'event')}")
     negative = sum(int((block.columns["dur_ns"] < 0).sum()) for block in blocks.values())
     if negative:
-        said.append(f"{_count(negative, 'event')} with a negative duration were taken to have none.")
+        said.append(f"taken to have no duration because theirs is negative: {_count(negative, 'event')}")
     said += _link_warnings(trace)
     groups = [np.unique(blocks[kind].long("group")) for kind in (c.GPU, c.CALLS, c.OPS) if kind in blocks]
     ranks = len(np.unique(np.concatenate(groups))) if groups else 0
     if ranks > 1:
-        said.append(f"The file holds {ranks} ranks merged into one; they are analysed as one.")
+        said.append(f"the file holds {ranks} ranks merged into one; they are analysed as one")
     return said
 
 
@@ -324,14 +327,16 @@ def _link_warnings(trace: Trace) -> list[str]:
     if missing:
         said.append(
             f"{missing} of {_count(len(gpu), 'GPU item')} have no launching call in the file: "
-            "they were launched before the recording began, or launches were not recorded."
+            "they were launched before the recording began, or launches were not recorded"
         )
     if linked.any():
         early = int((gpu.start_ns[linked] < calls.start_ns[gpu.call[linked]]).sum())
         if early:
+            cause = (
+                "the clocks of CPU and GPU disagree" if early > _SKEWED_SHARE * linked.sum() else "times are rounded"
+            )
             said.append(
-                f"{early} of {_count(int(linked.sum()), 'launched GPU item')} start before their launch: "
-                "the clocks of CPU and GPU disagree, so delays between launch and start mean nothing here."
+                f"{early} of {_count(int(linked.sum()), 'launched GPU item')} start before their launch: {cause}"
             )
     return said
 

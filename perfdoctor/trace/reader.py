@@ -27,12 +27,11 @@ def read(path: str | os.PathLike[str]) -> Trace:
     Raises:
         TraceError: the file cannot be opened, is empty, or is no such trace.
     """
-    source = load(path)
-    return parse(source.text, os.fspath(path), whole=source.whole)
+    return parse(load(path), os.fspath(path))
 
 
-def parse(text: Text, path: str, whole: bool = True) -> Trace:
-    """Read a trace from its JSON text; `path` names it, `whole` is False when the text is known to end early.
+def parse(text: Text, path: str) -> Trace:
+    """Read a trace from its JSON text; `path` names it.
 
     Raises:
         TraceError: it is no such trace.
@@ -41,20 +40,17 @@ def parse(text: Text, path: str, whole: bool = True) -> Trace:
     columns = Columns()
     for chunk in events:
         columns.add(chunk)
-    complete = whole and events.complete
     if not events.found:
-        raise _no_trace(events, path, complete)
-    cut_at = None if complete else events.position
+        raise _no_trace(events, path)
+    cut_at = None if events.complete else events.position
     return build(columns, Reading(path=path, top=events.kept, cut_at=cut_at, dropped=events.dropped))
 
 
-def _no_trace(events: EventReader, path: str, complete: bool) -> TraceError:
+def _no_trace(events: EventReader, path: str) -> TraceError:
     """Why a text holds no list of events at all."""
     export = "give the file that torch.profiler's export_chrome_trace writes"
     if not events.opened:
-        return TraceError(f"{path}: not JSON, so no trace; {export}.")
-    if complete:
-        return TraceError(f"{path}: JSON, but without traceEvents, so no trace; {export}.")
-    if events.position >= len(events.text):
-        return TraceError(f"{path}: the file is cut short before its first event; copy or record the trace again.")
-    return TraceError(f"{path}: not JSON from byte {events.position} on, so no trace; {export}.")
+        return TraceError(f"{path}: not JSON, so no trace; {export}")
+    if events.complete:
+        return TraceError(f"{path}: JSON, but without traceEvents, so no trace; {export}")
+    return TraceError(f"{path}: cut short, or not JSON, from byte {events.position} on, before any event; {export}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -29,16 +28,10 @@ _OTHER_FORMATS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The text of a file; `whole` is False when its compressed stream ends early or is damaged."""
-
-    text: Text
-    whole: bool = True
-
-
-def load(path: str | os.PathLike[str]) -> Source:
+def load(path: str | os.PathLike[str]) -> Text:
     """The text of a trace file, inflated when its first bytes say gzip, whatever its name.
+
+    A compressed file that is cut or damaged is inflated as far as it goes: then its JSON ends early too.
 
     Raises:
         TraceError: it cannot be opened, is empty, or is of a format that is no JSON text.
@@ -48,19 +41,16 @@ def load(path: str | os.PathLike[str]) -> Source:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         refuse(path, error)
-    source = _inflate(data) if data.startswith(_GZIP) else Source(data)
-    if source.whole and not _PRINTS.search(source.text):
-        raise TraceError(
-            f"{path}: the file is empty; record the trace again, or wait until the profiler has written it."
-        )
-    if not source.text:
-        raise TraceError(
-            f"{path}: the compressed file is damaged or cut before its first event; copy or record it again."
-        )
     for magic, kind in _OTHER_FORMATS.items():
-        if source.text.startswith(magic):
-            raise TraceError(f"{path}: not a JSON trace but {kind}.")
-    return source if not source.text.startswith(_BOM) else Source(source.text[len(_BOM) :], source.whole)
+        if data.startswith(magic):
+            raise TraceError(f"{path}: not a JSON trace but {kind}")
+    compressed = data.startswith(_GZIP)
+    text, whole = _inflate(data) if compressed else (data, True)
+    if not _PRINTS.search(text):
+        if whole:
+            raise TraceError(f"{path}: the file is empty; record the trace again, or wait until it is written")
+        raise TraceError(f"{path}: the compressed file is cut or damaged before its first event; copy it again")
+    return text[len(_BOM) :] if text.startswith(_BOM) else text
 
 
 def refuse(path: Path, error: OSError | ValueError) -> NoReturn:
@@ -79,11 +69,11 @@ def refuse(path: Path, error: OSError | ValueError) -> NoReturn:
         reason = f"it cannot be read ({error.strerror or type(error).__name__}); check the disk, or copy the file here"
     else:
         reason = "this is no file name; check the path"
-    raise TraceError(f"{path}: {reason}.".replace("\x00", "\\0")) from error
+    raise TraceError(f"{path}: {reason}".replace("\x00", "\\0")) from error
 
 
-def _inflate(data: bytes) -> Source:
-    """Inflate every member of a gzip file as far as it goes."""
+def _inflate(data: bytes) -> tuple[bytearray, bool]:
+    """Inflate every member of a gzip file as far as it goes; returns the text and whether that is all of it."""
     text = bytearray()
     view = memoryview(data)
     at = 0
@@ -92,11 +82,11 @@ def _inflate(data: bytes) -> Source:
         inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         while not inflater.eof:
             if at >= len(data):
-                return Source(text, whole=False)
+                return text, False
             try:
                 text += inflater.decompress(view[at : at + _PIECE])
             except zlib.error:
-                return Source(text, whole=False)
+                return text, False
             at = min(at + _PIECE, len(data))
         at -= len(inflater.unused_data)
-    return Source(text)
+    return text, True
