@@ -67,8 +67,9 @@ class Markdown(Reporter):
     def _blocks(self, report: Report) -> Iterator[str]:
         yield f"## perfdoctor: {', '.join(code(t.path) for t in report.traces[: summary.MOST_RANKS]) or 'no trace'}"
         yield f"**{escape(summary.verdict(report))}**"
-        for warning in summary.cautions(report):
-            yield f"> **Note:** {escape(warning)}"
+        cut = summary.cut_short(report)
+        if cut:
+            yield f"> **Note:** {cut}"
         yield from _split(report)
         if len(report.account) > 1:
             yield _ranks(report)
@@ -82,6 +83,10 @@ class Markdown(Reporter):
         if skipped:
             yield "### Not judged"
             yield "\n".join(f"- {escape(', '.join(group.rules))}: {escape(group.why)}" for group in skipped)
+        oddities = summary.oddities(report)
+        if oddities:
+            yield "### About the trace"
+            yield "\n".join(f"- {escape(oddity)}" for oddity in oddities)
 
 
 def _split(report: Report) -> Iterator[str]:

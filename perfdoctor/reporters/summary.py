@@ -5,6 +5,7 @@ Values only, no layout: the terminal, Markdown and whatever comes next put them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -154,7 +155,7 @@ def _clean_bill(report: Report) -> str:
         return "no rule could judge it"
     busy = _busy_share(report)
     working = f"; the GPU is busy for {share(busy)} of it" if busy is not None else ""
-    return f"nothing was found that costs 1 % of it or more ({counted(ran, 'rule')} judged it){working}"
+    return f"nothing was found that costs 1% of it or more ({counted(ran, 'rule')} judged it){working}"
 
 
 def _busy_share(report: Report) -> float | None:
@@ -266,13 +267,28 @@ def skipped(report: Report) -> list[Skipped]:
     return [Skipped(tuple(rules), why) for why, rules in reasons.items()]
 
 
-def cautions(report: Report) -> list[str]:
-    """What the reader should know about the input: cut files and what was odd in them."""
-    many = len(report.traces) > 1
-    said: list[str] = []
-    for trace in report.traces:
-        name = f"{clean(trace.path)}: " if many else ""
-        if not trace.complete:
-            said.append(f"{name}the trace is incomplete (cut short); it was analysed as far as it goes")
-        said.extend(f"{name}{clean(warning)}" for warning in trace.warnings)
-    return said
+def cut_short(report: Report) -> str | None:
+    """What to know before reading on: which of the traces are incomplete; None when none is."""
+    cut = [t for t in report.traces if not t.complete]
+    if not cut:
+        return None
+    which = "the trace is" if len(report.traces) == 1 else f"{len(cut)} of {len(report.traces)} traces are"
+    return f"{which} incomplete (cut short) and analysed as far as it goes"
+
+
+def oddities(report: Report) -> list[str]:
+    """What was odd in the traces, a line a kind: of ranks that differ only in numbers the first stands for all."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for number, trace in enumerate(report.traces):
+        whose = f"rank {number if trace.rank is None else trace.rank}"
+        for warning in map(clean, trace.warnings):
+            kinds.setdefault(re.sub(r"[\d.,]+", "0", warning), []).append((whose, warning.rstrip(".")))
+    return [_told_once(told, len(report.traces)) for told in kinds.values()]
+
+
+def _told_once(told: list[tuple[str, str]], traces: int) -> str:
+    whose, warning = told[0]
+    if traces == 1:
+        return warning
+    others = f" (alike on {counted(len(told) - 1, 'more rank')})" if len(told) > 1 else ""
+    return f"{whose}: {warning}{others}"

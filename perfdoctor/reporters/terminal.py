@@ -52,9 +52,9 @@ _BUCKET_LOOK: Mapping[str, tuple[str, str, str]] = MappingProxyType(
 )
 # Stands for the blank between a number and its unit while lines are broken, so that "21 %" stays on one line.
 _GLUE = "\ue000"
-_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]B|bytes|[mun]?s)(?!\w))")
+_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]B|bytes|[mun]?s)(?!\w))")
 _EVIDENCE_SHOWN = 3
-_SKIPPED_SHOWN = 3
+_LINES_SHOWN = 3
 _LONGEST_WORD = 48
 _INDENT = 3
 
@@ -106,8 +106,9 @@ class Terminal(Reporter):
 
     def _blocks(self, report: Report) -> Iterator[RenderableType]:
         yield _text(summary.verdict(report), style="bold")
-        for warning in summary.cautions(report):
-            yield _hanging("!", _text(shorten_words(warning, _LONGEST_WORD), style="yellow"))
+        cut = summary.cut_short(report)
+        if cut:
+            yield _hanging("!", _text(cut, style="yellow"))
         yield from self._split(report)
         if len(report.account) > 1:
             yield Text()
@@ -117,6 +118,7 @@ class Terminal(Reporter):
             yield from self._finding(number, finding, summary.per_step(report))
         yield from self._notes(report)
         yield from self._skipped(report)
+        yield from self._oddities(report)
         if self.verbosity > 0:
             yield Text()
             yield self._outcomes(report)
@@ -231,13 +233,25 @@ class Terminal(Reporter):
             return
         yield Text()
         yield Text("Not judged", style="bold")
-        shown = skipped if self.verbosity > 0 else skipped[:_SKIPPED_SHOWN]
+        shown = skipped if self.verbosity > 0 else skipped[:_LINES_SHOWN]
         for group in shown:
             line = f"{', '.join(group.rules)}: {shorten_words(group.why, _LONGEST_WORD)}"
             yield _hanging(" ", _text(line, style="dim"))
         if len(shown) < len(skipped):
             rest = sum(len(group.rules) for group in skipped[len(shown) :])
             yield Text(f"  and {rest} more (-v shows them)", style="dim")
+
+    def _oddities(self, report: Report) -> Iterator[RenderableType]:
+        oddities = summary.oddities(report)
+        if not oddities:
+            return
+        yield Text()
+        yield Text("About the trace", style="bold")
+        shown = oddities if self.verbosity > 0 else oddities[:_LINES_SHOWN]
+        for oddity in shown:
+            yield _hanging(" ", _text(shorten_words(oddity, _LONGEST_WORD), style="dim"))
+        if len(shown) < len(oddities):
+            yield Text(f"  and {len(oddities) - len(shown)} more (-v shows them)", style="dim")
 
     def _outcomes(self, report: Report) -> RenderableType:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))

@@ -7,8 +7,10 @@ every reporter passes what it prints through `clean` first, and then through the
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from perfdoctor.diagnosis.finding import Evidence, Saving, SourceLocation
+if TYPE_CHECKING:  # the command line cleans what it prints with this module, and must not wait for numpy
+    from perfdoctor.diagnosis.finding import Evidence, Saving, SourceLocation
 
 UNKNOWN = "n/a"
 
@@ -76,15 +78,15 @@ def duration(ns: float | None) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """A fraction of 1 as a percentage: "44 %", "3.2 %"; "n/a" for None, "< 0.1 %" for what would round to nothing."""
+    """A fraction of 1 as a percentage: "44%", "3.2%"; "n/a" for None, "<0.1%" for what would round to nothing."""
     return UNKNOWN if fraction is None else percent(100 * fraction)
 
 
 def percent(value: float) -> str:
     """A percentage with as many digits as matter."""
     if value and abs(value) < 0.05:
-        return "< 0.1 %"
-    return f"{value:.1f} %" if 0 < abs(value) < 9.95 else f"{value:.0f} %"
+        return "<0.1%"
+    return f"{value:.1f}%" if 0 < abs(value) < 9.95 else f"{value:.0f}%"
 
 
 def size(count: float) -> str:
@@ -108,7 +110,7 @@ def quantity(evidence: Evidence) -> str:
         return percent(value)
     if unit == "bytes":
         return size(value)
-    number = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    number = f"{value:,}" if isinstance(value, int) or abs(value) >= 1000 else _digits(value)
     return number if unit in ("", "count") else clean(f"{number} {unit}")
 
 
@@ -124,6 +126,8 @@ def saving(value: Saving, per: str) -> str:
     best = expected if expected is not None else high if high is not None else low
     if best is None:
         return f"saving: {UNKNOWN}"
+    if high == 0:
+        return f"saves nothing by itself ({value.basis}): other work sets the pace, or a finding above counts it"
     if value.basis == "bounded" and high is not None:
         return f"saves up to {duration(high)}{per} (bounded{_bounds(low, expected, high)})"
     known = low is not None and high is not None and low < high

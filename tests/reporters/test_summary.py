@@ -15,7 +15,7 @@ from perfdoctor.reporters.bar import cells
 
 def test_the_verdict_names_step_device_cost_and_place():
     assert summary.verdict(samples.loader_stall()) == (
-        "Your step takes 43.1 ms on an NVIDIA A100-SXM4-40GB; 19.0 ms (44 %) of it: the GPU waits for the DataLoader, "
+        "Your step takes 43.1 ms on an NVIDIA A100-SXM4-40GB; 19.0 ms (44%) of it: the GPU waits for the DataLoader, "
         "at train.py:41."
     )
 
@@ -28,8 +28,8 @@ def test_the_verdict_says_a_place_once():
 
 def test_a_healthy_trace_gets_a_clean_bill():
     verdict = summary.verdict(samples.healthy())
-    assert "nothing was found that costs 1 % of it or more" in verdict
-    assert "busy for 99 % of it" in verdict
+    assert "nothing was found that costs 1% of it or more" in verdict
+    assert "busy for 99% of it" in verdict
 
 
 def test_a_trace_that_no_rule_judged_gets_no_clean_bill():
@@ -103,14 +103,14 @@ def test_unknown_tensor_core_use_is_not_zero():
 
 def test_tensor_core_use_adds_up_in_words():
     assert summary.split(samples.loader_stall()).tensor_cores == (
-        "Tensor Cores in 12.0 ms of matrix work: used 62 %, slow path 15 %, not used 21 %, unknown 2.1 %"
+        "Tensor Cores in 12.0 ms of matrix work: used 62%, slow path 15%, not used 21%, unknown 2.1%"
     )
 
 
 def test_varying_and_inferred_steps_are_said():
     steady = samples.healthy()
     shaky = replace(steady, steps=StepSummary(8, "inferred", 40_000_000, 0.31))
-    assert "inferred, varying by 31 %" in summary.split(shaky).title
+    assert "inferred, varying by 31%" in summary.split(shaky).title
     assert "varying" not in summary.split(steady).title
 
 
@@ -130,6 +130,31 @@ def test_of_many_ranks_the_odd_ones_are_shown():
 def test_rules_skipped_for_one_reason_share_a_line():
     groups = summary.skipped(samples.cpu_only())
     assert [group.rules for group in groups] == [("PD201", "PD203"), ("PD401",)]
+
+
+def test_one_oddity_of_many_ranks_is_told_once():
+    report = samples.four_ranks()
+    odd = [f"{n} of 262 GPU items have no launching call." for n in (1, 5, 9)]
+    traces = tuple(
+        replace(t, warnings=(odd[i],) if i else ()) for i, t in zip((0, 1, 2, 0), report.traces, strict=True)
+    )
+    assert summary.oddities(replace(report, traces=traces)) == [
+        "rank 1: 5 of 262 GPU items have no launching call (alike on 1 more rank)"
+    ]
+
+
+def test_different_oddities_are_told_apart():
+    report = samples.incomplete()
+    traces = (replace(report.traces[0], warnings=("3 events are odd", "the clock jumps")),)
+    assert summary.oddities(replace(report, traces=traces)) == ["3 events are odd", "the clock jumps"]
+
+
+def test_cut_traces_are_counted_and_whole_ones_are_not_mentioned():
+    ranks = samples.four_ranks()
+    one_cut = (replace(ranks.traces[0], complete=False), *ranks.traces[1:])
+    assert summary.cut_short(replace(ranks, traces=one_cut)).startswith("1 of 4 traces are incomplete")
+    assert summary.cut_short(samples.incomplete()).startswith("the trace is incomplete")
+    assert summary.cut_short(ranks) is None
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=6), st.integers(10, 200))

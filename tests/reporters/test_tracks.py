@@ -68,7 +68,7 @@ def test_each_finding_that_claims_time_has_its_own_track():
         "3. PD103 gpu-idle",
     ]
     first = tracks[names["2. PD102 host-device-sync"]][0]
-    assert first["args"]["cost"] == "2.00 ms a step (4.2 %)"
+    assert first["args"]["cost"] == "2.00 ms a step (4.2%)"
     assert "Log every hundredth step" in first["args"]["advice"]
 
 
