@@ -107,8 +107,8 @@ class GpuIdle(RankAnalyzer):
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
         if queued is not None and queued > 0.5:
             advice = (
-                "The next kernel had been launched long before, so its stream waited for an event: another stream, another "
-                "rank, or a copy. Look at the longest gap in the exported trace."
+                "The next kernel had been launched long before, so its stream waited for an event: another stream, "
+                "another rank, or a copy. Look at the longest gap in the exported trace."
             )
         return self.finding(
             rank,
@@ -133,7 +133,7 @@ def _gap_evidence(rank: RankRun, idle: Intervals) -> tuple[Evidence, ...]:
     return (
         Evidence("gaps", len(idle), "count"),
         Evidence("longest gap", int(lengths[longest]), "ns"),
-        Evidence("longest gap begins, after the trace's start", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"),
+        Evidence("longest gap begins at", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"),
     )
 
 
