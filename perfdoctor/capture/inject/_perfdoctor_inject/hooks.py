@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from .recorder import Recorder, StopProgram
@@ -37,6 +38,7 @@ class Hooks:
         self._patch(dataloader.DataLoader, "__iter__", self._loader_iter)
         self._patch(steps, "__init__", self._optimizer_init)
         self._patch(steps, "profile_hook_step", self._optimizer_step)
+        self._undo.append(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
         self._patch(steps, "zero_grad", self._zero_grad)
         self._patch(torch.nn.Module, "zero_grad", self._zero_grad)
         self._patch(torch.autograd, "backward", self._backward)
@@ -134,17 +136,19 @@ class Hooks:
                 if not recorder.listens():
                     return hooked(optimizer, *args, **kwargs)
                 self.tell(recorder.optimizer_begins)
-                completed = False
                 try:
-                    result = hooked(optimizer, *args, **kwargs)
-                    completed = True
+                    return hooked(optimizer, *args, **kwargs)
                 finally:
-                    self.tell(recorder.optimizer_ends, optimizer, completed=completed)
-                return result
+                    recorder.optimizer_ends()
 
             return step
 
         return profile_hook_step
+
+    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch passes them
+        """Torch's own hook, inside the range: sees optimizers whose class was hooked before we came, too."""
+        if self.recorder.listens():
+            self.tell(self.recorder.optimizer_stepped, optimizer)
 
     def _zero_grad(self, original: Function) -> Function:
         recorder = self.recorder

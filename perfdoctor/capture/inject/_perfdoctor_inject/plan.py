@@ -87,9 +87,11 @@ class Plan:
         """Begin again with the first stage."""
         self._position = 0
 
-    def leave(self, trace: str) -> None:
-        """Go behind the last stage of a trace that was closed early."""
+    def leave(self, trace: str, *, but_last: bool = False) -> None:
+        """Go behind the last stage of a trace that was closed early, or to its last, from which `advance` leaves it."""
         while not self.finished and self.stage.trace == trace:
+            if but_last and self.next().trace != trace:
+                return
             self._position += 1
 
     def again(self, trace: str) -> None:

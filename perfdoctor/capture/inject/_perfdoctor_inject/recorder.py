@@ -25,6 +25,8 @@ from .steps import StepDetector
 # the end of training): the window is closed, because events of minutes would fill the memory.
 LONG_STEP_FACTOR = 20
 LONG_STEP_NS = 5_000_000_000
+# Stacks cost about 0.25 us for every Python call; saving the trace of a step takes fifty times as long again.
+DEAR_STACKS_NS = 20_000_000
 # A profiler of the user's that opens again and again leaves no room for ours.
 MOST_INTERRUPTIONS = 3
 # 80 bytes a step: a run of days must not fill the disk with step times.
@@ -109,10 +111,15 @@ class Recorder:
         self._bind()
         self._mark(self.detector.optimizer_begins())
 
-    def optimizer_ends(self, optimizer: Any, *, completed: bool) -> None:
+    def optimizer_ends(self) -> None:
         """`Optimizer.step` has returned or raised."""
+        self.detector.optimizer_ends()
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """`Optimizer.step` has done its work."""
+        self._bind()
         trained = self.detector.trains
-        self.detector.optimizer_ends(id(optimizer), completed=completed)
+        self.detector.optimizer_stepped(id(optimizer))
         self.tally.optimizer_stepped(optimizer)
         if self.detector.trains and not trained and self.plan.untouched:
             self.plan.restart()  # what came before was validation, not training
@@ -161,8 +168,12 @@ class Recorder:
         self._bind()
         if self.folder is None and not self._activate():
             return
-        self._finish_step(now_ns - self._start_ns)
+        dur_ns = now_ns - self._start_ns
+        self._finish_step(dur_ns)
         self.step += 1
+        if self.plan.stage.counted and self._stacks_cost_too_much(dur_ns):
+            self._close_window(partial=False)
+            self.plan.leave("evidence", but_last=True)
         if not self.profiler.prepared and self.profiler.user_profiles:
             self._note("the program's own profiler was running, so the windows waited for its end")
         else:
@@ -312,6 +323,11 @@ class Recorder:
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
             raise StopProgram(0)
+
+    def _stacks_cost_too_much(self, dur_ns: int) -> bool:
+        """Whether one step of the evidence window is enough: Python loops make 100,000 events a step and more."""
+        usual_ns = self.tally.median_step_ns()
+        return self.plan.stage.trace == "evidence" and dur_ns > max(2 * usual_ns, usual_ns + DEAR_STACKS_NS)
 
     def _watch_long_step(self) -> None:
         elapsed_ns = time.perf_counter_ns() - self._start_ns

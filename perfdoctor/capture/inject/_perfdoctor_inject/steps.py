@@ -79,11 +79,12 @@ class StepDetector:
         self._depth += 1
         return ends
 
-    def optimizer_ends(self, key: int, *, completed: bool = True) -> None:
-        """`Optimizer.step` of the optimizer `key` has returned, or has raised when not `completed`."""
+    def optimizer_ends(self) -> None:
+        """`Optimizer.step` has returned or raised."""
         self._depth = max(0, self._depth - 1)
-        if not completed:
-            return
+
+    def optimizer_stepped(self, key: int) -> None:
+        """The optimizer `key` has done its work."""
         self.trains = self._done = True
         self._expected.add(key)
         self._stepped[key] = self._stepped.get(key, 0) + 1
