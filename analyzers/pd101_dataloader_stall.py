@@ -16,6 +16,8 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.trace import intervals as iv
 
+# Batches are uneven: half as many workers again keep the queue filled through the slow ones.
+_HEADROOM = 1.5
 _SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
 
 
@@ -42,8 +44,8 @@ class Loading:
 
     @property
     def enough(self) -> int:
-        """Workers that deliver a batch before the rest of the step is over."""
-        return max((self.workers or 0) + 1, math.ceil(self.batch_ns / max(self.rest_ns, 1)))
+        """Workers that deliver a batch before the rest of the step is over, with room for slow batches."""
+        return max((self.workers or 0) + 1, 2, math.ceil(_HEADROOM * self.batch_ns / max(self.rest_ns, 1)))
 
 
 class DataLoaderStall(RankAnalyzer):
