@@ -151,7 +151,7 @@ def _saving(rank: RankRun, loading: Loading) -> Saving:
 
 def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str:
     who = "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
-    where = f" at {place}" if place else ""
+    where = f" at {place.short}" if place else ""
     how = {None: "", 0: ", which has no workers"}.get(
         loading.workers, f", whose {loading.workers} workers do not keep up"
     )

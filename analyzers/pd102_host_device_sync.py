@@ -171,7 +171,7 @@ def _by_outermost_op(rank: RankRun) -> Iterator[Waits]:
 
 
 def _title(waits: Waits, place: SourceLocation | None) -> str:
-    where = f" at {place}" if place else ""
+    where = f" at {place.short}" if place else ""
     return f"{waits.label}{where} waits for the GPU, and then the GPU waits for the next launch"
 
 

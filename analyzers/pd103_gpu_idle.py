@@ -79,7 +79,7 @@ class GpuIdle(RankAnalyzer):
         thread = np.full(len(middle), rank.launching_thread, np.int32)
         place = commonest(places(rank.trace, thread, middle))
         cost = rank.per_step(iv.total(idle))
-        where = f" at {place}" if place else ""
+        where = f" at {place.short}" if place else ""
         many = "one pause" if len(idle) == 1 else f"{len(idle)} pauses"
         return self.finding(
             rank,

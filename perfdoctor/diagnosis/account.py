@@ -17,8 +17,9 @@ import numpy as np
 from perfdoctor.diagnosis.idle import LOADER_RANGE, cause_layers
 from perfdoctor.gpu import classify_op
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import EMPTY, Intervals
-from perfdoctor.trace.model import KERNEL, BoolArray, Ops, Trace
+from perfdoctor.trace import nesting
+from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
+from perfdoctor.trace.model import KERNEL, BoolArray, Int32Array, Ops, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -180,26 +181,42 @@ def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
 
 
 def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
-    """Without a GPU the innermost ops are the work: those inside a DataLoader's `__next__` are loading, not work."""
-    trace, ops, ranges = run.trace, run.trace.ops, run.trace.ranges
+    """Without a GPU the innermost op of each instant is the work; inside a DataLoader's `__next__` it is loading."""
+    trace, ranges = run.trace, run.trace.ranges
     loading = iv.union(ranges.start_ns[run.loader_ranges], ranges.end_ns[run.loader_ranges])
     waits = trace.named(ranges, r"^(gloo|mpi|nccl|c10d):")
-    leaf = np.ones(len(ops), bool)
-    leaf[ops.parent[ops.parent >= 0]] = False
-    category = _op_categories(trace)
-    short = ops.dur_ns <= LATENCY_FLOOR_NS
+    start, end, owner = _innermost_ops(trace.ops)
+    category = _op_categories(trace)[owner]
+    short = end - start <= LATENCY_FLOOR_NS
+    communication = category == "communication"
+    matrix = np.isin(category, list(MATRIX_CATEGORIES))
     groups = {
-        "compute": leaf & ~short & np.isin(category, list(MATRIX_CATEGORIES)),
-        "bandwidth": leaf & ~short & ~np.isin(category, [*MATRIX_CATEGORIES, "communication"]),
-        "communication": leaf & (category == "communication"),
-        "kernel_latency": leaf & short,
+        "compute": matrix & ~short,
+        "bandwidth": ~matrix & ~communication & ~short,
+        "communication": communication,
+        "kernel_latency": short & ~communication,
     }
-    layers = {
-        name: iv.subtract(iv.union(ops.start_ns[rows], ops.end_ns[rows]), loading) for name, rows in groups.items()
-    }
+    layers = {name: iv.subtract(iv.union(start[rows], end[rows]), loading) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
     layers["communication"] = iv.union_of((layers["communication"], waiting))
-    return layers | {"idle_dataloader": loading, "idle_launch": _dispatch_time(ops)}
+    return layers | {"idle_dataloader": loading, "idle_launch": _between_ops(trace.ops)}
+
+
+def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
+    """Time cut at every start and end of an op, thread by thread: start, end and innermost op of each piece."""
+    starts, ends, owners = [], [], []
+    for thread in np.unique(ops.thread).tolist():
+        mine = np.flatnonzero(ops.thread == thread)
+        edges = np.unique(np.concatenate((ops.start_ns[mine], ops.end_ns[mine])))
+        lane = np.full(len(edges), thread, np.int32)
+        owner = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, edges, lane)
+        inside = np.flatnonzero(owner[:-1] >= 0)
+        starts.append(edges[inside])
+        ends.append(edges[inside + 1])
+        owners.append(owner[inside])
+    if not starts:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+    return np.concatenate(starts), np.concatenate(ends), np.concatenate(owners)
 
 
 def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
@@ -210,18 +227,15 @@ def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
     return table[trace.ops.name]
 
 
-def _dispatch_time(ops: Ops) -> Intervals:
-    """Time inside ops that belongs to no inner op, and short breaks between ops.
-
-    Python, the dispatcher, the autograd engine.
-    """
+def _between_ops(ops: Ops) -> Intervals:
+    """Short breaks between the outermost ops of a thread: Python and the framework."""
     parts = []
     for thread in np.unique(ops.thread).tolist():
         mine = ops.thread == thread
         busy = iv.union(ops.start_ns[mine], ops.end_ns[mine])
         if len(busy):
             breaks = iv.gaps(busy, int(busy[0, 0]), int(busy[-1, 1]))
-            parts += [busy, breaks[breaks[:, 1] - breaks[:, 0] <= _BETWEEN_OPS_NS]]
+            parts.append(breaks[breaks[:, 1] - breaks[:, 0] <= _BETWEEN_OPS_NS])
     return iv.union_of(parts)
 
 

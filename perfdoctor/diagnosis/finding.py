@@ -37,6 +37,11 @@ class SourceLocation:
     def __str__(self) -> str:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
+    @property
+    def short(self) -> str:
+        """File name and line without folders, for titles."""
+        return str(SourceLocation(self.file.replace("\\", "/").rpartition("/")[2], self.line))
+
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema."""
         return {"file": self.file, "line": self.line, "function": self.function}
