@@ -115,7 +115,7 @@ def verdict(report: Report) -> str:
     worst = next((f for f in report.findings if f.severity != "info"), None)
     if worst is None:
         return f"{subject}, and {_clean_bill(report)}."
-    title, where = clean(worst.title), clean(str(worst.location or ""))
+    title, where = clean(worst.title), clean(worst.location.short) if worst.location else ""
     sentence = f"{_lowered(title).rstrip('.')}{f', at {where}' if where and where not in title else ''}."
     amount = f"{duration(worst.cost_ns)} ({share(worst.share_of_step)}) of it"
     return f"{subject}; {amount}: {sentence}" if worst.cost_ns else f"{subject}. Above all: {sentence}"
