@@ -1,1 +1,1 @@
-"""The command line, one file a command."""
+"""The command line: one file per command, thin; paths, flags and exit codes live here and nowhere else."""

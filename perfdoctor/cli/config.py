@@ -1,0 +1,111 @@
+"""Settings from pyproject.toml and from the command line, which wins.
+
+::
+
+    [tool.perfdoctor]
+    select = ["PD1", "PD201"]
+    ignore = ["PD104"]
+
+    [tool.perfdoctor.PD101]
+    min_share = 0.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfdoctor.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Which rules apply, and their thresholds by rule id."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def load_config(select: Sequence[str], ignore: Sequence[str], assignments: Sequence[str], start: Path) -> Config:
+    """The settings that hold: those of the nearest pyproject.toml, changed by the command line.
+
+    Args:
+        select: values of --select, each one or several rule ids or families, separated by commas.
+        ignore: values of --ignore.
+        assignments: values of --set, as "PD101.min_share=0.1".
+        start: the folder to look in first, then its parents.
+
+    Raises:
+        UsageError: a file or an option is not as it must be.
+    """
+    file = _from_file(start)
+    settings = {rule: dict(table) for rule, table in file.settings.items()}
+    for assignment in assignments:
+        rule, name, value = _assigned(assignment)
+        settings.setdefault(rule, {})[name] = value
+    return Config(_split(select) or file.select, _split(ignore) or file.ignore, settings)
+
+
+def _split(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.strip().upper() for value in values for part in value.split(",") if part.strip())
+
+
+def _assigned(assignment: str) -> tuple[str, str, float]:
+    target, equals, text = assignment.partition("=")
+    rule, dot, name = target.strip().partition(".")
+    try:
+        if not (equals and dot and rule and name):
+            raise ValueError
+        return rule.upper(), name, float(text)
+    except ValueError:
+        raise UsageError(f"--set {assignment} must be RULE.name=number, such as --set PD101.min_share=0.1") from None
+
+
+def _from_file(start: Path) -> Config:
+    path = next((p for folder in (start, *start.parents) if (p := folder / "pyproject.toml").is_file()), None)
+    if path is None:
+        return Config()
+    table = _table(path)
+    settings: dict[str, dict[str, float]] = {}
+    lists: dict[str, tuple[str, ...]] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            settings[name.upper()] = _thresholds(path, name, value)
+        elif name in ("select", "ignore"):
+            lists[name] = _rules(path, name, value)
+        else:
+            raise UsageError(
+                f"{path}: [tool.perfdoctor] has no setting '{name}'; it has select, ignore and a table a rule"
+            )
+    return Config(lists.get("select", ()), lists.get("ignore", ()), settings)
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    """The table [tool.perfdoctor] of a file; empty when there is none."""
+    import tomllib
+
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as settings: {error}") from None
+    tools = whole.get("tool", {})
+    table = tools.get("perfdoctor", {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.perfdoctor must be a table")
+    return table
+
+
+def _rules(path: Path, name: str, value: Any) -> tuple[str, ...]:
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        raise UsageError(f'{path}: {name} of [tool.perfdoctor] must be a list of rule ids, such as ["PD101"]')
+    return _split(value)
+
+
+def _thresholds(path: Path, rule: str, table: Mapping[str, Any]) -> dict[str, float]:
+    for name, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UsageError(f"{path}: {name} of [tool.perfdoctor.{rule}] must be a number")
+    return dict(table)

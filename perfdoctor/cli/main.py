@@ -1,0 +1,145 @@
+"""The entry point: builds the application, runs it, and turns errors into one line on stderr and an exit code.
+
+Exit codes: 0 done; 1 a gate that was asked for failed or could not be judged; 2 usage or unreadable input; 3 a fault
+of ours. `run` returns the program's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, cast
+
+import typer
+
+from perfdoctor.cli.analyze import analyze
+from perfdoctor.cli.check import check
+from perfdoctor.cli.compare import compare
+from perfdoctor.cli.explain import explain
+from perfdoctor.cli.export import export
+from perfdoctor.cli.rules import rules
+from perfdoctor.cli.run import RunCommand, run
+from perfdoctor.errors import PerfdoctorError
+from perfdoctor.reporters.wording import clean
+
+_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+# One line each in the list of commands; their docstrings are their --help.
+_IN_SHORT = {
+    "run": "Run a program as it is, record it, and say why it is slow.",
+    "analyze": "Say why a recorded step is slow, and what to change.",
+    "export": "Annotate a trace for Perfetto and chrome://tracing.",
+    "compare": "Compare two recordings (comes in a later version).",
+    "rules": "List the rules.",
+    "explain": "Tell one rule in full.",
+    "check": "Say whether this machine can record and analyse.",
+}
+_OURS = 3
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141  # as shells report a program that SIGPIPE ended
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import perfdoctor
+
+        typer.echo(f"perfdoctor {perfdoctor.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Why is my PyTorch training step slow, which line do I change, and how much will it give me?"""
+
+
+def application() -> typer.Typer:
+    """The command line as a Typer application."""
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,  # plain help: importing rich takes longer than all the rest
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    app.command(cls=RunCommand, short_help=_IN_SHORT["run"], context_settings=_PASS_ON)(run)
+    for command in (analyze, export, compare, rules, explain, check):
+        app.command(short_help=_IN_SHORT[command.__name__])(command)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; never raises.
+
+    Args:
+        argv: the arguments behind the program's name; those of the process when None.
+
+    Returns:
+        The exit code.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _invoke(args or ["--help"])
+        sys.stdout.flush()
+    except PerfdoctorError as error:
+        return _said(f"perfdoctor: {clean(str(error))}", error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        return _quiet_pipe()
+    except Exception as error:
+        return _complain(error, args)
+    return code
+
+
+def _invoke(args: list[str]) -> int:
+    """The exit code of a command; usage errors of the parser become ours."""
+    command = typer.main.get_command(application())
+    try:
+        result = command.main(args=args, prog_name="perfdoctor", standalone_mode=False)
+    except _parser_error() as error:
+        words = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "perfdoctor"
+        return _said(f"perfdoctor: {clean(words)}; see {path} --help", 2)
+    return result if isinstance(result, int) else 0
+
+
+def _parser_error() -> type[typer.BadParameter]:
+    """The class of all errors of the parser, which Typer has under different roofs in different versions."""
+    found = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    return cast("type[typer.BadParameter]", found)
+
+
+def _complain(error: Exception, args: list[str]) -> int:
+    """Say that the fault is ours, and how to report it."""
+    # Behind `run` stands the program of the user, whose -v is its own.
+    verbose = args[:1] != ["run"] and bool({"-v", "--verbose"} & set(args))
+    if verbose or os.environ.get("PERFDOCTOR_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(error, file=sys.stderr)
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" ({os.path.basename(where[0].filename)}:{where[0].lineno})" if where else ""
+    return _said(
+        f"perfdoctor: internal error, which is our fault: {type(error).__name__}: {clean(str(error))}{at}; "
+        "run again with PERFDOCTOR_DEBUG=1 and report what it prints",
+        _OURS,
+    )
+
+
+def _said(line: str, code: int) -> int:
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    with suppress(OSError):  # nobody listens
+        sys.stderr.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+    return code
+
+
+def _quiet_pipe() -> int:
+    """The reader of our output has gone: leave nothing in the buffer that would be flushed, and fail, at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _BROKEN_PIPE

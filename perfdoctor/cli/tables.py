@@ -1,0 +1,42 @@
+"""Plain tables for commands that list things; rich lays them out."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfdoctor.reporters.output import terminal_for
+from perfdoctor.reporters.wording import clean
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> str:
+    """Rows as text, as wide as the terminal; the last column takes what is left and wraps.
+
+    Args:
+        header: one word a column.
+        rows: texts, shown literally.
+        styles: rich style of a cell by its whole text, used on terminals only.
+    """
+    screen = terminal_for(sys.stdout)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, word in enumerate(header, 1):
+        grid.add_column(word, no_wrap=number == 1, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(clean(cell), style=(styles or {}).get(cell, "")) for cell in row))
+    console = Console(
+        file=io.StringIO(),
+        width=screen.width,
+        force_terminal=screen.color,
+        no_color=not screen.color,
+        color_system="standard" if screen.color else None,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")) + "\n"
