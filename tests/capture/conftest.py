@@ -1,0 +1,210 @@
+"""Really starting programs: a script is written, recorded by `launch.run` in a child, and its capture read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Small windows: 11 steps fill them, and a start of torch costs seconds already.
+WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
+FIRST_TIMING = 5
+NEEDED = 11
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from perfdoctor.capture.launch import parse_target, run
+from perfdoctor.capture.options import CaptureOptions
+from perfdoctor.errors import PerfdoctorError
+result, options, argv = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
+options["out"] = Path(options["out"])
+if options.get("ranks"):
+    options["ranks"] = tuple(options["ranks"])
+try:
+    got = run(parse_target(argv), CaptureOptions(**options))
+except PerfdoctorError as error:
+    result.write_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    sys.exit(error.exit_code)
+result.write_text(json.dumps({"exit_code": got.exit_code, "folder": got.folder and str(got.folder),
+                              "ranks": got.ranks, "notes": got.notes}))
+sys.exit(got.exit_code)
+"""
+
+PRELUDE = """
+import os, signal, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+STEPS = 14
+data = TensorDataset(torch.randn(STEPS * 4, 8), torch.randint(2, (STEPS * 4,)))
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+def train_step(batch, optimizer):
+    x, y = batch
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+TRAIN = (
+    PRELUDE
+    + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, batch_size=4)
+for number, batch in enumerate(loader):
+    loss = train_step(batch, optimizer)
+"""
+)
+
+
+@dataclass
+class Recorded:
+    """One program that has run, and what was recorded of it."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    result: dict[str, Any]
+    out: Path
+    _traces: dict[tuple[int, str], Any] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(self.result.get("notes", ()))
+
+    @property
+    def ranks(self) -> list[int]:
+        return self.result.get("ranks", [])
+
+    def files(self, rank: int = 0) -> set[str]:
+        return {path.name for path in (self.out / f"rank{rank}").iterdir()}
+
+    def facts(self, rank: int = 0) -> dict[str, Any]:
+        return json.loads((self.out / f"rank{rank}" / "facts.json").read_text())
+
+    def steps(self, rank: int = 0) -> list[dict[str, Any]]:
+        lines = (self.out / f"rank{rank}" / "steps.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def trace(self, name: str, rank: int = 0) -> dict[str, Any]:
+        if (rank, name) not in self._traces:
+            with gzip.open(self.out / f"rank{rank}" / f"{name}.json.gz") as file:
+                self._traces[rank, name] = json.load(file)
+        return self._traces[rank, name]
+
+    def names(self, trace: str, rank: int = 0) -> list[str]:
+        return [event["name"] for event in self.trace(trace, rank)["traceEvents"] if event.get("ph") == "X"]
+
+    def annotated_steps(self, trace: str, rank: int = 0) -> list[int]:
+        events = [e for e in self.trace(trace, rank)["traceEvents"] if e.get("cat") == "user_annotation"]
+        return sorted(int(e["name"][13:]) for e in events if e["name"].startswith("ProfilerStep#"))
+
+
+def clean_environment() -> dict[str, str]:
+    drop = ("PERFDOCTOR", "RANK", "WORLD_SIZE", "SLURM", "OMPI")
+    values = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+    # One thread: many programs on few cores wait for each other's OpenMP threads otherwise.
+    return {**values, "OMP_NUM_THREADS": "1"}
+
+
+class Launcher:
+    """Writes scripts into a folder and records them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+
+    def write(self, source: str, name: str = "program.py") -> Path:
+        path = self.folder / name
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    def plain(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """The same command without perfdoctor."""
+        return subprocess.run(
+            [sys.executable, *argv],
+            cwd=self.folder,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def run(
+        self,
+        *argv: str,
+        env: dict[str, str] | None = None,
+        while_running: Callable[[subprocess.Popen[str]], None] | None = None,
+        out: Path | None = None,
+        **options: Any,
+    ) -> Recorded:
+        self._count += 1
+        out = out or self.folder / f"capture{self._count}"
+        answer = self.folder / f"result{self._count}.json"
+        wanted = json.dumps({**WINDOWS, **options, "out": str(out)})
+        child = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(answer), wanted, *argv],
+            cwd=self.folder,
+            env={**clean_environment(), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if while_running:
+            while_running(child)
+        stdout, stderr = child.communicate(timeout=90)
+        result = json.loads(answer.read_text()) if answer.exists() else {}
+        return Recorded(child.returncode, stdout, stderr, result, out)
+
+    def record(self, source: str, *args: str, **options: Any) -> Recorded:
+        """Write a script and record it."""
+        return self.run(str(self.write(source, f"program{self._count + 1}.py")), *args, **options)
+
+
+def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
+    """Until the program has written a file that says it is where the test wants it."""
+    until = time.monotonic() + 60
+    while not path.exists() and child.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def interrupter(ready: Path, number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:
+    """Sends the parent a signal once the program has written the file."""
+
+    def interrupt(child: subprocess.Popen[str]) -> None:
+        wait_for(ready, child)
+        child.send_signal(number)
+
+    return interrupt
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Launcher:
+    return Launcher(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def capture_kit() -> dict[str, Any]:
+    """What tests share beside the launcher; test files are imported alone and cannot import this one."""
+    return {
+        "PRELUDE": PRELUDE,
+        "TRAIN": TRAIN,
+        "FIRST_TIMING": FIRST_TIMING,
+        "NEEDED": NEEDED,
+        "interrupter": interrupter,
+    }

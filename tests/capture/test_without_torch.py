@@ -1,0 +1,110 @@
+"""What needs no torch: programs without it, and everything that stops a recording before it begins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLAIN = 'import sys\nprint("hello", sys.argv[1:])\nsys.exit(4)\n'
+
+
+def test_a_program_without_torch_runs_as_ever(launcher: Any) -> None:
+    recorded = launcher.record(PLAIN, "a", "b")
+    assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (4, "hello ['a', 'b']\n", "")
+    assert recorded.notes == "nothing was recorded: the program never imported torch."
+    assert not recorded.out.exists()
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_an_isolated_python_is_named(launcher: Any, flag: str) -> None:
+    path = launcher.write(PLAIN, "isolated.py")
+    recorded = launcher.run("--", sys.executable, flag, str(path))
+    assert recorded.exit_code == 4
+    assert f"python {flag} keeps perfdoctor out" in recorded.notes
+
+
+def test_a_program_that_is_no_python(launcher: Any) -> None:
+    recorded = launcher.run("--", "sh", "-c", "echo out; echo err >&2; exit 9")
+    assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (9, "out\n", "err\n")
+    assert "no Python of the program loaded perfdoctor" in recorded.notes
+
+
+def test_death_by_signal_is_128_and_the_signal(launcher: Any) -> None:
+    assert launcher.run("--", "sh", "-c", "kill -KILL $$").exit_code == 137
+
+
+def test_disabled_means_nothing_at_all(launcher: Any) -> None:
+    source = 'import os\nprint([name for name in os.environ if "PERFDOCTOR_CAPTURE" in name])\n'
+    recorded = launcher.record(source, env={"PERFDOCTOR_DISABLE": "1"})
+    assert (recorded.exit_code, recorded.stdout) == (0, "[]\n")
+    assert recorded.result["folder"] is None
+    assert "PERFDOCTOR_DISABLE is set" in recorded.notes
+    assert not recorded.out.exists()
+
+
+def test_a_missing_program_is_one_sentence(launcher: Any) -> None:
+    recorded = launcher.run("--", "no-such-program-anywhere")
+    assert recorded.exit_code == 2
+    assert recorded.result["error"] == "CaptureError"
+    assert recorded.result["message"].startswith("no-such-program-anywhere cannot be started")
+    assert not recorded.out.exists()
+
+
+def test_an_unwritable_folder_is_said_before_anything_runs(launcher: Any) -> None:
+    blocker = launcher.folder / "file"
+    blocker.write_text("")
+    recorded = launcher.record('print("ran")', out=blocker / "inside")
+    assert recorded.exit_code == 2
+    assert recorded.stdout == ""
+    assert "cannot be written" in recorded.result["message"]
+    assert "--out" in recorded.result["message"]
+
+
+def test_force_replaces_a_capture_and_leaves_the_rest(launcher: Any) -> None:
+    out = launcher.folder / "kept"
+    (out / "rank3").mkdir(parents=True)
+    (out / "report.json").write_text("{}")
+    (out / "mine.txt").write_text("mine")
+    assert launcher.record(PLAIN, out=out).exit_code == 2
+    assert launcher.record(PLAIN, out=out, force=True).exit_code == 4
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    child = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({!r}, 'w').close(); time.sleep(60)"
+    )
+    parent = (
+        "import sys; from perfdoctor.capture.process import run_program;"
+        f"sys.exit(run_program([sys.executable, '-c', {child.format(str(ready))!r}], None, grace_s=0.3))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    while not ready.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=30) == 137
+
+
+def test_importing_the_session_loads_no_torch() -> None:
+    code = "import sys, perfdoctor.capture.session, perfdoctor.capture.launch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_session_without_torch_is_one_sentence() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from perfdoctor.capture.session import profile\n"
+        "from perfdoctor.errors import CaptureError\n"
+        "try:\n    profile().__enter__()\n"
+        "except CaptureError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.startswith("Recording needs PyTorch in this Python")
+    assert "pip install 'perfdoctor[torch]'" in done.stdout
