@@ -1,0 +1,316 @@
+"""The recorder in this process: the session of the API, and step detection on real loops of torch."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.lines import Lines  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.settings import Settings  # noqa: E402
+from perfdoctor.capture.session import profile  # noqa: E402
+from perfdoctor.errors import CaptureError, UsageError  # noqa: E402
+
+SIZES = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
+STEPS = 14
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[Recorder]:
+    """Automatic detection in this process, without any exit handler."""
+    recorder = Recorder(Settings(folder=str(folder), **SIZES))
+    hooks = Hooks(recorder)
+    hooks.install()
+    try:
+        yield recorder
+        recorder.finish("test")
+    finally:
+        hooks.remove()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x).square().mean()
+
+
+def batches() -> Any:
+    return DataLoader(TensorDataset(torch.ones(STEPS * 2, 8)), batch_size=2)
+
+
+def fresh(base: Any) -> Any:
+    """A class of its own: torch wraps the `step` of each optimizer class once and for all."""
+    return type(base.__name__, (base,), {"step": base.__dict__["step"]})
+
+
+def accumulation(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for number, (x,) in enumerate(batches()):
+            model(x).backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def gan(model: Model) -> None:
+    other = Model()
+    pair = [(net, torch.optim.Adam(net.parameters())) for net in (model, other)]
+    for (x,) in batches():
+        for net, optimizer in pair:
+            optimizer.zero_grad()
+            net(x).backward()
+            optimizer.step()
+
+
+def scaler_that_skips(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    for (x,) in batches():
+        optimizer.zero_grad()
+        scaler.scale(model(x * 1e6)).backward()
+        scaler.step(optimizer)
+        scaler.update(2.0**120)
+
+
+def lbfgs(model: Model) -> None:
+    optimizer = fresh(torch.optim.LBFGS)(model.parameters(), max_iter=3)
+    for (x,) in batches():
+
+        def closure(x: Any = x) -> Any:
+            optimizer.zero_grad()
+            loss = model(x)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def evaluation_between(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, (x,) in enumerate(batches()):
+        model(x).backward()
+        optimizer.step()
+        if number == 3:
+            with torch.no_grad():
+                for (y,) in batches():
+                    model(y)
+
+
+def no_loader(model: Model) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS + 1):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).backward()
+        optimizer.step()
+
+
+def inference(model: Model) -> None:
+    with torch.no_grad():
+        for _ in range(2):
+            for (x,) in batches():
+                model(x)
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps", "source"),
+    [
+        (accumulation, STEPS, "loader"),
+        (gan, STEPS, "loader"),
+        (scaler_that_skips, STEPS, "loader"),
+        (lbfgs, STEPS, "loader"),
+        (evaluation_between, STEPS, "loader"),
+        (no_loader, STEPS, "zero_grad"),
+        (inference, 2 * STEPS + 2 - 3, "loader"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_steps_are_found_on_real_loops(tmp_path: Path, loop: Callable[[Model], None], steps: int, source: str) -> None:
+    with recording(tmp_path) as recorder:
+        loop(Model())
+    assert recorder.step == steps
+    assert recorder.detector.source == source
+    assert recorder.windows["timing"]["complete"]
+
+
+@pytest.mark.parametrize("quiet", [lambda model: model(torch.ones(2, 8)), lambda model: model.zero_grad()])
+def test_a_program_without_steps_leaves_no_folder(tmp_path: Path, quiet: Callable[[Model], Any]) -> None:
+    with recording(tmp_path) as recorder:
+        for _ in range(30):
+            quiet(Model())
+    assert recorder.step == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_everything_is_taken_back(tmp_path: Path) -> None:
+    owners = [torch.autograd, torch.optim.Optimizer, DataLoader, torch.nn.Module, torch.nn.utils]
+    before = [dict(vars(owner)) for owner in owners]
+    with recording(tmp_path):
+        assert vars(DataLoader)["__iter__"] is not before[2]["__iter__"]
+    assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_amp_facts_tell_clipping_before_unscaling(tmp_path: Path) -> None:
+    def loop(unscale: bool) -> dict[str, int]:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        folder = tmp_path / str(unscale)
+        folder.mkdir()
+        with recording(folder):
+            for (x,) in batches():
+                optimizer.zero_grad(set_to_none=False)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = model(x)
+                scaler.scale(loss).backward()
+                if unscale:
+                    scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        facts = json.loads((folder / "rank0" / "facts.json").read_text())
+        assert facts["zero_grad_to_zero"] == STEPS
+        amp: dict[str, int] = facts["amp"]
+        return amp
+
+    assert loop(unscale=False)["clipped_before_unscale"] == STEPS
+    right = loop(unscale=True)
+    assert right["clipped_before_unscale"] == 0
+    assert (right["autocast"], right["scaled"], right["clipped"]) == (STEPS, STEPS, STEPS)
+
+
+def test_a_failure_of_ours_is_one_line_and_the_loop_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Any) -> None:
+        raise ValueError("ours")
+
+    with recording(tmp_path) as recorder:
+        monkeypatch.setattr(type(recorder.profiler), "start", broken)
+        no_loader(Model())
+    assert recorder.finished
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert errors.startswith("perfdoctor: recording failed in step 4")
+
+
+class UserMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def depth() -> int:
+    return int(torch._C._len_torch_function_stack())
+
+
+def test_the_line_mode_comes_off_from_under_a_users_mode() -> None:
+    lines = Lines()
+    before = depth()
+    lines.on()
+    with UserMode():
+        lines.off()
+        assert depth() == before + 1
+    assert depth() == before
+
+
+def test_a_users_mode_left_meanwhile_takes_ours_along() -> None:
+    lines = Lines()
+    before = depth()
+    mode = UserMode()
+    mode.__enter__()
+    lines.on()
+    mode.__exit__(None, None, None)
+    assert depth() == before
+    lines.off()
+    assert depth() == before
+
+
+def session_step(model: Model, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).backward()
+    optimizer.step()
+
+
+def test_a_session_records_marked_steps(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with profile(tmp_path / "out", **SIZES) as session:
+        for _ in batches():
+            with session.step():
+                session_step(model, optimizer)
+    assert session.folder == tmp_path / "out"
+    assert session.ranks == (0,)
+    steps = [json.loads(line) for line in (session.folder / "rank0" / "steps.jsonl").read_text().splitlines()]
+    assert len(steps) == STEPS
+    assert all(step["loader_wait_ns"] > 0 for step in steps)
+    facts = json.loads((session.folder / "rank0" / "facts.json").read_text())
+    assert facts["step_source"] == "session"
+    assert facts["optimizers"][0]["class"] == "SGD"
+    assert facts["loaders"][0]["location"]["function"] == "test_a_session_records_marked_steps"
+    with gzip.open(session.folder / "rank0" / "timing.json.gz") as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"]]
+    assert [f"ProfilerStep#{number}" in names for number in (4, 5, 6, 7, 8)] == [False, True, True, True, False]
+
+
+def test_a_session_that_records_from_the_first_step(tmp_path: Path) -> None:
+    with profile(tmp_path / "out", skip=0, base=0, warmup=0, timing=2, evidence=0) as session:
+        for _ in range(2):
+            with session.step():
+                torch.ones(2).sum()
+    windows = json.loads((session.folder / "rank0" / "facts.json").read_text())["windows"]
+    assert windows["timing"]["steps"] == 2
+    assert windows["timing"]["complete"]
+
+
+def test_an_exception_leaves_a_session_and_a_partial_window(tmp_path: Path) -> None:
+    session = profile(tmp_path / "out", **SIZES)
+
+    def loop() -> None:
+        with session:
+            for number in range(STEPS):
+                with session.step():
+                    torch.ones(2).sum() / (1 // (6 - number))
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    facts = json.loads((session.folder / "rank0" / "facts.json").read_text())
+    assert facts["exit"] == "exception"
+    assert facts["windows"]["timing"]["steps"] == 1
+    assert not facts["windows"]["timing"]["complete"]
+
+
+def test_the_users_profiler_runs_inside_a_session(tmp_path: Path) -> None:
+    with profile(tmp_path / "out", **SIZES) as session:
+        for number in range(STEPS):
+            with session.step():
+                if number == 6:
+                    with torch.profiler.profile() as own:
+                        torch.ones(2).sum()
+    assert any(each.key == "aten::sum" for each in own.key_averages())
+    facts = json.loads((session.folder / "rank0" / "facts.json").read_text())
+    assert "took over" in facts["notes"][0]
+
+
+def test_wrong_use_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such option: 'speed'"):
+        profile(tmp_path, speed=3)
+    with pytest.raises(UsageError, match="has not begun"), profile(tmp_path).step():
+        pass
+    (tmp_path / "something").touch()
+    with pytest.raises(CaptureError, match="is not empty"):
+        profile(tmp_path).__enter__()
