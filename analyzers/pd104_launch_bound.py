@@ -12,7 +12,8 @@ from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import KERNEL
+from perfdoctor.trace.intervals import Intervals
+from perfdoctor.trace.model import KERNEL, BoolArray
 
 
 class LaunchBound(RankAnalyzer):
@@ -69,11 +70,11 @@ class LaunchBound(RankAnalyzer):
         gpu = rank.trace.gpu
         inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
         kernels = int(inside.sum())
-        starved = iv.intersect(
-            rank.gaps.late_gaps(below_ns=self.settings["pause_ns"]), rank.account.parts["idle_launch"]
-        )
+        gaps = rank.gaps.late_gaps(below_ns=self.settings["pause_ns"])
+        starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
+        late = int(np.isin(gpu.start_ns[inside], gaps[:, 1]).sum())
         cost = rank.per_step(iv.total(starved))
-        if kernels < self.settings["min_kernels"] or len(starved) < self.settings["min_late"] * kernels:
+        if kernels < self.settings["min_kernels"] or late < self.settings["min_late"] * kernels:
             return
         if (rank.share(cost) or 0) < self.settings["min_share"]:
             return
@@ -91,10 +92,17 @@ class LaunchBound(RankAnalyzer):
             claim=Claim(starved),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
-                Evidence("kernels that the GPU had to wait for", round(100 * len(starved) / kernels, 1), "%"),
+                Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
                 Evidence(f"launches per {whole}", rank.per_step(launches), "count"),
                 Evidence("Python stacks recorded, which slows launches", "yes" if len(rank.trace.frames) else "no"),
             ),
         )
+
+
+def _waited_for(rank: RankRun, starved: Intervals, kernels: BoolArray) -> int:
+    """How many kernels ended a late gap of which some time is in `starved`; copies and sets do not count."""
+    gaps = rank.gaps
+    late = gaps.late & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)
+    return int(np.count_nonzero(kernels[gaps.next_item[late]]))

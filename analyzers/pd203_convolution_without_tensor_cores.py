@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import missed_tensor_cores, top_kernels, top_op
+from perfdoctor.diagnosis.matrix import Missed, missed_tensor_cores, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.gpu.devices import reduced_precision_advice
@@ -30,6 +30,13 @@ _ADVICE: Mapping[str | None, tuple[str, str]] = MappingProxyType(
             "channels_last and channel counts that are multiples of 8.",
             f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
         ),
+        "half": (
+            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
+            "Cores. Use channels_last and multiples of 8 (a first layer may have too few channels), and let the "
+            "library choose by measuring.",
+            f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}",
+        ),
+        "fp64": ("These convolutions are float64, usually by accident: find the tensor that brings it in.", ""),
         None: ("Use a precision for which the device has Tensor Cores (autocast), with channels_last.", ""),
     }
 )
@@ -81,12 +88,12 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
         if (rank.share(cost) or 0) < self.settings["min_share"]:
             return
         op = top_op(rank, missed.rows)
-        remedy = reduced_precision_advice(rank.device, rank.source.device.capability, rank.source.vendor)
-        advice, fix = _ADVICE[remedy.precision if remedy else None]
-        ratio = remedy.peak_ratio if remedy else None
+        kind, ratio = _remedy(rank, missed)
+        advice, fix = _ADVICE[kind]
         yield self.finding(
             rank,
-            title=f"{missed.share_of_category:.0%} of the convolution time runs on CUDA cores",
+            title=f"{missed.share_of_category:.0%} of the convolution time runs on CUDA cores"
+            + (f" in {missed.operand}" if missed.operand else ""),
             cost_ns=cost,
             saving=Saving(0, None, cost if ratio is None else round(cost * (1 - 1 / ratio)), "bounded"),
             advice=advice,
@@ -100,3 +107,13 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
                 *top_kernels(rank, missed.rows),
             ),
         )
+
+
+def _remedy(rank: RankRun, missed: Missed) -> tuple[str | None, float | None]:
+    """Which advice to give and how much faster its peak is (None: not known, or not a matter of precision)."""
+    if missed.operand in ("fp16", "bf16"):
+        return "half", None
+    if missed.operand == "fp64":
+        return "fp64", None
+    remedy = reduced_precision_advice(rank.device, rank.source.device.capability, rank.source.vendor)
+    return (remedy.precision, remedy.peak_ratio) if remedy else (None, None)
