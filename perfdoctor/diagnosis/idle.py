@@ -27,8 +27,9 @@ from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
 
 LOADER_RANGE = r"^enumerate\(DataLoader\)#"
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
-_COPY_CALL = r"^(cuda|hip|cu)Memcpy"
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
+# A copy within the device or between devices returns at once, however long its submission took.
+_ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
 _COMMUNICATION_WAIT = r"^(gloo:|c10d::(barrier|monitored_barrier)|ncclGroupEnd|mpi:)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
@@ -99,11 +100,11 @@ def find_gaps(trace: Trace) -> IdleGaps:
 def blocking_calls(trace: Trace) -> BoolArray:
     """For each runtime call whether the CPU waited in it for the GPU.
 
-    Synchronize calls, and copies that returned only with their copy.
+    Synchronize calls, and copies from or to the host that returned only with their copy.
     """
     calls, gpu = trace.calls, trace.gpu
     blocking = trace.named(calls, _SYNC_CALL)
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0))
+    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.named(gpu, _ON_DEVICE))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
     blocking[call[waited]] = True
