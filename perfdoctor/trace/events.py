@@ -51,9 +51,11 @@ class EventReader:
         found: Whether there is a list of events at all.
         complete: False when the text is cut short or stops being JSON; `position` says at which byte.
         dropped: Elements of the list that cannot be parsed.
+        chunk: Bytes parsed at once, at least.
     """
 
     text: Text
+    chunk: int = CHUNK
     kept: dict[str, Any] = field(default_factory=dict)
     found: bool = False
     complete: bool = True
@@ -131,7 +133,7 @@ class EventReader:
 
     def _next_edge(self) -> int | None:
         """Where the chunk that begins here ends: after the brace of an event that another one follows."""
-        match = _EDGE.search(self.text, self.position + CHUNK)
+        match = _EDGE.search(self.text, self.position + self.chunk)
         if match is None:
             for match in _EDGE.finditer(self.text, self.position):  # noqa: B007 - the last one is wanted
                 pass

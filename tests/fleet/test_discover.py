@@ -1,0 +1,146 @@
+"""Which files are read for a path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfdoctor.errors import InputError
+from perfdoctor.fleet.discover import TraceFile, find_traces
+
+
+def make(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    return root
+
+
+def names(root: Path, *paths: str) -> list[tuple[str, int | None]]:
+    found = find_traces([root / path for path in paths])
+    return [(file.path.relative_to(root).as_posix(), file.rank) for file in found]
+
+
+def test_a_file_is_itself_whatever_its_name(tmp_path: Path) -> None:
+    make(tmp_path, "report.json", "x.txt")
+    assert names(tmp_path, "report.json", "x.txt") == [("report.json", None), ("x.txt", None)]
+
+
+def test_a_missing_file_is_left_to_the_reader(tmp_path: Path) -> None:
+    assert find_traces([tmp_path / "gone.json"]) == (TraceFile(tmp_path / "gone.json"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank3.json.gz", 3),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34),
+        ("sampled_rank-1.json", 1),
+        ("trace_8_rank_1.json", 1),
+        ("worker12.pt.trace.json", 12),
+        ("Rank 7.json", 7),
+        ("host_85866.1698107929560561434.pt.trace.json", None),
+        ("resnet_18.json", None),
+        ("v100-torchrec-4ranks.json", None),
+        ("num_workers_4.json", None),
+        ("frank2.json", None),
+    ],
+)
+def test_the_rank_is_told_by_the_name(tmp_path: Path, name: str, rank: int | None) -> None:
+    make(tmp_path, name)
+    assert names(tmp_path, name) == [(name, rank)]
+
+
+def test_a_folder_gives_its_traces_by_rank(tmp_path: Path) -> None:
+    make(tmp_path, "rank10.json.gz", "rank9.json", "rank0.json.gz", "zero.json", "deeper/rank1.json")
+    assert names(tmp_path, ".") == [
+        ("rank0.json.gz", 0),
+        ("rank9.json", 9),
+        ("rank10.json.gz", 10),
+        ("zero.json", None),
+    ]
+
+
+def test_names_without_a_rank_are_sorted_by_their_numbers(tmp_path: Path) -> None:
+    make(tmp_path, "b.json", "a10.json", "a9.json")
+    assert [name for name, _ in names(tmp_path, ".")] == ["a9.json", "a10.json", "b.json"]
+
+
+def test_files_that_differ_in_a_last_number_take_it_as_rank(tmp_path: Path) -> None:
+    make(tmp_path, "out_0.json", "out_10.pt.trace.json", "out_2.json.gz")
+    assert [rank for _, rank in names(tmp_path, ".")] == [0, 2, 10]
+
+
+@pytest.mark.parametrize("other", ["else_1.json", "plain.json", "rank1.json"])
+def test_numbers_of_different_files_are_no_ranks(tmp_path: Path, other: str) -> None:
+    make(tmp_path, "out_0.json", other)
+    assert ("out_0.json", None) in names(tmp_path, ".")
+
+
+def test_what_is_plainly_no_trace_is_left_out_of_a_folder(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "t.json",
+        "report.json",
+        "facts.json",
+        "my-report.json",
+        "t.html",
+        "steps.jsonl",
+        ".hidden.json",
+        "config.json",
+    )
+    assert names(tmp_path, ".") == [("t.json", None)]
+
+
+def test_rank_folders_are_looked_into(tmp_path: Path) -> None:
+    make(tmp_path, "rank1/trace.json", "rank0/trace.json", "other/trace.json")
+    assert names(tmp_path, ".") == [("rank0/trace.json", 0), ("rank1/trace.json", 1)]
+
+
+def test_a_capture_gives_timing_with_facts_and_evidence(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        make(tmp_path / f"rank{rank}", "timing.json.gz", "evidence.json.gz", "facts.json", "steps.jsonl")
+    make(tmp_path, "report.json", "report.html")
+    assert find_traces([tmp_path]) == tuple(
+        TraceFile(folder / "timing.json.gz", rank, folder / "facts.json", folder / "evidence.json.gz")
+        for rank, folder in enumerate([tmp_path / "rank0", tmp_path / "rank1"])
+    )
+
+
+def test_a_capture_of_evidence_only_gives_that(tmp_path: Path) -> None:
+    make(tmp_path, "rank2/evidence.json.gz")
+    assert find_traces([tmp_path]) == (TraceFile(tmp_path / "rank2/evidence.json.gz", 2),)
+    assert find_traces([tmp_path / "rank2"]) == (TraceFile(tmp_path / "rank2/evidence.json.gz", 2),)
+
+
+def test_a_pattern_gives_what_it_matches_once(tmp_path: Path) -> None:
+    make(tmp_path, "a.json", "b.json", "report.json", "c/rank0.json")
+    assert names(tmp_path, "*.json", "a.json", "b*") == [("a.json", None), ("b.json", None)]
+    assert names(tmp_path, "[c]") == [("c/rank0.json", 0)]
+    assert names(tmp_path, "rep*.json") == [("report.json", None)]
+
+
+def test_a_file_with_brackets_in_its_name_is_itself(tmp_path: Path) -> None:
+    make(tmp_path, "t[1].json", "t1.json")
+    assert names(tmp_path, "t[1].json") == [("t[1].json", None)]
+
+
+def test_an_empty_folder_and_an_empty_pattern_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "notes.txt", "inner/t.json")
+    with pytest.raises(InputError, match="no traces in this folder"):
+        find_traces([tmp_path])
+    with pytest.raises(InputError, match="no file matches this pattern"):
+        find_traces([tmp_path / "*.json"])
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may list everything")
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+    try:
+        with pytest.raises(InputError, match="no permission to list"):
+            find_traces([tmp_path])
+    finally:
+        tmp_path.chmod(0o700)
