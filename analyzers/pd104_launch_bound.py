@@ -72,7 +72,7 @@ class LaunchBound(RankAnalyzer):
         kernels = int(inside.sum())
         gaps = rank.gaps.late_gaps(below_ns=self.settings["pause_ns"])
         starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
-        late = int(np.isin(gpu.start_ns[inside], gaps[:, 1]).sum())
+        late = _waited_for(rank, starved, inside)
         cost = rank.per_step(iv.total(starved))
         if kernels < self.settings["min_kernels"] or late < self.settings["min_late"] * kernels:
             return
