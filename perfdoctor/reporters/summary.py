@@ -20,6 +20,8 @@ from perfdoctor.reporters.wording import clean, counted, duration, share
 WORTH_A_WORD = 0.01
 # Steps whose spread (standard deviation over mean) exceeds this are said to vary.
 WORTH_A_SPREAD = 0.10
+# From this difference on, mean and median of the steps are both told: it is about half of a medium finding.
+WORTH_TWO_FIGURES = 0.02
 MOST_RANKS = 8
 
 DETAIL_WORDS: Mapping[str, str] = MappingProxyType(
@@ -114,7 +116,7 @@ def verdict(report: Report) -> str:
     subject = _subject(report)
     worst = next((f for f in report.findings if f.severity != "info"), None)
     if worst is None:
-        return f"{subject}, and {_clean_bill(report)}."
+        return f"{subject}{_clean_bill(report)}."
     title, where = clean(worst.title), clean(worst.location.short) if worst.location else ""
     sentence = f"{_lowered(title).rstrip('.')}{f', at {where}' if where and where not in title else ''}."
     amount = f"{duration(worst.cost_ns)} ({share(worst.share_of_step)}) of it"
@@ -123,8 +125,13 @@ def verdict(report: Report) -> str:
 
 def _subject(report: Report) -> str:
     where = _machine(report)
-    if has_steps(report):
-        return f"Your step takes {duration(report.steps.median_ns)} {where}"
+    middle = report.steps.median_ns
+    if has_steps(report) and middle is not None:
+        # Costs are amounts of an average step: where a few slow steps pull it away from the median both are told.
+        mean = _mean_step_ns(report) or middle
+        if abs(mean - middle) > WORTH_TWO_FIGURES * middle:
+            return f"Your step takes {duration(mean)} on average (median {duration(middle)}) {where}"
+        return f"Your step takes {duration(middle)} {where}"
     windows = [a.window_ns for a in report.account] or [t.span_ns for t in report.traces]
     return f"The trace covers {duration(max(windows, default=0))} {where}, without steps"
 
@@ -152,10 +159,13 @@ def _with_article(name: str) -> str:
 def _clean_bill(report: Report) -> str:
     ran = sum(o.status == "ran" for o in report.outcomes)
     if not ran:
-        return "no rule could judge it"
+        return ", and no rule could judge it"
     busy = _busy_share(report)
     working = f"; the GPU is busy for {share(busy)} of it" if busy is not None else ""
-    return f"nothing was found that costs 1% of it or more ({counted(ran, 'rule')} judged it){working}"
+    if 2 * ran < len(report.outcomes):
+        few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
+        return f"{few}, and found nothing that costs 1% of it or more{working}"
+    return f", and nothing was found that costs 1% of it or more ({counted(ran, 'rule')} judged it){working}"
 
 
 def _busy_share(report: Report) -> float | None:
@@ -170,6 +180,12 @@ def _lowered(title: str) -> str:
     """The title as the rest of a sentence: only an article or the like loses its capital, never a name."""
     first = title.split(" ", 1)[0]
     return title[0].lower() + title[1:] if first in _DETERMINERS else title
+
+
+def _mean_step_ns(report: Report) -> float | None:
+    """Of all ranks together; None without an account."""
+    count = sum(_steps_of(a, report) for a in report.account)
+    return sum(a.window_ns for a in report.account) / count if count else None
 
 
 def split(report: Report) -> Split | None:
@@ -207,8 +223,10 @@ def _split_title(report: Report, mean_ns: float) -> str:
     inferred = ", inferred" if report.steps.source == "inferred" else ""
     spread = report.steps.variation
     varied = f", varying by {share(spread)}" if spread is not None and spread >= WORTH_A_SPREAD else ""
-    steps = counted(report.steps.count, "step")
-    return f"Where a step's {duration(mean_ns)} go (mean of {steps}{ranks}{inferred}{varied})"
+    mean = "mean of " if report.steps.count > 1 or ranks else ""
+    return (
+        f"Where a step's {duration(mean_ns)} go ({mean}{counted(report.steps.count, 'step')}{ranks}{inferred}{varied})"
+    )
 
 
 def tensor_core_words(accounts: Iterable[Account], count: int) -> str | None:

@@ -97,9 +97,10 @@ class Terminal(Reporter):
     def _quiet(self, report: Report) -> Iterator[RenderableType]:
         yield _text(summary.verdict(report))
         for finding in report.findings:
-            where = f" {clean(str(finding.location))}" if finding.location else ""
-            cost = f"{duration(finding.cost_ns)} {share(finding.share_of_step)}"
-            line = f"{finding.rule} {cost}{where} {clean(finding.title)}"
+            short = clean(finding.location.short) if finding.location else ""
+            where = f"{short} " if short and short not in clean(finding.title) else ""
+            cost = f"{duration(finding.cost_ns):>7} {share(finding.share_of_step):>5}"
+            line = f"{finding.rule} {cost}  {where}{clean(finding.title)}"
             text = Text.assemble((f"{finding.severity.upper():<6} ", _SEVERITY_STYLE[finding.severity]), line)
             text.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
             yield text

@@ -38,6 +38,18 @@ def test_a_trace_that_no_rule_judged_gets_no_clean_bill():
     assert "nothing was found" not in verdict
 
 
+def test_few_judges_give_no_clean_bill():
+    report = replace(samples.cpu_only(), findings=())
+    assert "only 1 of 4 rules could judge it, and found nothing" in summary.verdict(report)
+
+
+def test_mean_and_median_are_both_told_when_they_differ():
+    report = samples.loader_stall()
+    told = summary.verdict(replace(report, steps=StepSummary(8, "annotated", 40_000_000, 0.3)))
+    assert told.startswith("Your step takes 43.1 ms on average (median 40.0 ms) on an NVIDIA A100")
+    assert "average" not in summary.verdict(report)
+
+
 def test_no_gpu_is_said_plainly():
     assert "on the CPU (no GPU was seen)" in summary.verdict(samples.cpu_only())
 

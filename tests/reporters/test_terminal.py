@@ -79,7 +79,7 @@ def test_a_terminal_without_blocks_gets_ascii():
 def test_quiet_is_the_verdict_and_a_line_a_finding():
     text = Terminal(verbosity=-1).render(samples.kernel())
     assert len(text.splitlines()) == 2 + 3
-    assert "HIGH   PD201 37.5 ms 79%" in text
+    assert "HIGH   PD201 37.5 ms   79%  Matrix" in text
 
 
 def test_verbose_tells_what_the_usual_report_leaves_out():
