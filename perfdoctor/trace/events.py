@@ -28,6 +28,8 @@ _TIME = re.compile(rb'"(ts|dur)"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)')
 _ESCAPED_TIME = re.compile(
     rb'"((?:t|\\u0074)(?:s|\\u0073)|(?:d|\\u0064)(?:u|\\u0075)(?:r|\\u0072))"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)'
 )
+# Old profilers write numbers as C++ prints them, which no JSON parser takes: "blocks per SM": inf.
+_C_NUMBER = re.compile(rb'(?<!\\)":\s*-?(?:inf|nan)(?:\(ind\))?(?=\s*[,}])')
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*'
 _TOKEN = re.compile(_STRING + rb'(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _KEY = re.compile(_STRING + rb'"', re.DOTALL)
@@ -201,7 +203,7 @@ class EventReader:
 
 
 def parse_value(text: Text) -> Any:
-    """One JSON value, also with what strict JSON forbids: NaN, control characters, bad UTF-8, lone surrogates.
+    """One JSON value, also with what strict JSON forbids: NaN, inf, control characters, bad UTF-8, lone surrogates.
 
     Raises:
         ValueError: it is no JSON value even so.
@@ -210,6 +212,7 @@ def parse_value(text: Text) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
+        text = _C_NUMBER.sub(b'":null', text)
         try:
             return json.loads(text.decode("utf-8", errors="replace"), strict=False)
         except RecursionError as error:

@@ -6,6 +6,7 @@ import numpy as np
 
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, Int32Array
+from perfdoctor.trace.nesting import rows_up_to
 
 
 def keys_within(
@@ -42,10 +43,9 @@ def latest_before(keys: Int64Array, start_ns: Int64Array, of_keys: Int64Array, o
     low = np.searchsorted(sorted_keys, keys, side="left")
     count = np.searchsorted(sorted_keys, keys, side="right") - low
     found = np.where(count > 0, low, NONE)
-    # Ids are all but always distinct; only for the others the start decides.
-    for row in np.flatnonzero(count > 1).tolist():
-        starts = of_start_ns[order[low[row] : low[row] + count[row]]]
-        found[row] += max(int(np.searchsorted(starts, start_ns[row], side="right")) - 1, 0)
+    if (count > 1).any():  # ids are all but always distinct: only where they are not the start decides
+        before = rows_up_to(keys, start_ns, of_keys, of_start_ns)
+        found = np.where(count > 0, np.maximum(before - 1, low), NONE)
     found[keys < 0] = NONE
     return _rows(order, found)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, BoolArray, Int32Array
+
+AnyInts: TypeAlias = Int64Array | Int32Array
 
 
 def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int32Array:
@@ -31,13 +35,18 @@ def innermost(
     """For each instant and thread the row of the smallest event that contains it, or -1; the end is outside."""
     order = np.lexsort((-end_ns, start_ns, thread))
     start, lane = start_ns[order], thread[order]
-    first, begun = np.zeros(len(at_ns), np.int64), np.zeros(len(at_ns), np.int64)
-    for asked_lane in np.unique(at_thread).tolist():
-        asked = np.flatnonzero(at_thread == asked_lane)
-        low, high = np.searchsorted(lane, [asked_lane, asked_lane + 1])
-        first[asked] = low
-        begun[asked] = low + np.searchsorted(start[low:high], at_ns[asked], side="right")
+    first = np.searchsorted(lane, at_thread, side="left")
+    begun = rows_up_to(at_thread, at_ns, lane, start)
     return _rows(order, _latest_open(end_ns[order], begun, first, at_ns))
+
+
+def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_ns: Int64Array) -> Int64Array:
+    """For each pair of key and start how many rows of another table (`of_...`, any order) have it or a smaller one."""
+    asked = np.repeat([False, True], [len(of_keys), len(keys)])
+    order = np.lexsort((asked, np.concatenate((of_start_ns, start_ns)), np.concatenate((of_keys, keys))))
+    counted = np.empty(len(order), np.int64)
+    counted[order] = np.cumsum(~asked[order])
+    return counted[len(of_keys) :]
 
 
 def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int64Array) -> Int64Array:

@@ -509,6 +509,15 @@ def test_not_a_number_costs_its_own_event_only() -> None:
         assert (len(trace.ops), trace.dropped, trace.complete) == (2, 1, True)
 
 
+@pytest.mark.parametrize("odd", [b"NaN", b"Infinity", b"inf", b"-nan", b"nan(ind)"])
+def test_not_a_number_among_the_arguments_costs_nothing(odd: bytes) -> None:
+    b = TraceBuilder().kernel('say \\": inf, "', 0, 5, launch_us=1, **{"blocks per SM": 77.5, "warps per SM": 88})
+    text = b.to_bytes().replace(b"77.5", odd).replace(b"88", odd)
+    trace = parse(text, "x")
+    assert (trace.gpu.call.tolist(), trace.dropped) == ([0], 0)
+    assert 'say \\": inf, "' in trace.strings
+
+
 def test_times_of_the_epoch_are_exact_to_the_nanosecond() -> None:
     # float64 would give ...123.250 for all three.
     text = TraceBuilder().op("a", 111, 1).op("b", 222, 1).op("c", 333, 1).to_bytes()
