@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import shutil
 import time
 from pathlib import Path
 
 from perfdoctor.errors import CaptureError
 
-PROCESSES = ".processes"
+MARKS = ".processes-"
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
 PRODUCTS = ("report.json", "report.html")
 
 
-def default_name(script: str) -> str:
-    """`perfdoctor-<script>-<time>`, to the second."""
-    return f"perfdoctor-{script}-{time.strftime('%Y%m%d-%H%M%S')}"
+def launched_rank() -> int | None:
+    """Our own rank when a launcher started this very process as one of several, else None."""
+    for rank, size in RANK_VARIABLES:
+        values = os.environ.get(rank, ""), os.environ.get(size, "")
+        if all(value.isdigit() for value in values) and int(values[1]) > 1:
+            return int(values[0])
+    return None
 
 
-def make_folder(wanted: Path | None, script: str, *, force: bool) -> Path:
+def default_name(script: str, *, shared: bool) -> str:
+    """`perfdoctor-<script>-<time>`, to the second.
+
+    Args:
+        script: Name of the program.
+        shared: Several ranks make this name, each for itself: the time is that of the launcher above them all.
+    """
+    moment = time.time()
+    if shared:
+        with contextlib.suppress(OSError):
+            moment = os.stat(f"/proc/{os.getppid()}").st_mtime
+    return f"perfdoctor-{script}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(moment))}"
+
+
+def make_folder(wanted: Path | None, script: str, *, force: bool, rank: int | None = None) -> Path:
     """Make the folder of one capture, writable and empty of other captures.
 
     Args:
         wanted: The folder that the user named, or None.
         script: Name of the program, for a folder that nobody named.
         force: Remove what an earlier capture has left there (its ranks and reports, nothing else).
+        rank: Our rank when other ranks make the same folder for themselves: only the rank's own part must be new.
 
     Returns:
         Its absolute path.
@@ -31,14 +58,17 @@ def make_folder(wanted: Path | None, script: str, *, force: bool) -> Path:
     Raises:
         CaptureError: It holds something already and `force` is not set, or it cannot be written.
     """
-    folder = (wanted if wanted is not None else free_name(default_name(script))).absolute()
+    name = default_name(script, shared=rank is not None)
+    folder = (wanted or (free_name(name) if rank is None else Path(name))).absolute()
+    taken = folder if rank is None else folder / f"rank{rank}"
     try:
-        if folder.is_dir() and any(folder.iterdir()):
+        if taken.is_dir() and any(taken.iterdir()):
             if not force:
-                raise CaptureError(f"{folder} is not empty: name another folder, or add --force to replace it.")
-            remove_capture(folder)
+                raise CaptureError(f"{taken} is not empty: name another folder, or add --force to replace it.")
+            remove_capture(folder, rank)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / PROCESSES).mkdir(exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise CaptureError(
             f"{folder} cannot be written ({error.strerror or error}): name another folder with --out."
@@ -55,22 +85,32 @@ def free_name(name: str) -> Path:
     return path
 
 
-def remove_capture(folder: Path) -> None:
-    """Remove an earlier capture and leave everything else in the folder alone."""
+def remove_capture(folder: Path, rank: int | None = None) -> None:
+    """Remove an earlier capture, or one rank of it, and leave everything else in the folder alone."""
     for entry in folder.iterdir():
-        if entry.name == PROCESSES or (entry.is_dir() and entry.name.startswith("rank") and entry.name[4:].isdigit()):
+        number = entry.name[4:] if entry.name.startswith("rank") else ""
+        if entry.is_dir() and number.isdigit() and rank in (None, int(number)):
             shutil.rmtree(entry)
         elif entry.name in PRODUCTS:
-            entry.unlink()
+            entry.unlink(missing_ok=True)
 
 
-def take_processes(folder: Path) -> frozenset[str]:
+def make_marks(folder: Path) -> Path:
+    """The folder in which each process of the program leaves a mark; one for each parent."""
+    marks = folder / f"{MARKS}{os.getpid()}"
+    try:
+        marks.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CaptureError(f"{folder} cannot be written ({error.strerror}): name another folder with --out.") from error
+    return marks
+
+
+def take_marks(marks: Path) -> frozenset[str]:
     """How far the program's processes came, and remove the marks.
 
     Returns:
         A subset of {"python", "torch"}: some Python said hello, some Python imported torch.
     """
-    marks = folder / PROCESSES
     kinds = frozenset(path.suffix.lstrip(".") for path in marks.glob("*")) if marks.is_dir() else frozenset()
     shutil.rmtree(marks, ignore_errors=True)
     return kinds

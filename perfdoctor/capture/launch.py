@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoctor.capture.folder import make_folder, recorded_ranks, take_processes
+from perfdoctor.capture.folder import launched_rank, make_folder, make_marks, recorded_ranks, take_marks
 from perfdoctor.capture.notes import explain
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.capture.process import environment, run_program
@@ -27,7 +27,8 @@ class CaptureResult:
 
     Attributes:
         exit_code: The program's own; 128 + the signal's number when a signal ended it.
-        folder: The capture folder, or None when nothing was recorded.
+        folder: The capture folder; None when nothing was recorded, and in a rank other than 0 of a job whose every
+            rank runs perfdoctor (`torchrun ... -m perfdoctor run train.py`), because rank 0 reports.
         ranks: The ranks recorded.
         notes: Sentences for the user: what is missing, why, and what to do about it.
     """
@@ -52,15 +53,22 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
     if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
         code = run_program(command, None)
         return CaptureResult(code, None, (), ("PERFDOCTOR_DISABLE is set: nothing was recorded.",))
-    folder = make_folder(options.out, script_name(command), force=options.force)
+    own_rank = launched_rank()
+    folder = make_folder(options.out, script_name(command), force=options.force, rank=own_rank)
+    marks = make_marks(folder)
     try:
-        code = run_program(command, environment(folder, options.to_json(folder)))
+        code = run_program(command, environment(marks, options.to_json(folder)))
     finally:
-        kinds = take_processes(folder)
+        kinds = take_marks(marks)
         ranks = recorded_ranks(folder)
         if not ranks:
             remove_if_empty(folder)
+    if own_rank is not None:
+        ranks = tuple(rank for rank in ranks if rank == own_rank)
     notes = explain(command, options, folder, ranks, kinds)
+    if own_rank:
+        # Each rank of the job runs its own perfdoctor; the first one reports on all that is there.
+        return CaptureResult(code, None, ranks, notes)
     return CaptureResult(code, folder if ranks else None, ranks, notes)
 
 

@@ -23,7 +23,7 @@ def explain(
         options: What was asked for.
         folder: The capture folder.
         ranks: The ranks recorded.
-        kinds: What `take_processes` returned.
+        kinds: What `take_marks` returned.
     """
     if not ranks:
         return (why_nothing(command, options, kinds),)

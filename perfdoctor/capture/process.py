@@ -20,17 +20,17 @@ INJECT = Path(__file__).parent / "inject"
 FORWARDED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def environment(folder: Path, settings: str) -> dict[str, str]:
+def environment(marks: Path, settings: str) -> dict[str, str]:
     """The program's environment, with our folder first on PYTHONPATH.
 
     Args:
-        folder: The capture folder.
+        marks: Folder of the marks that tell how far each process came.
         settings: What `CaptureOptions.to_json` returned.
     """
     values = dict(os.environ)
     path = values.get("PYTHONPATH")
     values["PYTHONPATH"] = str(INJECT) + (os.pathsep + path if path else "")
-    values["PERFDOCTOR_CAPTURE_FOLDER"] = str(folder)
+    values["PERFDOCTOR_CAPTURE_MARKS"] = str(marks)
     values["PERFDOCTOR_CAPTURE_SETTINGS"] = settings
     # Kineto writes progress lines of its own to the program's stderr.
     values.setdefault("KINETO_LOG_LEVEL", "99")

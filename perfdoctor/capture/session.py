@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from perfdoctor.capture.folder import make_folder, recorded_ranks, take_processes
+from perfdoctor.capture.folder import launched_rank, make_folder, recorded_ranks
 from perfdoctor.capture.options import CaptureOptions, fit_windows
 from perfdoctor.capture.target import slug
 from perfdoctor.errors import CaptureError, UsageError
@@ -70,7 +70,6 @@ class Session:
         self._hooks.tell(self._recorder.finish, "session" if kind is None else "exception")
         self._recorder.finished = True
         self._hooks.remove()
-        take_processes(self.folder)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -192,4 +191,4 @@ def folder_for(options: CaptureOptions) -> Path:
     if outer is not None and options.out is None:
         return Path(outer)
     script = slug(Path(sys.argv[0]).stem) if sys.argv and sys.argv[0] else "session"
-    return make_folder(options.out, script, force=options.force)
+    return make_folder(options.out, script, force=options.force, rank=launched_rank())

@@ -19,7 +19,6 @@ import pytest
 
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
 WINDOWS = {"skip": 2, "base": 2, "warmup": 1, "timing": 3, "evidence": 2}
-FIRST_TIMING = 5
 NEEDED = 11
 
 DRIVER = """
@@ -204,7 +203,8 @@ def capture_kit() -> dict[str, Any]:
     return {
         "PRELUDE": PRELUDE,
         "TRAIN": TRAIN,
-        "FIRST_TIMING": FIRST_TIMING,
+        "DRIVER": DRIVER,
         "NEEDED": NEEDED,
         "interrupter": interrupter,
+        "environment": clean_environment,
     }

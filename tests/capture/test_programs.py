@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -352,3 +353,20 @@ def test_the_examples_folder_is_ordinary_code() -> None:
     folder = Path(__file__).resolve().parents[2] / "examples"
     for name in ("train_image_classifier.py", "slow_dataset.py"):
         assert "import perfdoctor" not in (folder / name).read_text()
+
+
+def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    command = [sys.executable, "-c", capture_kit["DRIVER"]]
+    script = launcher.write(capture_kit["TRAIN"], "rank.py")
+    shared = launcher.folder / "shared"
+    sizes = json.dumps({"skip": 1, "base": 1, "warmup": 1, "timing": 2, "evidence": 0, "out": str(shared)})
+    started = []
+    for rank in (0, 1):
+        environment = {**capture_kit["environment"](), "RANK": str(rank), "WORLD_SIZE": "2"}
+        argv = [*command, str(launcher.folder / f"answer{rank}"), sizes, str(script)]
+        started.append(subprocess.Popen(argv, env=environment, cwd=launcher.folder))
+    assert [child.wait(timeout=90) for child in started] == [0, 0]
+    answers = [json.loads((launcher.folder / f"answer{rank}").read_text()) for rank in (0, 1)]
+    assert [answer["ranks"] for answer in answers] == [[0], [1]]
+    assert [answer["folder"] for answer in answers] == [str(shared), None]
+    assert {path.name for path in shared.iterdir()} == {"rank0", "rank1"}

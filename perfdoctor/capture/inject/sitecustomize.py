@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing would cost more than the rest of this file
 if TYPE_CHECKING:
     from typing import Any
 
-FOLDER = "PERFDOCTOR_CAPTURE_FOLDER"
+MARKS = "PERFDOCTOR_CAPTURE_MARKS"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "_perfdoctor_inject"
 # Interpreters that can never be a training rank. Spawned and forked workers can, and are told apart later.
@@ -23,7 +23,7 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracke
 
 def mark(kind: str) -> None:
     """Leave an empty file that tells the parent how far this process came: `<pid>.python` or `<pid>.torch`."""
-    path = os.path.join(os.environ[FOLDER], ".processes", f"{os.getpid()}.{kind}")
+    path = os.path.join(os.environ[MARKS], f"{os.getpid()}.{kind}")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
@@ -80,8 +80,8 @@ class TorchFinder:
 
 
 def arm() -> None:
-    """Install the finder, unless this is a helper process or recording is turned off."""
-    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0") or not os.environ.get(FOLDER):
+    """Install the finder, unless this is a helper process, recording is turned off, or the parent is gone."""
+    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0") or not os.path.isdir(os.environ.get(MARKS, "")):
         return
     command = " ".join(getattr(sys, "orig_argv", [])[:6])
     if any(helper in command for helper in HELPERS):
