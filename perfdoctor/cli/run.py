@@ -54,7 +54,7 @@ def run(
     stop_after: Annotated[bool, typer.Option("--stop-after", help="End the program once all is recorded.")] = False,
     ranks: Annotated[str | None, typer.Option("--ranks", metavar="N,N", help="Record these ranks only.")] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Record only.")] = False,
-    as_json: par.AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, behind the program's output.")] = False,
     output: par.Output = [],  # noqa: B006 (Typer takes the default of a repeated option as it stands)
     no_color: par.NoColor = False,
     quiet: par.Quiet = False,
@@ -93,8 +93,7 @@ def _tell(result: CaptureResult) -> None:
     for note in result.notes:
         sys.stderr.write(f"perfdoctor: {clean(note)}\n")
     if result.folder is not None:
-        where = clean(str(result.folder))
-        sys.stderr.write(f"perfdoctor: recorded in {where}\n")
+        sys.stderr.write(f"perfdoctor: recorded in {_near(result.folder)}\n")
     sys.stderr.flush()
 
 
@@ -113,5 +112,10 @@ def _report(folder: Path, output: list[str], *, as_json: bool, no_color: bool, v
     for path in output:
         save(report, path)
         sys.stderr.write(f"wrote {path}\n")
-    where = clean(str(folder))
-    sys.stderr.write(f"perfdoctor: to see it on a time line: perfdoctor export {where} -o annotated.json.gz\n")
+    sys.stderr.write(f"perfdoctor: to see it on a time line: perfdoctor export {_near(folder)} -o annotated.json.gz\n")
+
+
+def _near(folder: Path) -> str:
+    """The folder as one would type it from here."""
+    here = Path.cwd()
+    return clean(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))

@@ -74,7 +74,7 @@ class Markdown(Reporter):
         if len(report.account) > 1:
             yield _ranks(report)
         for number, finding in enumerate(summary.advised(report), 1):
-            yield from _finding(number, finding, summary.per_step(report))
+            yield from _finding(number, finding, report)
         notes = summary.noted(report)
         if notes:
             yield "### Also seen"
@@ -113,10 +113,10 @@ def _ranks(report: Report) -> str:
     return "\n".join(lines) + (f"\n\nand {left_out} more ranks, nearer to the median" if left_out else "")
 
 
-def _finding(number: int, finding: Finding, per: str) -> Iterator[str]:
+def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     yield f"### {number}. {escape(finding.title)} ({finding.severity}, {escape(finding.rule)})"
-    whose = "" if finding.rank is None else f" on rank {finding.rank}"
-    cost = f"{duration(finding.cost_ns)}{per} ({escape(share(finding.share_of_step))}){whose}"
+    per = summary.per_step(report)
+    cost = f"{duration(finding.cost_ns)}{per} ({escape(share(finding.share_of_step))}){summary.whose(report, finding)}"
     lines = [f"- costs {cost}; {escape(saving(finding.saving, per))}"]
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(share(finding.confidence))}")

@@ -111,6 +111,11 @@ def per_step(report: Report) -> str:
     return " a step" if has_steps(report) else ""
 
 
+def whose(report: Report, finding: Finding) -> str:
+    """The words that name the finding's rank, where there are several to choose from: " on rank 2"."""
+    return f" on rank {finding.rank}" if finding.rank is not None and len(report.traces) > 1 else ""
+
+
 def verdict(report: Report) -> str:
     """The report in one sentence, or two: how long a step takes, on what, and what costs most."""
     subject = _subject(report)

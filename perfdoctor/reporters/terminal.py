@@ -47,7 +47,7 @@ _BUCKET_LOOK: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "compute": ("green", "█", "#"),
         "bandwidth": ("blue", "▓", "="),
         "communication": ("magenta", "▒", "~"),
-        "overhead": ("red", "░", "."),
+        "overhead": ("yellow", "░", "."),
     }
 )
 # Stands for the blank between a number and its unit while lines are broken, so that "21 %" stays on one line.
@@ -116,7 +116,7 @@ class Terminal(Reporter):
             yield self._ranks(report)
         for number, finding in enumerate(summary.advised(report), 1):
             yield Text()
-            yield from self._finding(number, finding, summary.per_step(report))
+            yield from self._finding(number, finding, report)
         yield from self._notes(report)
         yield from self._skipped(report)
         yield from self._oddities(report)
@@ -172,7 +172,7 @@ class Terminal(Reporter):
         note = Text(f"  and {left_out} more ranks, nearer to the median", style="dim")
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
-    def _finding(self, number: int, finding: Finding, per: str) -> Iterator[RenderableType]:
+    def _finding(self, number: int, finding: Finding, report: Report) -> Iterator[RenderableType]:
         head = Table.grid(expand=True, padding=(0, 2, 0, 0))
         head.add_column(width=2, justify="right")
         head.add_column(ratio=1)
@@ -185,14 +185,14 @@ class Terminal(Reporter):
             Text(finding.rule, style="dim"),
         )
         yield head
-        for part in (*self._body(finding, per), *self._remedy(finding)):
+        for part in (*self._body(finding, report), *self._remedy(finding)):
             # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
             yield part if isinstance(part, Group) else Padding(part, (0, 0, 0, _INDENT + 1))
 
-    def _body(self, finding: Finding, per: str) -> Iterator[RenderableType]:
-        whose = "" if finding.rank is None else f" on rank {finding.rank}"
+    def _body(self, finding: Finding, report: Report) -> Iterator[RenderableType]:
+        per = summary.per_step(report)
         unsure = "" if finding.confidence >= 0.8 else f", confidence {share(finding.confidence)}"
-        cost = f"{duration(finding.cost_ns)}{per} ({share(finding.share_of_step)}){whose}"
+        cost = f"{duration(finding.cost_ns)}{per} ({share(finding.share_of_step)}){summary.whose(report, finding)}"
         yield _text(f"costs {cost}{unsure}")
         yield _text(saving(finding.saving, per))
         if finding.location:
@@ -211,7 +211,7 @@ class Terminal(Reporter):
         yield _hanging("do:", _text(shorten_words(clean(finding.advice), _LONGEST_WORD)))
         if finding.fix:
             yield Text("fix:", style="bold")
-            code = textwrap.indent(clean_block(finding.fix), " " * (_INDENT + 5))
+            code = textwrap.indent(clean_block(finding.fix), " " * (_INDENT + 3))
             yield Group(Text(code, style="green", no_wrap=True, overflow="ignore"))
         if self.verbosity > 0:
             for reference in finding.references:

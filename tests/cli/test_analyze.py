@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from perfdoctor.reporters.json_ import load_schema
+
+
+def test_a_stalled_trace_gets_its_report_on_stdout(perfdoctor, stalled):
+    ended = perfdoctor("analyze", stalled)
+    assert ended.code == 0
+    assert ended.err == ""
+    assert ended.out.startswith("Your step takes 1.00 ms on an NVIDIA A100")
+    assert "PD101" in ended.out
+    assert "\x1b" not in ended.out
+
+
+def test_a_busy_trace_gets_a_clean_bill(perfdoctor, busy):
+    ended = perfdoctor("analyze", busy)
+    assert (ended.code, ended.err) == (0, "")
+    assert "nothing was found" in ended.out
+
+
+def test_json_is_pure_and_fits_the_schema(perfdoctor, stalled):
+    ended = perfdoctor("analyze", "--json", stalled)
+    report = json.loads(ended.out)
+    jsonschema.validate(report, load_schema())
+    assert [f["rule"] for f in report["findings"]] == ["PD101"]
+    assert ended.err == ""
+
+
+def test_quiet_and_verbose_differ_in_length(perfdoctor, stalled):
+    quiet, usual, verbose = (perfdoctor("analyze", stalled, *o).out for o in (["-q"], [], ["-v"]))
+    assert len(quiet.splitlines()) < len(usual.splitlines()) < len(verbose.splitlines())
+
+
+def test_several_outputs_are_written_at_once(perfdoctor, stalled):
+    ended = perfdoctor("analyze", "-q", stalled, "-o", "r.json", "-o", "r.md", "-o", "r.txt", "-o", "a.json.gz")
+    assert ended.code == 0
+    assert ended.err == "wrote r.json\nwrote r.md\nwrote r.txt\nwrote a.json.gz\n"
+    assert json.loads(Path("r.json").read_bytes())["schema"] == "perfdoctor.report/1"
+    assert "PD101" in Path("r.md").read_text(encoding="utf-8")
+    events = json.loads(gzip.decompress(Path("a.json.gz").read_bytes()))["traceEvents"]
+    assert {"steps", "account"} <= {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
+def test_selected_rules_are_the_only_ones_to_judge(perfdoctor, stalled):
+    outcomes = json.loads(perfdoctor("analyze", "--json", stalled, "--select", "pd1,PD402", "--ignore", "PD101").out)[
+        "outcomes"
+    ]
+    assert {o["rule"][:3] for o in outcomes} == {"PD1", "PD4"}
+    assert "PD101" not in {o["rule"] for o in outcomes}
+
+
+def test_steps_and_device_can_be_named(perfdoctor, stalled):
+    report = json.loads(perfdoctor("analyze", "--json", stalled, "--steps", "1:", "--device", "H100").out)
+    assert report["steps"]["count"] == 2
+    assert "H100" in report["traces"][0]["device"]
+
+
+def test_a_threshold_on_the_command_line_wins_over_the_file(perfdoctor, stalled):
+    Path("pyproject.toml").write_text("[tool.perfdoctor.PD101]\nmin_share = 0.9\n")
+    assert "PD101" not in perfdoctor("analyze", "-q", stalled).out
+    assert "PD101" in perfdoctor("analyze", "-q", stalled, "--set", "PD101.min_share=0.1").out
+
+
+def test_rules_of_the_file_hold_until_the_command_line_names_others(perfdoctor, stalled):
+    Path("pyproject.toml").write_text('[tool.perfdoctor]\nselect = ["PD2"]\n')
+    assert "PD101" not in perfdoctor("analyze", "-q", stalled).out
+    assert "PD101" in perfdoctor("analyze", "-q", stalled, "--select", "PD101").out
+
+
+@pytest.mark.parametrize("level", ["high", "medium", "low", "info"])
+def test_the_gate_closes_on_a_severe_finding(perfdoctor, stalled, level):
+    ended = perfdoctor("analyze", "-q", stalled, "--fail-on", level)
+    assert ended.code == 1
+    assert "PD101" in ended.line
+    assert ended.out
+
+
+@pytest.mark.parametrize("level", ["high", "info"])
+def test_the_gate_stays_open_for_a_busy_trace(perfdoctor, busy, level):
+    assert perfdoctor("analyze", "-q", busy, "--fail-on", level).code == 0
+
+
+def test_the_gate_stays_open_below_its_level(perfdoctor, stalled):
+    assert perfdoctor("analyze", "-q", stalled, "--select", "PD402", "--fail-on", "high").code == 0
+
+
+def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
+    ended = perfdoctor("analyze", "-q", stalled, "--select", "PD401", "--fail-on", "high")
+    assert ended.code == 1
+    assert "could not be judged: no rule could run" in ended.line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dask", "tcp://host:8786"], "--dask comes in a later version"),
+        (["--jobs", "4"], "--jobs comes in a later version"),
+        (["-o", "r.html"], "HTML reports come in a later version; use .md or .json"),
+        (["-o", "r.sarif"], "SARIF reports come in a later version; use .md or .json"),
+        (["-o", "r.pdf"], "must be one of .json, .md, .txt, .json.gz"),
+        (["-o", "missing/r.md"], "its folder does not exist"),
+        (["--select", "PD9"], "no rule is called 'PD9'"),
+        (["--set", "PD101.min_share"], "must be RULE.name=number"),
+        (["--set", "PD101.min_share=much"], "must be RULE.name=number"),
+        (["--set", "PD101.min_shore=1"], "PD101 has no setting 'min_shore'"),
+        (["--set", "PD777.x=1"], "the rule 'PD777'"),
+        (["--steps", "5:2"], "--steps 5:2 must be A:B"),
+        (["--steps", "x"], "--steps x must be A:B"),
+        (["--steps", "7:9"], "no steps are left"),
+        (["--device", "Abacus 3000"], "'Abacus 3000' is not in the table of devices"),
+        (["-q", "-v"], "exclude each other"),
+        (["--fail-on", "fatal"], "--fail-on"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_and_exit_code_2(perfdoctor, stalled, options, words):
+    ended = perfdoctor("analyze", stalled, *options)
+    assert ended.code == 2
+    assert words in ended.line
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.perfdoctor]\nselect = 3\n", "must be a list of rule ids"),
+        ("[tool.perfdoctor]\nspeed = 3\n", "has no setting 'speed'"),
+        ("[tool.perfdoctor.PD101]\nmin_share = 'x'\n", "must be a number"),
+        ("[tool.perfdoctor.PD101]\nmin_share = true\n", "must be a number"),
+        ("[tool]\nperfdoctor = 3\n", "must be a table"),
+        ("[tool.perfdoctor.PD777]\nx = 1\n", "the rule 'PD777'"),
+        ("[[", "cannot be read as settings"),
+    ],
+)
+def test_a_wrong_settings_file_is_one_sentence_and_exit_code_2(perfdoctor, stalled, text, words):
+    Path("pyproject.toml").write_text(text)
+    ended = perfdoctor("analyze", stalled)
+    assert ended.code == 2
+    assert words in ended.line
+
+
+def test_a_settings_file_of_others_is_no_matter(perfdoctor, stalled):
+    Path("pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert perfdoctor("analyze", "-q", stalled).code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no such file"),
+        (b"", "empty"),
+        (b"hello", "not"),
+        (b'{"a": 1}', "no trace"),
+        (b"\x1f\x8b\x08\x00", "cut"),
+    ],
+)
+def test_bad_input_is_one_sentence_with_the_path_and_exit_code_2(perfdoctor, content, words):
+    if content is not None:
+        Path("bad.json").write_bytes(content)
+    ended = perfdoctor("analyze", "bad.json")
+    assert ended.code == 2
+    assert "bad.json" in ended.line
+    assert words in ended.line
+    assert ended.out == ""
+
+
+def test_a_folder_without_traces_is_refused(perfdoctor):
+    Path("empty").mkdir()
+    ended = perfdoctor("analyze", "empty")
+    assert ended.code == 2
+    assert "empty" in ended.line
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
+def test_a_trace_without_permission_is_refused(perfdoctor, stalled):
+    stalled.chmod(0)
+    ended = perfdoctor("analyze", stalled)
+    assert ended.code == 2
+    assert "permission" in ended.line
+
+
+def test_a_cut_trace_is_analysed_and_marked(perfdoctor, stalled):
+    text = stalled.read_bytes()
+    stalled.write_bytes(text[: int(0.9 * len(text))])
+    ended = perfdoctor("analyze", stalled)
+    assert ended.code == 0
+    assert "! the trace is incomplete (cut short)" in ended.out
+    assert json.loads(perfdoctor("analyze", "--json", stalled).out)["traces"][0]["complete"] is False
+
+
+def test_a_name_in_a_trace_never_becomes_markup(perfdoctor, tmp_path):
+    from perfdoctor.testing import TraceBuilder
+
+    evil = "[bold red]\x1b[31m</td><script>|```\n"
+    builder = TraceBuilder(device=f"Evil {evil}").step(0, 1000)
+    builder.op(evil, 5, 10).kernel(f"{evil}sgemm", 20, 900, launch_us=8)
+    path = builder.write(tmp_path / "evil.json")
+    out = perfdoctor("analyze", "-v", path).out
+    assert "Evil [bold red]</td><script>|```" in out
+    assert "\x1b" not in out

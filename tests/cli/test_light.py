@@ -1,0 +1,41 @@
+"""What the command line may load, and how long its help may take to come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas")
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh interpreter holds after running some code."""
+    script = f"import sys\n{code}\nsys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    return set(done.stderr.split())
+
+
+def test_help_loads_nothing_heavy():
+    modules = loaded("from perfdoctor.cli.main import main; assert main(['--help']) == 0")
+    assert not modules & {*HEAVY, "numpy", "orjson", "rich", "importlib.metadata"}
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "typer", "rich"}
+
+
+@pytest.mark.parametrize("options", ["'-q'", "'--json'", "'-o', 'r.md'", "'-o', 'a.json.gz'"])
+def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
+    monkeypatch.chdir(tmp_path)
+    modules = loaded(
+        f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, {options}]) == 0"
+    )
+    assert "numpy" in modules
+    assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas"}
+
+
+@pytest.mark.parametrize("command", ["'rules'", "'explain', 'PD101'"])
+def test_the_catalogue_never_loads_torch(command):
+    assert "torch" not in loaded(f"from perfdoctor.cli.main import main; assert main([{command}]) == 0")

@@ -1,0 +1,140 @@
+"""`perfdoctor run`: the program's output and exit code come first, the report after them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoctor.cli.run import as_typed
+
+pytest.importorskip("torch")
+
+ARGUMENTS = """\
+import sys
+print("arguments:", sys.argv[1:])
+sys.exit(7)
+"""
+
+TRAINING = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(8), torch.zeros(1)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), batch_size=2):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+print("trained")
+sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+SHORT = ["--skip", "1", "--base", "2", "--warmup", "1", "--timing", "4", "--evidence", "0"]
+
+
+@pytest.fixture
+def training(tmp_path) -> Path:
+    path = tmp_path / "training.py"
+    path.write_text(TRAINING)
+    return path
+
+
+@pytest.fixture
+def arguments(tmp_path) -> Path:
+    path = tmp_path / "arguments.py"
+    path.write_text(ARGUMENTS)
+    return path
+
+
+def test_everything_behind_the_program_is_the_programs(perfdoctor, arguments):
+    ended = perfdoctor("run", "--skip", "2", arguments, "--json", "-v", "--", "--help", "--out")
+    assert ended.code == 7
+    assert ended.out == "arguments: ['--json', '-v', '--', '--help', '--out']\n"
+    assert "nothing was recorded" in ended.line
+
+
+def test_a_module_is_run_as_python_does(perfdoctor, arguments):
+    ended = perfdoctor("run", "--no-report", "-m", arguments.stem, "-m", "x")
+    assert ended.code == 7
+    assert ended.out == "arguments: ['-m', 'x']\n"
+
+
+def test_behind_two_dashes_stands_any_command(perfdoctor):
+    ended = perfdoctor("run", "--", "sh", "-c", "echo here; exit 3", "--json")
+    assert (ended.code, ended.out) == (3, "here\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--forse", "train.py"], "--forse"),
+        (["missing.py"], "missing.py: no such file"),
+        (["--ranks", "a,b", "train.py"], "--ranks a,b must be numbers"),
+        (["--timing", "0", "train.py"], "--timing 0"),
+        (["-o", "r.html", "train.py"], "comes in a later version".replace("comes", "come")),
+        (["--", ""], "cannot be"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(perfdoctor, argv, words):
+    ended = perfdoctor("run", *argv)
+    assert ended.code == 2
+    assert words in ended.line
+    assert ended.out == ""
+    assert list(Path().glob("perfdoctor-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "typed"),
+    [
+        (["--out", "x", "--", "cmd", "a"], ["cmd", "a"], ["--", "cmd", "a"]),
+        (["--out", "x", "train.py", "--", "a"], ["train.py", "--", "a"], ["train.py", "--", "a"]),
+        (["-m", "mod", "--", "a"], ["-m", "mod", "--", "a"], ["-m", "mod", "--", "a"]),
+        (["train.py"], ["train.py"], ["train.py"]),
+    ],
+)
+def test_the_target_is_taken_as_it_was_typed(arguments, target, typed):
+    assert as_typed(arguments, target) == typed
+
+
+def test_a_training_is_recorded_and_reported(perfdoctor, training):
+    ended = perfdoctor("run", *SHORT, "--out", "capture", "-o", "r.md", training, "5")
+    assert ended.code == 5
+    first, _, rest = ended.out.partition("\n")
+    assert first == "trained"
+    assert rest.startswith("\nYour step takes ")
+    assert "no GPU was seen" in rest.replace("\n", " ")
+    assert "waits for the DataLoader" in rest.replace("\n", " ")
+    assert "num_workers" in rest
+    assert "perfdoctor: recorded in capture\n" in ended.err
+    assert "perfdoctor export capture -o annotated.json.gz" in ended.err
+    assert json.loads(Path("capture/report.json").read_bytes())["findings"][0]["rule"] == "PD101"
+    assert "PD101" in Path("r.md").read_text(encoding="utf-8")
+
+
+def test_a_report_that_fails_leaves_the_programs_exit_code(perfdoctor, training):
+    Path("pyproject.toml").write_text("[tool.perfdoctor]\nnonsense = 1\n")
+    ended = perfdoctor("run", *SHORT, training, "5")
+    assert ended.code == 5
+    assert ended.out == "trained\n"
+    assert ended.err.splitlines()[-1].startswith("perfdoctor: the recording was not reported: ")
+    assert "Traceback" not in ended.err
+
+
+def test_without_a_report_the_recording_stays(perfdoctor, training):
+    ended = perfdoctor("run", *SHORT, "--out", "capture", "--no-report", training)
+    assert (ended.code, ended.out) == (0, "trained\n")
+    assert list(Path("capture").glob("rank0/timing.json*"))
+    assert not Path("capture/report.json").exists()
+    again = perfdoctor("run", *SHORT, "--out", "capture", training)
+    assert again.code == 2
+    assert "--force" in again.line
