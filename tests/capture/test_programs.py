@@ -349,10 +349,18 @@ def test_no_steps_are_said_with_the_way_out(launcher: Any, capture_kit: dict[str
     assert "session.step()" in recorded.notes
 
 
-def test_the_examples_folder_is_ordinary_code() -> None:
-    folder = Path(__file__).resolve().parents[2] / "examples"
-    for name in ("train_image_classifier.py", "slow_dataset.py"):
-        assert "import perfdoctor" not in (folder / name).read_text()
+@pytest.mark.parametrize("name", ["train_image_classifier.py", "slow_dataset.py"])
+def test_the_examples_wait_for_their_loader(launcher: Any, name: str) -> None:
+    path = Path(__file__).resolve().parents[2] / "examples" / name
+    source = path.read_text()
+    assert "perfdoctor." not in source, "an example of an unmodified program"
+    recorded = launcher.run(str(path), "--steps", "12", "--batch-size", "16", evidence=0)
+    assert recorded.exit_code == 0, recorded.stderr
+    facts = recorded.facts()
+    (loader,) = facts["loaders"]
+    assert loader["num_workers"] == 0
+    assert "in loader:" in source.splitlines()[loader["location"]["line"] - 1]
+    assert sum(facts["base_loader_wait_ns"]) > 0.1 * sum(facts["base_step_ns"])
 
 
 def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[str, Any]) -> None:
