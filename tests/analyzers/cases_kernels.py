@@ -1,0 +1,198 @@
+"""Cases of the rules about kernels that miss Tensor Cores: PD201, PD203."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM, Case, Says, healthy
+
+from perfdoctor.testing import TraceBuilder
+
+A100, V100, RTX4090 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4090"
+CAPABILITY = {A100: (8, 0), V100: (7, 0), RTX4090: (8, 9), "Quadro GP100": (6, 0), "NVIDIA GeForce GTX 1650": (7, 5)}
+
+DGEMM = "ampere_dgemm_128x64_nn"
+HALF_ON_CUDA_CORES = "volta_fp16_sgemm_fp16_128x64_nn"
+SPLIT_K_TAIL = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
+TF32_GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"
+SIMT_XMMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4"
+    "_execute_kernel__5x_cublas"
+)
+
+
+def runs(
+    *kernels: tuple[str, float],
+    device: str | None = A100,
+    wait_us: float = 990,
+    steps: int = 1,
+    shapes: Any = None,
+    op: str = "",
+) -> TraceBuilder:
+    """Kernels one after the other from each step's begin; the CPU then waits for the GPU until the step's end."""
+    trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or "", None))
+    for number in range(steps):
+        at = start = 1000.0 * number
+        trace.step(at, 1000)
+        if op:
+            trace.op(op, at, 9, shapes=shapes)
+        for row, (name, dur_us) in enumerate(kernels):
+            trace.kernel(name, start, dur_us, launch_us=at + 0.1 * row)
+            start += dur_us
+        trace.call("cudaDeviceSynchronize", at + 1000 - wait_us, wait_us)
+    return trace
+
+
+def busy_cpu() -> TraceBuilder:
+    """The CPU waits for the GPU for 100 us only: however fast the kernels become, the step gets no faster than that."""
+    trace = TraceBuilder().step(0, 1000).kernel(SGEMM, 0, 800, launch_us=0).op("aten::backward", 6, 690)
+    trace.call("cudaStreamSynchronize", 700, 100)
+    return trace.op("aten::step", 800, 200)
+
+
+def in_a_frame() -> TraceBuilder:
+    trace = runs((SGEMM, 800), (TENSOR_GEMM, 200), op="aten::linear", shapes=[[512, 512], [512, 512]])
+    trace.frame("model.py(20): forward", 0, 10)
+    return trace
+
+
+def proven_by_a_kernel() -> TraceBuilder:
+    return runs((SGEMM, 400), (TENSOR_GEMM, 600), device=None)
+
+
+PD201 = [
+    Case(
+        "PD201",
+        "float32-on-a100",
+        in_a_frame,
+        (
+            Says(
+                "high",
+                800_000,
+                (0, None, 700_000),  # TF32's peak is 8 times as high: at best 7/8 of the time are saved
+                location="model.py:20",
+                title="80% of the matrix product time runs on CUDA cores in fp32",
+                fix='set_float32_matmul_precision("high")',
+                confidence=0.9,
+                evidence={"launched by": "aten::linear", SGEMM: 800_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(  # 125 TFLOP/s in float16 over 15.7 in float32
+        "PD201",
+        "float32-on-v100",
+        lambda: runs(("volta_sgemm_128x32_nt", 800), device=V100),
+        (Says("high", 800_000, (0, None, 699_520), advice="GradScaler", fix="float16"),),
+    ),
+    Case(
+        "PD201",
+        "float32-on-rtx-4090",
+        lambda: runs((SGEMM, 800), device=RTX4090),
+        (Says("high", 800_000, (0, None, 400_000), advice="TF32 is no faster", fix="bfloat16"),),
+    ),
+    Case(
+        "PD201",
+        "float64",
+        lambda: runs((DGEMM, 50), (TENSOR_GEMM, 900)),
+        (Says("medium", 50_000, (0, None, 50_000), advice="by accident"),),
+    ),
+    Case(
+        "PD201",
+        "half-precision-on-cuda-cores",
+        lambda: runs((HALF_ON_CUDA_CORES, 20), device=V100),
+        (Says("low", 20_000, (0, None, 20_000), advice="multiples of 8", title="in fp16"),),
+    ),
+    Case(
+        "PD201",
+        "cpu-that-does-not-wait",
+        busy_cpu,
+        (Says("high", 800_000, (0, None, 100_000)),),
+    ),
+    Case(
+        "PD201",
+        "unknown-device-proven-by-a-kernel",
+        proven_by_a_kernel,
+        (Says("high", 400_000, (0, None, 400_000), title="40%", advice="autocast, or TF32"),),
+    ),
+    Case(
+        "PD201",
+        "xmma-is-no-tensor-core",
+        lambda: runs((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
+        (Says("high", 300_000, (0, None, 262_500)),),
+    ),
+    Case("PD201", "healthy", healthy),
+    Case("PD201", "pascal", lambda: runs(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
+    Case("PD201", "turing-without-tensor-cores", lambda: runs((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
+    Case(
+        "PD201", "matrix-times-vector", lambda: runs(("gemvNSP_kernel", 400), ("void gemmSN_NN_kernel<float, 2>", 300))
+    ),
+    Case("PD201", "small-inner-dimension", lambda: runs((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])),
+    Case("PD201", "tf32", lambda: runs((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
+    Case("PD201", "unknown-device", lambda: runs((SGEMM, 800), device=None)),
+    Case("PD201", "verdict-unknown-and-too-little", lambda: runs(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
+]
+
+SCUDNN = "cudnn_infer_ampere_scudnn_128x64_relu_medium_nn_v1"
+DGRAD = "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*)"
+BF16_ON_CUDA_CORES = "void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(int, int, int)"
+AMD_WINOGRAD = "miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1"
+TF32_CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16"
+WINOGRAD_HELPER = "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>"
+LAYOUT_COPY = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
+DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
+
+PD203 = [
+    Case(
+        "PD203",
+        "float32-on-a100",
+        lambda: runs((SCUDNN, 400), (TF32_CONVOLUTION, 400), op="aten::convolution"),
+        (
+            Says(
+                "high",
+                400_000,
+                (0, None, 350_000),
+                title="50% of the convolution time runs on CUDA cores in fp32",
+                fix="cudnn.allow_tf32",
+                evidence={"launched by": "aten::convolution", SCUDNN: 400_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD203",
+        "float32-on-v100",
+        lambda: runs((DGRAD, 500), device=V100, steps=2),
+        (Says("high", 500_000, (0, None, 437_200), advice="GradScaler"),),
+    ),
+    Case(
+        "PD203",
+        "float32-on-rtx-4090",
+        lambda: runs((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
+        (Says("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
+    ),
+    Case(
+        "PD203",
+        "half-precision-already",
+        lambda: runs((BF16_ON_CUDA_CORES, 25)),
+        (Says("low", 25_000, (0, None, 25_000), advice="in half precision already", fix="channels_last"),),
+    ),
+    Case(
+        "PD203",
+        "amd",
+        lambda: runs((AMD_WINOGRAD, 500), device="AMD Instinct MI300X"),
+        (Says("high", 500_000, advice="bfloat16", title="100%"),),
+    ),
+    Case(
+        "PD203",
+        "cpu-that-hardly-waits",
+        lambda: runs((SCUDNN, 800), wait_us=50),
+        (Says("high", 800_000, (0, None, 50_000)),),
+    ),
+    Case("PD203", "healthy", healthy),
+    Case("PD203", "pascal", lambda: runs(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")),
+    Case("PD203", "turing-without-tensor-cores", lambda: runs((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
+    Case("PD203", "depthwise", lambda: runs((DEPTHWISE, 800))),
+    Case("PD203", "helpers", lambda: runs((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
+    Case("PD203", "unknown-device", lambda: runs((SCUDNN, 800), device=None)),
+]

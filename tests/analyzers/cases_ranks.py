@@ -1,0 +1,202 @@
+"""Cases of the rules about communication and several ranks: PD401, PD402."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rule_cases import ALL_REDUCE, LOADER, POINTWISE, TENSOR_GEMM, Case, Says, healthy, step_of
+
+from perfdoctor.testing import TraceBuilder
+
+EXPERT_DISPATCH = "void deep_ep::internode::dispatch<false, 8, true>(int4*, float*, long*)"
+
+
+def fleet(
+    late_us: Sequence[Sequence[float]],
+    offsets_us: Sequence[float] | None = None,
+    collective: str = ALL_REDUCE,
+    left_out: Sequence[tuple[int, int]] = (),
+    hidden: bool = False,
+) -> list[TraceBuilder]:
+    """Ranks whose step computes for 400 us and then reduces: `late_us[step][rank]` is how much longer it computes.
+
+    A collective begins when its rank is there and ends for all 100 us after the last has come. `offsets_us` shifts the
+    clock of each rank; `left_out` names (step, rank) without a collective; `hidden` lets another stream compute on.
+    """
+    ranks = [TraceBuilder(rank=rank, world_size=len(late_us[0])) for rank in range(len(late_us[0]))]
+    for step, late in enumerate(late_us):
+        end = 500 + max(late)
+        for rank, trace in enumerate(ranks):
+            at = 1000 * step + (offsets_us[rank] if offsets_us else 0)
+            trace.step(at, 1000).kernel(TENSOR_GEMM, at, 400 + late[rank], launch_us=at)
+            if (step, rank) not in left_out:
+                trace.kernel(collective, at + 400 + late[rank], end - 400 - late[rank], launch_us=at + 0.01, stream=20)
+            if hidden:
+                trace.kernel(POINTWISE, at + 400 + late[rank], end - 400 - late[rank], launch_us=at + 0.02, stream=21)
+    return ranks
+
+
+def one_late(rank: int, by_us: float, ranks: int = 4, steps: int = 5) -> list[list[float]]:
+    """One rank is late in every step."""
+    return [[by_us if r == rank else 0 for r in range(ranks)] for _ in range(steps)]
+
+
+def rotating(steps: int = 12, ranks: int = 4) -> list[list[float]]:
+    """Another rank is late each time: noise."""
+    return [[200 if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
+
+
+def slow_loader() -> list[TraceBuilder]:
+    """Rank 1 waits for its loader from 400 to 600 us before it launches the collective."""
+    quick, slow = TraceBuilder(rank=0, world_size=2), TraceBuilder(rank=1, world_size=2)
+    for step in range(5):
+        at = 1000 * step
+        for trace, begin in ((quick, 400), (slow, 610)):
+            trace.step(at, 1000).kernel(TENSOR_GEMM, at, 400, launch_us=at)
+            trace.kernel(ALL_REDUCE, at + begin, 710 - begin, launch_us=at + (begin - 5 if begin > 400 else 0.01))
+        slow.range(LOADER, at + 300, 300)
+    return [quick, slow]
+
+
+def extra_collective() -> list[TraceBuilder]:
+    """Rank 1 makes a collective of its own, and rank 3 lacks the last one: the k-th of each are no partners."""
+    ranks = fleet(one_late(2, 200), left_out=[(4, 3)])
+    ranks[1].kernel(ALL_REDUCE, 0, 5, launch_us=0, stream=20)
+    return ranks
+
+
+LATE = (0, 200_000, 200_000)
+
+PD401 = [
+    Case(
+        "PD401",
+        "rank-2-of-4",
+        lambda: fleet(one_late(2, 200)),
+        (
+            Says(
+                "high",
+                200_000,
+                LATE,
+                rank=2,
+                title="Rank 2 arrives last at 100% of collectives, computing",
+                confidence=0.6,
+                evidence={
+                    "collectives matched over all ranks": 5,
+                    "share of all waiting that it causes": 100.0,
+                    "largest single lateness": 200_000,
+                },
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD401",
+        "clocks-seconds-apart",
+        lambda: fleet(one_late(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
+        (Says("high", 200_000, LATE, rank=2, title="Rank 2"),),
+    ),
+    Case(  # four of five collectives are matched, over five steps
+        "PD401",
+        "different-counts",
+        extra_collective,
+        (Says("high", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}),),
+    ),
+    Case(
+        "PD401",
+        "collectives-of-another-library",
+        lambda: fleet(one_late(0, 200), collective=EXPERT_DISPATCH),
+        (Says("high", 200_000, LATE, rank=0),),
+    ),
+    Case(
+        "PD401",
+        "waiting-for-its-loader",
+        slow_loader,
+        (Says("high", 210_000, (0, 210_000, 210_000), rank=1, title="waiting for its DataLoader"),),
+    ),
+    Case(
+        "PD401",
+        "a-twentieth-twelve-times",
+        lambda: fleet(one_late(3, 50, steps=12)),
+        (Says("medium", 50_000, (0, 50_000, 50_000), rank=3, confidence=0.9),),
+    ),
+    # with two that are late, one by 200 us and one by 150, only the 50 us between them can be saved on the first
+    Case(
+        "PD401",
+        "second-latest",
+        lambda: fleet([[0, 150, 200, 0]] * 5),
+        (Says("high", 200_000, (0, 50_000, 200_000), rank=2),),
+    ),
+    Case("PD401", "balanced", lambda: fleet(one_late(0, 0))),
+    Case("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
+    Case("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating())),
+    Case("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6])),
+    Case("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
+    Case("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
+    Case("PD401", "no-collectives", lambda: [healthy(), healthy()]),
+]
+
+
+def reduces(
+    *spans: tuple[float, float], compute: tuple[float, float] = (0, 600), name: str = ALL_REDUCE
+) -> TraceBuilder:
+    """A step of computation with collectives on a stream of their own, all launched at its begin."""
+    trace = step_of(compute)
+    for row, (start, end) in enumerate(spans):
+        trace.kernel(name, start, end - start, stream=20, launch_us=0.1 + 0.01 * row)
+    return trace
+
+
+def two_steps() -> TraceBuilder:
+    trace = reduces((600, 1000)).step(1000, 1000)
+    return trace.kernel(TENSOR_GEMM, 1000, 1000, launch_us=1000)
+
+
+def broadcast_before_the_steps() -> TraceBuilder:
+    trace = TraceBuilder().kernel(ALL_REDUCE, 0, 900, launch_us=0)
+    return trace.step(1000, 1000).kernel(TENSOR_GEMM, 1000, 1000, launch_us=1000)
+
+
+def gloo_on_the_cpu() -> TraceBuilder:
+    return TraceBuilder(device=None).step(0, 1000).range("gloo:all_reduce", 500, 500).op("aten::mm", 0, 500)
+
+
+PD402 = [
+    Case(
+        "PD402",
+        "after-backward",
+        lambda: reduces((600, 900)),
+        (
+            Says(
+                "high",
+                300_000,
+                (0, None, 300_000),
+                title="only 0% of it overlaps",
+                fix="bucket_cap_mb",
+                evidence={"collectives per step": 1, "communication per step": 300_000, ALL_REDUCE: 300_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD402",
+        "partly-overlapped",
+        lambda: reduces((400, 900)),
+        (Says("high", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
+    ),
+    Case("PD402", "experts", lambda: reduces((600, 750), (750, 800), name=EXPERT_DISPATCH), (Says("high", 200_000),)),
+    Case("PD402", "medium", lambda: reduces((600, 650)), (Says("medium", 50_000),)),
+    # 100 us of computation hide no more than 100 us of communication
+    Case(
+        "PD402",
+        "little-to-hide-behind",
+        lambda: reduces((100, 900), compute=(0, 100)),
+        (Says("high", 800_000, (0, None, 100_000)),),
+    ),
+    Case("PD402", "one-of-two-steps", two_steps, (Says("high", 200_000, evidence={"collectives per step": 0.5}),)),
+    Case("PD402", "overlapped", lambda: reduces((100, 400), (450, 600))),
+    Case("PD402", "healthy", healthy),
+    Case("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
+    Case("PD402", "before-the-steps", broadcast_before_the_steps),
+    Case("PD402", "gloo-on-the-cpu", gloo_on_the_cpu),
+    Case("PD402", "copies-are-no-collectives", lambda: step_of((0, 600)).memcpy("PtoP", 600, 300, launch_us=1)),
+]
