@@ -23,16 +23,21 @@ _SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a loader kept up: per step, the wait in `__next__`, the rest of the step.
-
-    The idle time that the wait caused.
-    """
+    """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused."""
 
     workers: int | None
+    step_ns: int
     wait_ns: int
-    rest_ns: int
     idle_ns: int
     cores: int | None
+
+    @property
+    def rest_ns(self) -> int:
+        """How long a step takes when nobody waits for batches.
+
+        Not the step less the wait: while the loop waits, the GPU may still work on what was launched before.
+        """
+        return self.step_ns - self.idle_ns
 
     @property
     def batch_ns(self) -> int:
@@ -40,7 +45,7 @@ class Loading:
 
         The wait itself without workers; with workers that are all busy, workers x step.
         """
-        return self.wait_ns if not self.workers else self.workers * (self.wait_ns + self.rest_ns)
+        return self.wait_ns if not self.workers else self.workers * self.step_ns
 
     @property
     def enough(self) -> int:
@@ -110,7 +115,7 @@ class DataLoaderStall(RankAnalyzer):
             cost_ns=cost,
             saving=_saving(rank, loading),
             advice=_advice(loading),
-            fix=_fix(loading, loader),
+            fix=_fix(rank, loading, loader),
             claim=Claim(idle),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=place,
@@ -132,21 +137,27 @@ def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
     if workers is None and (rank.trace.named(ranges, _SINGLE_PROCESS) & rows).any():
         workers = 0
     step = rank.per_step(rank.window_ns)
-    return Loading(workers, waited, max(step - waited, 0), idle_ns, (rank.facts or {}).get("cpu_count"))
+    return Loading(workers, waited, max(step - waited, 0), idle_ns, _cores(rank))
+
+
+def _cores(rank: RankRun) -> int | None:
+    """The cores that the process may use, as captured; None without facts."""
+    cpu = (rank.facts or {}).get("cpu")
+    cores = cpu.get("affinity") if isinstance(cpu, dict) else None
+    return cores if isinstance(cores, int) and cores > 0 else None
 
 
 def _saving(rank: RankRun, loading: Loading) -> Saving:
     """With n workers a batch is there every batch_ns / n; the step takes the longer of that and of its own work."""
     if loading.workers is None:
         return Saving(0, None, loading.idle_ns, "bounded")
-    step = loading.wait_ns + loading.rest_ns
     cores = loading.cores or loading.enough
     reach = max(loading.rest_ns, round(loading.batch_ns / min(loading.enough, cores)))
     if (
         rank.device_kind == "cpu"
     ):  # training takes all cores in the rest of the step: work is only spread, never removed
         reach = max(reach, round((loading.wait_ns + cores * loading.rest_ns) / cores))
-    return Saving(0, min(max(step - reach, 0), loading.idle_ns), loading.idle_ns, "bounded")
+    return Saving(0, min(max(loading.step_ns - reach, 0), loading.idle_ns), loading.idle_ns, "bounded")
 
 
 def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str:
@@ -173,9 +184,9 @@ def _advice(loading: Loading) -> str:
     )
 
 
-def _fix(loading: Loading, loader: Mapping[str, Any]) -> str:
+def _fix(rank: RankRun, loading: Loading, loader: Mapping[str, Any]) -> str:
     workers = min(loading.enough, loading.cores or loading.enough) if loading.workers is not None else "..."
-    pin = "" if loader.get("pin_memory") else ", pin_memory=True"
+    pin = ", pin_memory=True" if rank.device_kind == "gpu" and not loader.get("pin_memory") else ""
     return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
 
 
