@@ -101,6 +101,11 @@ def has_gpu(report: Report) -> bool:
     return any(t.window_ns is not None for t in report.timeline)
 
 
+def is_unseen(report: Report) -> bool:
+    """Whether a GPU is named and none of its work was recorded: CPU events alone do not tell where the time went."""
+    return not has_gpu(report) and any(t.device for t in report.traces)
+
+
 def has_steps(report: Report) -> bool:
     """Whether costs and savings are per step."""
     return report.steps.source != "none" and report.steps.median_ns is not None
@@ -194,9 +199,9 @@ def _mean_step_ns(report: Report) -> float | None:
 
 
 def split(report: Report) -> Split | None:
-    """The account of an average step over all ranks; None when there is none, or nothing in it."""
+    """The account of an average step over all ranks; None when there is none, or nothing is known of the GPU's time."""
     whole = sum(a.window_ns for a in report.account)
-    if not whole:
+    if not whole or is_unseen(report):
         return None
     count = sum(_steps_of(a, report) for a in report.account)
     detail = {name: sum(a.detail.get(name, 0) for a in report.account) for name in DETAILS}

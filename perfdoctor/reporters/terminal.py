@@ -186,7 +186,7 @@ class Terminal(Reporter):
         )
         yield head
         for part in (*self._body(finding, report), *self._remedy(finding)):
-            # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
+            # Fixes and addresses are there to be copied: they are printed as they stand, neither wrapped nor cropped.
             yield part if isinstance(part, Group) else Padding(part, (0, 0, 0, _INDENT + 1))
 
     def _body(self, finding: Finding, report: Report) -> Iterator[RenderableType]:
@@ -215,7 +215,8 @@ class Terminal(Reporter):
             yield Group(Text(code, style="green", no_wrap=True, overflow="ignore"))
         if self.verbosity > 0:
             for reference in finding.references:
-                yield Text(f"see {clean(reference)}", style="dim", overflow="fold")
+                line = f"{' ' * (_INDENT + 1)}see {clean(reference)}"
+                yield Group(Text(line, style="dim", no_wrap=True, overflow="ignore"))
 
     def _notes(self, report: Report) -> Iterator[RenderableType]:
         notes = summary.noted(report)

@@ -110,7 +110,8 @@ def quantity(evidence: Evidence) -> str:
         return percent(value)
     if unit == "bytes":
         return size(value)
-    number = f"{value:,}" if isinstance(value, int) or abs(value) >= 1000 else _digits(value)
+    whole = float(value).is_integer()
+    number = f"{int(value):,}" if whole else f"{value:,.0f}" if abs(value) >= 1000 else _digits(value)
     return number if unit in ("", "count") else clean(f"{number} {unit}")
 
 

@@ -40,7 +40,8 @@ def test_real_reports_fit_eighty_columns_and_hold_no_controls(report, verbosity)
     text = Terminal(verbosity=verbosity).render(report)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ue000]", text)
     fixes = {line.strip() for f in report.findings if f.fix for line in clean_block(f.fix).split("\n")}
-    assert [line for line in text.split("\n") if cell_len(line) > 80 and line.strip() not in fixes] == []
+    long = [line.strip() for line in text.split("\n") if cell_len(line) > 80]
+    assert [line for line in long if line not in fixes and not line.startswith("see https://")] == []
 
 
 def test_real_reports_fit_the_schema(report):

@@ -58,6 +58,8 @@ def test_a_named_gpu_without_events_is_no_cpu_program():
     report = samples.cpu_only()
     named = replace(report, traces=(replace(report.traces[0], device="Tesla V100"),))
     assert "the trace names a Tesla V100 and holds no GPU events" in summary.verdict(named)
+    assert summary.split(named) is None
+    assert summary.split(report) is not None
 
 
 def test_a_window_without_steps_is_not_called_a_step():

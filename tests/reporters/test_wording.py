@@ -57,7 +57,8 @@ def test_shares_say_nothing_only_of_nothing(fraction, words):
         (Evidence("", "a\nb"), "a b"),
         (Evidence("", 2.5, "GB/s"), "2.50 GB/s"),
         (Evidence("", 7.962, "x"), "7.96 x"),
-        (Evidence("", 12345.6), "12,345.6"),
+        (Evidence("", 12345.6), "12,346"),
+        (Evidence("", 10.0, "count"), "10"),
     ],
 )
 def test_evidence_is_told_in_its_unit(evidence, words):
