@@ -137,7 +137,7 @@ def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
     if workers is None and (rank.trace.named(ranges, _SINGLE_PROCESS) & rows).any():
         workers = 0
     step = rank.per_step(rank.window_ns)
-    return Loading(workers, waited, max(step - waited, 0), idle_ns, _cores(rank))
+    return Loading(workers, step, waited, idle_ns, _cores(rank))
 
 
 def _cores(rank: RankRun) -> int | None:
