@@ -67,8 +67,9 @@ class DataLoaderStall(RankAnalyzer):
     How it is measured:
         The ranges `enumerate(DataLoader)#...__next__` that PyTorch records, intersected with the gaps between GPU
         items. The name of the iterator tells whether there are workers; captured facts tell how many. A batch takes
-        `__next__`'s time without workers, and workers x step time when workers are all busy; that time divided by the
-        rest of the step is the number of workers that hides it. The expected saving assumes that many workers, or as
+        `__next__`'s time without workers, and workers x step time when workers are all busy; that time divided by
+        what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers that
+        hides it. The expected saving assumes that many workers, or as
         many as there are CPU cores, whichever is less; on a CPU-only program workers and training share the cores,
         which bounds it further.
 
