@@ -9,6 +9,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files from what comes out")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of shared material beside the repository; the test is skipped where it is not mounted."""

@@ -13,18 +13,13 @@ if str(HERE) not in sys.path:  # importlib mode puts no test folder on the path
     sys.path.append(str(HERE))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/reporters/golden from what comes out")
-
-
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with a file in golden/; with --update-golden it writes the file instead."""
 
     def compare(name: str, text: str) -> None:
         path = HERE / "golden" / name
-        # The option is known only when pytest is started on this folder or above it with this conftest loaded first.
-        if request.config.getoption("--update-golden", default=False):
+        if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
         assert path.is_file(), (
