@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 class Analyzer(ABC):
     """One rule: looks at a run and yields findings. Pure: no input or output, deterministic, the run is never changed.
 
-    A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `run.NEEDS`) and `defaults` (its
+    A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `needs.NEEDS`) and `defaults` (its
     thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual
     page. It is found through the entry point group ``perfdoctor.analyzers``.
     """

@@ -12,10 +12,11 @@ from importlib.metadata import version
 from perfdoctor.diagnosis.analyzer import Analyzer
 from perfdoctor.diagnosis.finding import Finding, Saving
 from perfdoctor.diagnosis.gain import cpu_wait_ns
+from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.ranking import Ledger, rank_findings
 from perfdoctor.diagnosis.registry import broken
 from perfdoctor.diagnosis.report import Outcome, Report, StepSummary, TraceSummary
-from perfdoctor.diagnosis.run import NEEDS, RankRun, Run
+from perfdoctor.diagnosis.run import RankRun, Run
 from perfdoctor.errors import UsageError
 
 Settings = Mapping[str, Mapping[str, float]]

@@ -10,7 +10,6 @@ import orjson
 
 from perfdoctor.diagnosis.finding import Evidence
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.gpu import KernelClass
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Intervals
@@ -66,27 +65,25 @@ def missed_tensor_cores(rank: RankRun, category: str) -> Missed | None:
 
 def _costliest_operand(rank: RankRun, rows: BoolArray) -> str | None:
     totals: dict[str | None, int] = {}
-    for kernel, ns in _by_name(rank, rows):
-        totals[kernel.operand] = totals.get(kernel.operand, 0) + ns
+    for code, ns in _by_name(rank, rows):
+        operand = rank.kernel_classes[code].operand
+        totals[operand] = totals.get(operand, 0) + ns
     return max(totals, key=lambda operand: totals[operand], default=None)
 
 
-def _by_name(rank: RankRun, rows: BoolArray) -> list[tuple[KernelClass, int]]:
-    """Kernel class and total time for each distinct name, costliest first."""
-    gpu = rank.trace.gpu
+def _by_name(rank: RankRun, rows: BoolArray) -> list[tuple[int, int]]:
+    """String code and total time of each distinct kernel name, costliest first, of equals by name."""
+    gpu, strings = rank.trace.gpu, rank.trace.strings
     codes, inverse = np.unique(gpu.name[rows], return_inverse=True)
     totals = np.bincount(inverse, weights=gpu.dur_ns[rows]).astype(np.int64)
-    order = np.argsort(-totals, kind="stable")
-    return [(rank.kernel_classes[int(codes[i])], int(totals[i])) for i in order]
+    pairs = zip(codes.tolist(), totals.tolist(), strict=True)
+    return sorted(pairs, key=lambda pair: (-pair[1], strings[pair[0]]))
 
 
 def top_kernels(rank: RankRun, rows: BoolArray, most: int = 3) -> Iterable[Evidence]:
     """The costliest kernel names with their time a step."""
-    gpu = rank.trace.gpu
-    codes, inverse = np.unique(gpu.name[rows], return_inverse=True)
-    totals = np.bincount(inverse, weights=gpu.dur_ns[rows]).astype(np.int64)
-    for i in np.argsort(-totals, kind="stable")[:most]:
-        yield Evidence(rank.trace.strings[int(codes[i])], rank.per_step(int(totals[i])), "ns")
+    for code, ns in _by_name(rank, rows)[:most]:
+        yield Evidence(rank.trace.strings[code], rank.per_step(ns), "ns")
 
 
 def top_op(rank: RankRun, rows: BoolArray) -> str | None:
@@ -97,7 +94,8 @@ def top_op(rank: RankRun, rows: BoolArray) -> str | None:
         return None
     top = nesting.outermost(trace.ops.parent, trace.gpu.op[rows])
     codes, inverse = np.unique(trace.ops.name[top], return_inverse=True)
-    return trace.strings[int(codes[np.argmax(np.bincount(inverse, weights=trace.gpu.dur_ns[rows]))])]
+    totals = np.bincount(inverse, weights=trace.gpu.dur_ns[rows]).tolist()
+    return max(zip(totals, (trace.strings[code] for code in codes.tolist()), strict=True))[1]
 
 
 def _small_products(rank: RankRun) -> BoolArray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,20 +22,6 @@ from perfdoctor.trace.model import KERNEL, BoolArray, Trace
 from perfdoctor.trace.steps import Steps, find_steps
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]
-
-# What an analyzer may ask for, and how to get it. The engine prints the second when the first is missing.
-NEEDS: Mapping[str, str] = MappingProxyType(
-    {
-        "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
-        "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
-        "launches": "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
-        "steps": "no steps were found: call profiler.step() each iteration, or record with `perfdoctor run`",
-        "shapes": "the trace has no input shapes: record with record_shapes=True",
-        "stacks": "the trace has no Python frames: record with with_stack=True, or with `perfdoctor run`",
-        "facts": "there are no captured facts: record with `perfdoctor run`",
-        "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
-    }
-)
 
 # More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
 # rounding.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
 from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
 from perfdoctor.reporters.wording import clean, counted, duration, share
 
@@ -286,10 +287,14 @@ def noted(report: Report) -> list[Finding]:
 
 
 def skipped(report: Report) -> list[Skipped]:
-    """Rules that could not judge, those with one reason together, failures included."""
+    """Rules that could not judge, those with one reason together, failures included.
+
+    That one rank has no others to compare with is no news where nothing says that there are others.
+    """
+    alone = len(report.traces) == 1 and (report.traces[0].world_size or 1) == 1
     reasons: dict[str, list[str]] = {}
     for outcome in report.outcomes:
-        if outcome.status != "ran":
+        if outcome.status != "ran" and not (alone and outcome.why == NEEDS["ranks"]):
             why = clean(outcome.why or "no reason was given")
             reasons.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
     return [Skipped(tuple(rules), why) for why, rules in reasons.items()]
