@@ -13,6 +13,7 @@ from perfdoctor.trace import columns as c
 from perfdoctor.trace.columns import Column, Columns
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with, keys_within, latest_before
+from perfdoctor.trace.merged import thread_processes
 from perfdoctor.trace.model import (
     NONE,
     BoolArray,
@@ -27,6 +28,7 @@ from perfdoctor.trace.model import (
     Trace,
 )
 from perfdoctor.trace.nesting import innermost, parents
+from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
 
 # Annotations that legacy files, and some later ones, keep among the operators.
 _ANNOTATION = re.compile(
@@ -37,9 +39,6 @@ _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][
 _HIP_CALL = re.compile(r"hip[A-Z]|roc[a-z]")
 _CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
-
-
-_SKEWED_SHARE = 0.1  # a few items before their launch are rounding and jitter
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
         path=reading.path,
         strings=tuple(strings),
         threads=tuple(columns.threads.texts),
+        processes=thread_processes(columns.threads.texts),
         complete=reading.cut_at is None,
         dropped=dropped,
     )
@@ -176,6 +176,7 @@ def _tables(blocks: dict[str, _Block]) -> Trace:
             stream=syncs.long("stream"),
             correlation=syncs.long("correlation"),
             wait_stream=syncs.long("wait_stream"),
+            process=syncs.short("group"),
         ),
     )
 
@@ -220,6 +221,7 @@ def _gpu(blocks: dict[str, _Block], calls: Calls, ops: Ops) -> GpuItems:
         call=call,
         op=np.where(call >= 0, launched, named).astype(np.int32),
         bytes=block.long("bytes"),
+        process=group.astype(np.int32),
     )
 
 
@@ -304,42 +306,16 @@ def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list
     if reading.cut_at is not None:
         said.append(
             f"the file is cut short or damaged at byte {reading.cut_at}: "
-            f"{_count(trace.events, 'event')} read, what followed is missing"
+            f"{count_of(trace.events, 'event')} read, what followed is missing"
         )
     if trace.dropped:
-        said.append(f"left out because they cannot be read: {_count(trace.dropped, 'event')}")
+        said.append(f"left out because they cannot be read: {count_of(trace.dropped, 'event')}")
     negative = sum(int((block.columns["dur_ns"] < 0).sum()) for block in blocks.values())
     if negative:
-        said.append(f"taken to have no duration because theirs is negative: {_count(negative, 'event')}")
-    said += _link_warnings(trace)
+        said.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")
+    said += link_warnings(trace)
     groups = [np.unique(blocks[kind].long("group")) for kind in (c.GPU, c.CALLS, c.OPS) if kind in blocks]
     ranks = len(np.unique(np.concatenate(groups))) if groups else 0
     if ranks > 1:
-        said.append(f"the file holds {ranks} ranks merged into one; they are analysed as one")
+        said.append(merged_warning(ranks))
     return said
-
-
-def _link_warnings(trace: Trace) -> list[str]:
-    said: list[str] = []
-    gpu, calls = trace.gpu, trace.calls
-    linked = gpu.call >= 0
-    missing = int((~linked).sum())
-    if missing:
-        said.append(
-            f"{missing} of {_count(len(gpu), 'GPU item')} have no launching call in the file: "
-            "they were launched before the recording began, or launches were not recorded"
-        )
-    if linked.any():
-        early = int((gpu.start_ns[linked] < calls.start_ns[gpu.call[linked]]).sum())
-        if early:
-            cause = (
-                "the clocks of CPU and GPU disagree" if early > _SKEWED_SHARE * linked.sum() else "times are rounded"
-            )
-            said.append(
-                f"{early} of {_count(int(linked.sum()), 'launched GPU item')} start before their launch: {cause}"
-            )
-    return said
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

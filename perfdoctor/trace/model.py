@@ -60,7 +60,8 @@ class GpuItems(Table):
     """Kernels, copies and sets that ran on the device.
 
     `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in
-    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set.
+    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set; `process` which of several
+    ranks in the file it belongs to, 0 where there is one.
     """
 
     kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
@@ -70,6 +71,7 @@ class GpuItems(Table):
     call: Int32Array = field(default_factory=_codes)
     op: Int32Array = field(default_factory=_codes)
     bytes: Int64Array = field(default_factory=_ints)
+    process: Int32Array = field(default_factory=_codes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,12 +127,13 @@ class Frames(Table):
 class Syncs(Table):
     """Records of category cuda_sync.
 
-    `stream` waits (or is waited for by the host) for what `wait_stream` had recorded.
+    `stream` waits (or is waited for by the host) for what `wait_stream` had recorded; `process` as for GPU items.
     """
 
     stream: Int64Array = field(default_factory=_ints)
     correlation: Int64Array = field(default_factory=_ints)
     wait_stream: Int64Array = field(default_factory=_ints)
+    process: Int32Array = field(default_factory=_codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,8 @@ class DeviceProperties:
 class Trace:
     """One rank's trace.
 
-    `threads` holds ``"pid/tid"`` texts. `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
+    `threads` holds ``"pid/tid"`` texts, `processes` for each of them the process as in `GpuItems` (-1: of none of the
+    ranks; empty: all 0). `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
     or None. `complete` is False for a file cut short; `warnings` says in sentences what was odd, `events` counts the
     rows of all tables, `dropped` what could not be read. `base_ns` is what the file says must be added to the times
     to get nanoseconds since the epoch (0 when they are absolute already).
@@ -156,6 +160,7 @@ class Trace:
     path: str
     strings: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()
     gpu: GpuItems = field(default_factory=GpuItems)
     calls: Calls = field(default_factory=Calls)
     ops: Ops = field(default_factory=Ops)
