@@ -177,10 +177,10 @@ def _title(waits: Waits, place: SourceLocation | None) -> str:
 
 def _evidence(rank: RankRun, waits: Waits, cost: int) -> tuple[Evidence, ...]:
     trace = rank.trace
-    kinds = np.unique(trace.calls.name[waits.calls]).tolist()
+    kinds = sorted(trace.strings[code] for code in np.unique(trace.calls.name[waits.calls]).tolist())
     return (
         Evidence("waits per step", round(len(waits.calls) / max(rank.steps.count, 1), 1), "count"),
         Evidence("CPU blocked per step", rank.per_step(waits.blocked_ns), "ns"),
         Evidence("GPU idle after it per step", cost, "ns"),
-        Evidence("calls", ", ".join(trace.strings[code] for code in kinds[:4])),
+        Evidence("calls", ", ".join(kinds[:4])),
     )

@@ -81,20 +81,31 @@ def find_gaps(trace: Trace) -> IdleGaps:
     first, last = trace.extent_ns
     holes = iv.gaps(busy, first, max(last, first))
     start, end = holes[:, 0], holes[:, 1]
-    following = np.searchsorted(gpu.start_ns, end, side="left")
-    is_item = following < len(gpu)
-    next_item = np.where(is_item, following, NONE).astype(np.int32)
-    launch = (
-        np.where(is_item, gpu.call[np.minimum(following, len(gpu) - 1)], NONE).astype(np.int32)
-        if len(gpu)
-        else next_item
-    )
+    next_item = _first_at(trace, end)
+    launch = np.where(next_item >= 0, gpu.call[next_item] if len(gpu) else NONE, NONE).astype(np.int32)
     launch_start = np.where(
         launch >= 0, trace.calls.start_ns[launch] if len(trace.calls) else 0, np.iinfo(np.int64).max
     )
     sync = _drained_by(trace, start, launch_start)
     blocked = np.where(sync >= 0, trace.calls.dur_ns[sync] if len(trace.calls) else 0, 0)
     return IdleGaps(start, end, next_item, launch, sync, blocked, (launch >= 0) & (launch_start > start))
+
+
+def _first_at(trace: Trace, at_ns: Int64Array) -> Int32Array:
+    """For each instant the row of the GPU item that starts then, or first after it; -1 where none does.
+
+    Of several that start together (streams do, and files with microseconds round) it is the one launched last, a kernel
+    rather than a copy: so the answer does not depend on the order of the file.
+    """
+    gpu = trace.gpu
+    never = -np.iinfo(np.int64).max
+    launched = np.where(gpu.call >= 0, trace.calls.start_ns[gpu.call] if len(trace.calls) else never, never)
+    order = np.lexsort((gpu.kind, -launched, gpu.start_ns))
+    following = np.searchsorted(gpu.start_ns[order], at_ns, side="left")
+    found = np.full(len(at_ns), NONE, np.int32)
+    inside = following < len(gpu)
+    found[inside] = order[following[inside]]
+    return found
 
 
 def blocking_calls(trace: Trace) -> BoolArray:

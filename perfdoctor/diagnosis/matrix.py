@@ -95,7 +95,8 @@ def top_op(rank: RankRun, rows: BoolArray) -> str | None:
     top = nesting.outermost(trace.ops.parent, trace.gpu.op[rows])
     codes, inverse = np.unique(trace.ops.name[top], return_inverse=True)
     totals = np.bincount(inverse, weights=trace.gpu.dur_ns[rows]).tolist()
-    return max(zip(totals, (trace.strings[code] for code in codes.tolist()), strict=True))[1]
+    names: list[str] = [trace.strings[code] for code in codes.tolist()]
+    return names[max(range(len(names)), key=lambda i: (totals[i], names[i]))]
 
 
 def _small_products(rank: RankRun) -> BoolArray:
