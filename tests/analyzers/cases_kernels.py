@@ -30,7 +30,7 @@ def runs(
     op: str = "",
 ) -> TraceBuilder:
     """Kernels one after the other from each step's begin; the CPU then waits for the GPU until the step's end."""
-    trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or "", None))
+    trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or ""))
     for number in range(steps):
         at = start = 1000.0 * number
         trace.step(at, 1000)

@@ -1,0 +1,91 @@
+"""Laws for every analyzer on any trace: time has no origin, a file no order, and no saving is promised twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_strategies import File, any_file, lawful, run_of
+
+from perfdoctor.diagnosis import engine, registry
+from perfdoctor.diagnosis.report import Report
+from perfdoctor.diagnosis.run import Run
+
+laws = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+# Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it.
+ROUNDING_NS = 8
+
+
+def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Report:
+    ranks = tuple(run_of(file, scale, shift_us) for file in files)
+    return engine.diagnose(Run(ranks), registry.registered())
+
+
+def said(report: Report) -> dict[str, Any]:
+    """All that a report says about time and faults, without how long the analyzers took."""
+    whole = report.to_dict()
+    return {key: whole[key] for key in ("steps", "timeline", "account", "findings")}
+
+
+@laws
+@given(lawful(), st.sampled_from((-777_000_777, -3, 12_345_678_900)))
+def test_time_has_no_origin(files: Sequence[File], shift_us: int) -> None:
+    assert said(report_of(files, shift_us=shift_us)) == said(report_of(files))
+
+
+@laws
+@given(lawful(), st.randoms(use_true_random=False))
+def test_a_file_has_no_order(files: Sequence[File], dice: random.Random) -> None:
+    shuffled = [file | {"traceEvents": dice.sample(file["traceEvents"], len(file["traceEvents"]))} for file in files]
+    assert said(report_of(shuffled)) == said(report_of(files))
+
+
+@laws
+@given(lawful())
+def test_twice_the_time_costs_twice_as_much(files: Sequence[File]) -> None:
+    once, twice = report_of(files), report_of(files, scale=2)
+    for a, b in zip(once.account, twice.account, strict=True):
+        assert b.window_ns == 2 * a.window_ns
+        assert {k: 2 * v for k, v in a.detail.items()} == dict(b.detail)
+    pairs = list(zip(sorted(once.findings, key=_subject), sorted(twice.findings, key=_subject), strict=True))
+    assert [_subject(a) for a, _ in pairs] == [_subject(b) for _, b in pairs]
+    for a, b in pairs:
+        assert a.severity == b.severity
+        assert abs(b.cost_ns - 2 * a.cost_ns) <= 1
+        assert abs((b.saving.high_ns or 0) - 2 * (a.saving.high_ns or 0)) <= ROUNDING_NS
+
+
+def _subject(finding: Any) -> tuple[str, str, str, int]:
+    return finding.rule, finding.subject, str(finding.location), -1 if finding.rank is None else finding.rank
+
+
+def check_promises(report: Report) -> None:
+    """No saving above its cost, its step, or what the step has left."""
+    steps_ns = [rank.window_ns / max(len(rank.steps), 1) for rank in report.account]
+    for finding in report.findings:
+        assert 0 <= (finding.saving.high_ns or 0) <= finding.cost_ns <= max(steps_ns) + 1
+        assert finding.share_of_step is None or 0 <= finding.share_of_step <= 1
+    assert sum(f.saving.high_ns or 0 for f in report.findings) <= max(steps_ns)
+
+
+@laws
+@given(st.one_of(lawful(), any_file().map(lambda file: [file])))
+def test_savings_never_exceed_the_cost_nor_together_the_step(files: Sequence[File]) -> None:
+    report = report_of(files)
+    assert [f.title for f in report.findings if f.rule == "PD901"] == []
+    check_promises(report)
+
+
+def test_the_traces_of_these_laws_make_every_rule_speak() -> None:
+    spoken: set[str] = set()
+
+    @settings(laws, derandomize=True, database=None, max_examples=150)
+    @given(lawful())
+    def listen(files: Sequence[File]) -> None:
+        spoken.update(f.rule for f in report_of(files).findings)
+
+    listen()
+    assert spoken >= {a.rule for a in registry.registered() if a.__module__.startswith("perfdoctor.analyzers.")}
