@@ -61,11 +61,11 @@ class GpuIdle(RankAnalyzer):
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
-        pauses = iv.intersect(
-            rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"]), rank.account.parts["idle_launch"]
-        )
+        late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
+        pauses = iv.intersect(late, rank.account.parts["idle_launch"])
         if self._matters(rank, pauses):
-            yield self._pauses(rank, pauses)
+            # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
+            yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
         unexplained = rank.account.parts["idle_unexplained"]
         if self._matters(rank, unexplained):
             yield self._unexplained(rank, unexplained)
@@ -73,14 +73,14 @@ class GpuIdle(RankAnalyzer):
     def _matters(self, rank: RankRun, idle: Intervals) -> bool:
         return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
 
-    def _pauses(self, rank: RankRun, idle: Intervals) -> Finding:
+    def _pauses(self, rank: RankRun, idle: Intervals, count: int) -> Finding:
         longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
         middle = longest.mean(axis=1).astype(np.int64)
         thread = np.full(len(middle), rank.launching_thread, np.int32)
         place = commonest(places(rank.trace, thread, middle))
         cost = rank.per_step(iv.total(idle))
         where = f" at {place.short}" if place else ""
-        many = "one pause" if len(idle) == 1 else f"{len(idle)} pauses"
+        many = "one pause" if count == 1 else f"{count} pauses"
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU does something else{where}: {many} of 1 ms and more",
@@ -91,7 +91,7 @@ class GpuIdle(RankAnalyzer):
             confidence=0.7,
             location=place,
             evidence=(
-                *_gap_evidence(rank, idle),
+                *_gap_evidence(rank, idle, count),
                 Evidence("what the CPU was in", doing(rank.trace, rank.launching_thread, int(middle[0]))),
             ),
             subject="pauses",
@@ -120,18 +120,18 @@ class GpuIdle(RankAnalyzer):
             claim=Claim(idle),
             confidence=0.7 if seen else 0.4,
             evidence=(
-                *_gap_evidence(rank, idle),
+                *_gap_evidence(rank, idle, len(idle)),
                 Evidence("before an item already launched", queued and round(100 * queued, 1), "%"),
             ),
             subject="unexplained",
         )
 
 
-def _gap_evidence(rank: RankRun, idle: Intervals) -> tuple[Evidence, ...]:
+def _gap_evidence(rank: RankRun, idle: Intervals, count: int) -> tuple[Evidence, ...]:
     lengths = idle[:, 1] - idle[:, 0]
     longest = int(np.argmax(lengths))
     return (
-        Evidence("gaps", len(idle), "count"),
+        Evidence("gaps", count, "count"),
         Evidence("longest gap", int(lengths[longest]), "ns"),
         Evidence("longest gap begins at", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"),
     )
