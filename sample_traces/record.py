@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = ("examples/train_image_classifier.py", "--steps", "40", "--batch-size", "4")
-WINDOWS = ("--timing", "6", "--evidence", "0")
+WINDOWS = ("--timing", "4", "--evidence", "0")
 _PRIVATE = ("host_name", "trace_id", "traceName")
 
 

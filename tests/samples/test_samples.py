@@ -1,0 +1,146 @@
+"""The sample traces: each shows its diagnosis first, and the generated ones are what the generator writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import perfdoctor
+from perfdoctor.reporters.json_ import load_schema
+from perfdoctor.trace.model import KERNEL
+
+FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
+SHOWS = {
+    "dataloader-stall.json.gz": "PD101",
+    "host-device-sync.json.gz": "PD102",
+    "gpu-idle.json.gz": "PD103",
+    "launch-bound.json.gz": "PD104",
+    "allocator-churn.json.gz": "PD107",
+    "gemm-without-tensor-cores.json.gz": "PD201",
+    "convolution-without-tensor-cores.json.gz": "PD203",
+    "straggler": "PD401",
+    "exposed-communication.json.gz": "PD402",
+    "cpu-training.json.gz": "PD101",
+}
+SAMPLES = ["healthy.json.gz", *SHOWS]
+# Behind a straggler the others stand in collectives: what is left of that wait is told as well.
+COMPANY = {"straggler": {"PD402"}}
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def sample(request):
+    """The name of a sample and its report."""
+    return request.param, perfdoctor.analyze(FOLDER / request.param)
+
+
+def scrubbed(report):
+    """The report as plain data, without what depends on the version, the machine or the folder."""
+    plain = report.to_dict()
+    plain["version"] = ""
+    if plain["steps"]["variation"] is not None:
+        plain["steps"]["variation"] = round(plain["steps"]["variation"], 9)
+    for trace in plain["traces"]:
+        trace["path"] = Path(trace["path"]).relative_to(FOLDER).as_posix()
+    for outcome in plain["outcomes"]:
+        outcome["seconds"] = 0
+    return plain
+
+
+def test_report_is_the_expected_one(sample, request):
+    name, report = sample
+    plain = scrubbed(report)
+    jsonschema.validate(plain, load_schema())
+    text = json.dumps(plain, indent=1) + "\n"
+    path = FOLDER / "expected" / f"{name.removesuffix('.json.gz')}.json"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8", newline="\n")
+    assert path.is_file(), f"no {path.name}: run pytest tests/samples --update-golden and read what it wrote"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_first_finding_is_the_one_that_the_sample_shows(sample):
+    name, report = sample
+    assert [finding.rule for finding in report.findings[:1]] == ([SHOWS[name]] if name in SHOWS else [])
+
+
+def test_nothing_else_is_found(sample):
+    name, report = sample
+    others = {finding.rule for finding in report.findings[1:] if finding.severity != "info"}
+    assert others == COMPANY.get(name, set())
+
+
+def test_reader_finds_nothing_odd(sample):
+    _, report = sample
+    assert [trace.warnings for trace in report.traces] == [()] * len(report.traces)
+
+
+@pytest.fixture(scope="module")
+def regenerated(tmp_path_factory):
+    """What the generator writes in a process of its own, whose strings hash otherwise."""
+    folder = tmp_path_factory.mktemp("samples")
+    environment = os.environ | {"PYTHONHASHSEED": "20"}
+    subprocess.run([sys.executable, FOLDER / "generate.py", folder], check=True, env=environment, capture_output=True)
+    return folder
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json.gz"))
+
+
+def test_generator_writes_the_committed_files(regenerated):
+    assert files(regenerated) == [name for name in files(FOLDER) if name != "cpu-training.json.gz"]
+
+
+def test_generator_writes_the_committed_texts(regenerated):
+    # The texts and not the files: versions of zlib compress differently.
+    for name in files(regenerated):
+        committed = gzip.decompress((FOLDER / name).read_bytes())
+        assert gzip.decompress((regenerated / name).read_bytes()) == committed, name
+
+
+def test_samples_are_small():
+    sizes = {name: (FOLDER / name).stat().st_size for name in files(FOLDER)}
+    assert {name: size for name, size in sizes.items() if size >= 150_000} == {}
+
+
+@pytest.mark.parametrize("name", [name for name in files(FOLDER) if name != "cpu-training.json.gz"])
+def test_generated_traces_keep_the_laws_of_a_gpu(name):
+    trace = perfdoctor.read(FOLDER / name)
+    gpu = trace.gpu
+    assert (gpu.call >= 0).all()
+    assert (gpu.start_ns >= trace.calls.start_ns[gpu.call]).all()
+    for stream in np.unique(gpu.stream):
+        mine = gpu.stream == stream
+        assert (gpu.end_ns[mine][:-1] <= gpu.start_ns[mine][1:]).all()
+    kernels = gpu.kind == KERNEL
+    assert (trace.gpu.op[kernels] >= 0).all()
+
+
+def test_recorded_trace_tells_nothing_of_its_machine():
+    text = gzip.decompress((FOLDER / "cpu-training.json.gz").read_bytes()).decode()
+    whole = json.loads(text)
+    assert set(whole) <= {"schemaVersion", "deviceProperties", "distributedInfo", "displayTimeUnit", "traceEvents"} | {
+        "baseTimeNanoseconds"
+    }
+    names = {str(event.get("name")) for event in whole["traceEvents"]}
+    assert {name for name in names if name.startswith(("/", "~"))} == set()
+    assert not any(word in text for word in ("/home", "/root", "/tmp", "/work", "/usr"))
+
+
+def test_readme_lists_every_sample():
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert [name for name in SAMPLES if f"sample_traces/{name}" not in readme] == []
+
+
+def test_every_expected_report_belongs_to_a_sample():
+    assert sorted(path.stem for path in (FOLDER / "expected").iterdir()) == sorted(
+        name.removesuffix(".json.gz") for name in SAMPLES
+    )
