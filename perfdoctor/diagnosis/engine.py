@@ -71,10 +71,17 @@ def run_one(analyzer: Analyzer, run: Run) -> tuple[list[Finding], Outcome]:
         return [], Outcome(analyzer.rule, "skipped", _what_to_capture(analyzer, run))
     began = time.perf_counter()
     try:
-        findings, status, why = list(analyzer.analyze(run)), "ran", None
+        findings, status, why = [_checked(finding) for finding in analyzer.analyze(run)], "ran", None
     except Exception as error:  # the others go on: law 6
         findings, status, why = [_crashed(analyzer, error)], "failed", f"{type(error).__name__}: {error}"
     return findings, Outcome(analyzer.rule, status, why, round(time.perf_counter() - began, 6))  # type: ignore[arg-type]
+
+
+def _checked(finding: Finding) -> Finding:
+    """What an analyzer yields, if it is a finding: a stranger's mistake must not reach the ranking of all others."""
+    if not isinstance(finding, Finding):
+        raise TypeError(f"it yields a {type(finding).__name__} instead of a Finding")
+    return finding
 
 
 def _what_to_capture(analyzer: Analyzer, run: Run) -> str:
