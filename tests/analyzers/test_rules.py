@@ -6,10 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import cases_idle
-import cases_kernels
-import cases_ranks
 import pytest
+from all_cases import CASES
 from rule_cases import Case, Says, healthy
 
 import perfdoctor
@@ -17,17 +15,6 @@ from perfdoctor.diagnosis import engine, registry
 from perfdoctor.diagnosis.finding import Finding
 from perfdoctor.diagnosis.run import RankRun, Run
 
-CASES: list[Case] = [
-    *cases_idle.PD101,
-    *cases_idle.PD102,
-    *cases_idle.PD103,
-    *cases_idle.PD104,
-    *cases_idle.PD107,
-    *cases_kernels.PD201,
-    *cases_kernels.PD203,
-    *cases_ranks.PD401,
-    *cases_ranks.PD402,
-]
 RULES = {analyzer.rule: analyzer for analyzer in registry.registered()}
 
 

@@ -1,0 +1,20 @@
+"""All cases of all rules."""
+
+from __future__ import annotations
+
+import cases_idle
+import cases_kernels
+import cases_ranks
+from rule_cases import Case
+
+CASES: list[Case] = [
+    *cases_idle.PD101,
+    *cases_idle.PD102,
+    *cases_idle.PD103,
+    *cases_idle.PD104,
+    *cases_idle.PD107,
+    *cases_kernels.PD201,
+    *cases_kernels.PD203,
+    *cases_ranks.PD401,
+    *cases_ranks.PD402,
+]
