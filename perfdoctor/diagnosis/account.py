@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfdoctor.diagnosis.idle import LOADER_RANGE, cause_layers
+from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
+from perfdoctor.gpu.bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
@@ -42,11 +44,9 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "overhead": ("kernel_latency", *(f"idle_{cause}" for cause in IDLE_CAUSES)),
     }
 )
-MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
-
 _COLLECTIVE_NAME = r"(?i)nccl|rccl"
 
-# A kernel this short spends its time starting and ending: about twice the shortest kernel of an A100 or H100 (2 us).
+# CPU-only: an op this short is the framework's own time. (Kernels: `perfdoctor.gpu.bounds`.)
 LATENCY_FLOOR_NS = 5_000
 # CPU-only: time between two ops on a thread up to this long is Python and the dispatcher; longer, it may be anything.
 _BETWEEN_OPS_NS = 1_000_000
@@ -161,21 +161,20 @@ def _union(trace: Trace, rows: BoolArray) -> Intervals:
 
 
 def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
-    """Kernels by category and duration.
+    """Kernels by what bounds them, `run.bounds`.
 
-    Until shapes and rooflines are used, matrix kernels count as compute and all others as bandwidth.
+    A kernel that is bound by neither maths nor memory (inefficient), or whose roofline is invalid, counts to the
+    ceiling that is nearest: a better kernel would have to climb to that one.
     """
-    trace = run.trace
-    collective = run.kernels_where(lambda k: k.category == "communication")
-    matrix = run.kernels_where(lambda k: k.category in MATRIX_CATEGORIES)
-    short = (trace.gpu.dur_ns <= LATENCY_FLOOR_NS) & ~collective
+    trace, bounds = run.trace, run.bounds
     kernel = trace.gpu.kind == KERNEL
+    latency = bounds.kind == LATENCY
     busy = {
-        "compute": _union(trace, matrix & ~short),
-        "bandwidth": _union(trace, kernel & ~matrix & ~collective & ~short),
-        "communication": _union(trace, collective),
+        "compute": _union(trace, (bounds.nearest == COMPUTE) & ~latency),
+        "bandwidth": _union(trace, (bounds.nearest == BANDWIDTH) & ~latency),
+        "communication": _union(trace, run.kernels_where(lambda k: k.category == "communication")),
         "memcpy": _union(trace, ~kernel),
-        "kernel_latency": _union(trace, kernel & short),
+        "kernel_latency": _union(trace, latency),
     }
     return busy | {f"idle_{cause}": layer for cause, layer in cause_layers(trace, run.gaps).items()}
 

@@ -14,8 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
+from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
+from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
+from perfdoctor.diagnosis.work import Work, work_of
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
+from perfdoctor.gpu.bounds import Bounds
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray, Trace
@@ -155,6 +159,46 @@ class RankRun:
         if known is None and self.kernels_where(lambda k: k.tensor_core == "yes").any():
             return True
         return known
+
+    @cached_property
+    def work(self) -> Work:
+        """FLOPs and bytes of each GPU item, from the recorded inputs of the ops that launched them."""
+        return work_of(self)
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """Whether each GPU item used Tensor Cores, and how that is known."""
+        return verdicts_of(self, self.work)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """What bounds each GPU item: compute, bandwidth, latency; or how far it is from either."""
+        return bounds_of(self, self.work, self.verdicts)
+
+    @cached_property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization of the window, 0 to 1; None where FLOPs or peaks are unknown."""
+        return model_flops_utilization(self)
+
+    @cached_property
+    def achieved_flops_per_s(self) -> float | None:
+        """FLOPs of matrix maths in the window over its length; None where they are unknown."""
+        return achieved_flops_per_s(self)
+
+    @cached_property
+    def achieved_bytes_per_s(self) -> float | None:
+        """How fast the kernels that memory bounds move their data; None where their bytes are unknown."""
+        return achieved_bytes_per_s(self)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the figures themselves: rules that the trace contradicts, rates that were measured."""
+        said = [str(violation) for violation in self.verdicts.violations]
+        if self.device is not None and self.device.measured_on is not None:
+            said.append(
+                f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
+            )
+        return tuple(said)
 
     @cached_property
     def gaps(self) -> IdleGaps:

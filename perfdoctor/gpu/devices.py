@@ -58,6 +58,9 @@ class Device:
         achievable_bandwidth_fraction: Share of the memory peak that large copies reach in practice.
         checked: How the row was checked; `recall` means that it was not.
         source: Where the numbers come from.
+        measured_flops: Rates that `perfdoctor calibrate` measured on such a device, by type; tf32 on matrix units.
+        measured_bandwidth_bytes_per_s: The same for large copies.
+        measured_on: When it was measured; None if it was not.
     """
 
     name: str
@@ -74,10 +77,59 @@ class Device:
     achievable_bandwidth_fraction: float | None
     checked: str
     source: str
+    measured_flops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    measured_bandwidth_bytes_per_s: float | None = None
+    measured_on: str | None = None
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the peak in FLOP/s of a type of `peaks_flops`, or None if it is unknown or the hardware has none."""
         return self.peaks_flops.get(dtype)
+
+    def matrix_type(self, operand: str) -> str:
+        """Return the key of `peaks_flops` for an operand type on Tensor Cores (matrix cores)."""
+        if operand == "fp64":
+            return "fp64_matrix"
+        if operand == "fp32":
+            return "tf32" if self.vendor == "nvidia" else "fp32_matrix"
+        return operand
+
+    def matrix_peak_flops(self, operand: str) -> float | None:
+        """Return the dense peak of Tensor Cores (matrix cores) for an operand type, or None if it is unknown."""
+        return self.peaks_flops.get(self.matrix_type(operand))
+
+    def vector_peak_flops(self, operand: str) -> float | None:
+        """Return an upper bound of what CUDA cores (vector units) reach for an operand type, or None if unknown.
+
+        Half precision runs at up to twice the float32 rate (packed; A100: four times for fp16, its whitepaper), at
+        the same rate on CDNA 3, whose float32 is packed, too (its ISA guide). int8 has four-element dot products.
+        """
+        if operand in ("fp64", "fp32", "tf32"):
+            return self.peaks_flops.get("fp64" if operand == "fp64" else "fp32")
+        base = self.peaks_flops.get("fp32")
+        return None if base is None else base * _vector_factor(self, operand)
+
+    def attainable_flops(self, peak_type: str) -> float | None:
+        """Return the rate that large products reach in practice: measured here, else a share of the peak."""
+        if peak_type in self.measured_flops:
+            return self.measured_flops[peak_type]
+        peak = self.peaks_flops.get(peak_type)
+        return None if peak is None else peak * (self.achievable_gemm_fraction or 1.0)
+
+    @property
+    def attainable_bandwidth_bytes_per_s(self) -> float | None:
+        """The rate that large copies reach in practice: measured here, else a share of the peak."""
+        if self.measured_bandwidth_bytes_per_s is not None:
+            return self.measured_bandwidth_bytes_per_s
+        peak = self.memory_bandwidth_bytes_per_s
+        return None if peak is None else peak * (self.achievable_bandwidth_fraction or 1.0)
+
+
+def _vector_factor(device: Device, operand: str) -> float:
+    if operand == "int8":
+        return 4.0
+    if device.compute_capability == (8, 0) and operand == "fp16":
+        return 4.0
+    return 1.0 if device.gfx_arch == "gfx942" else 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,181 @@
+"""The last word about Tensor Cores: what the names leave open is decided by achieved FLOP/s or by the operand type.
+
+Names come first. An `unknown` that ran faster than CUDA cores can is proven to have used Tensor Cores; else a type for
+which kernels of that kind always use them makes it likely; else it stays unknown. The same figures test the rules: a
+kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor Cores.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perfdoctor.gpu import Device, KernelClass
+from perfdoctor.gpu.bounds import PEAK_TOLERANCE
+from perfdoctor.trace.model import KERNEL, BoolArray, Int8Array
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
+    from perfdoctor.diagnosis.work import Work
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+VERDICTS = ("yes", "no", "unknown", "na")
+YES, NO, UNKNOWN, NA = range(len(VERDICTS))
+BASES = ("name", "proven", "likely", "contradicted")
+BY_NAME, PROVEN, LIKELY, CONTRADICTED = range(len(BASES))
+
+MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
+# Triton and libraries have no product of these types but on Tensor Cores, where the device has them.
+_LIKELY_TYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8"})
+# Winograd and Fourier convolutions do with fewer multiplications than the direct count: they may exceed any peak.
+_FEWER_PRODUCTS = re.compile(r"winograd|fft|[cz]gemm|sp3asm", re.IGNORECASE)
+_NO_TYPE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A launch that was faster than its unit allows: the rule that classified it, or the FLOPs given to it, are wrong.
+
+    Attributes:
+        rule: Id of the kernel rule that is suspect.
+        kernel: Kernel name.
+        achieved_flops_per_s: The fastest launch's rate.
+        peak_flops_per_s: What the unit can do.
+        unit: `CUDA cores` or `Tensor Cores`.
+    """
+
+    rule: str
+    kernel: str
+    achieved_flops_per_s: float
+    peak_flops_per_s: float
+    unit: str
+
+    def __str__(self) -> str:
+        blame = "the rule is suspect" if self.unit == "CUDA cores" else "its FLOPs are left out"
+        return (
+            f"kernel rule {self.rule} cannot be right about {self.kernel[:60]}: {self.achieved_flops_per_s / 1e12:.3g} "
+            f"TFLOP/s is more than the {self.peak_flops_per_s / 1e12:.3g} of the {self.unit}; {blame}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """Whether each GPU item used Tensor Cores, three-valued to the end.
+
+    Attributes:
+        tensor_core: Index into VERDICTS for each GPU item; `na` for what is no kernel.
+        basis: Index into BASES: said by the name, proven by achieved FLOP/s, likely by the operand type, or
+            contradicted: the name says no and the FLOP/s say yes, so that the verdict is `unknown`.
+        operand: For each GPU item the index into `operands` of its operand type.
+        operands: The operand types; "" for none known.
+        impossible: Launches faster than the peak of any unit: their FLOPs must not be used.
+        violations: What contradicts our rules, one a kernel name.
+    """
+
+    tensor_core: Int8Array
+    basis: Int8Array
+    operand: Int8Array
+    operands: tuple[str, ...]
+    impossible: BoolArray
+    violations: tuple[Violation, ...]
+
+    def is_(self, verdict: str, *bases: str) -> BoolArray:
+        """For each GPU item whether its verdict is this one (on one of these bases, if any are given)."""
+        result: BoolArray = self.tensor_core == VERDICTS.index(verdict)
+        return result & np.isin(self.basis, [BASES.index(basis) for basis in bases]) if bases else result
+
+
+def verdicts_of(run: RankRun, work: Work) -> Verdicts:
+    """The verdict of each GPU item of a rank."""
+    gpu = run.trace.gpu
+    operand, operands = _operands(run, work)
+    achieved = np.divide(work.flops, np.maximum(gpu.dur_ns, 1)) * 1e9
+    maths = work.rows_of(*MATRIX_CATEGORIES)
+    achieved[~maths] = np.nan
+    by_name = _by_name(run)[gpu.name]
+    by_name[gpu.kind != KERNEL] = NA
+    fast = _fewer_products(run)[gpu.name]
+    vector, matrix = _peaks(run.device, operands)
+    verdict, basis = by_name.copy(), np.full(len(gpu), BY_NAME, np.int8)
+    with np.errstate(invalid="ignore"):
+        faster = (achieved > vector[operand]) & ~fast
+        impossible = (achieved > PEAK_TOLERANCE * np.fmax(matrix, vector)[operand]) & ~fast
+    faster &= ~impossible
+    open_ = by_name == UNKNOWN
+    proven = open_ & _same_code(run, operand, open_ & faster)
+    likely = open_ & ~proven & np.array([t in _LIKELY_TYPES for t in operands], bool)[operand]
+    if run.tensor_cores is not True:
+        likely[:] = False
+    contradicted = (by_name == NO) & faster
+    for rows, value, why in ((proven, YES, PROVEN), (likely, YES, LIKELY), (contradicted, UNKNOWN, CONTRADICTED)):
+        verdict[rows], basis[rows] = value, why
+    violations = (
+        *_violations(run, contradicted, achieved, vector[operand], "CUDA cores"),
+        *_violations(run, impossible, achieved, np.fmax(matrix, vector)[operand], "Tensor Cores"),
+    )
+    return Verdicts(verdict, basis, operand, operands, impossible, violations)
+
+
+def _operands(run: RankRun, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
+    """The operand type of each GPU item: what the kernel's name says, else what its op was given."""
+    classes = run.kernel_classes
+    costs = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in work.costs]
+    operands = tuple(sorted({_NO_TYPE, *costs, *(k.operand or _NO_TYPE for k in classes.values())}))
+    number = {operand: i for i, operand in enumerate(operands)}
+    named = np.full(len(run.trace.strings), number[_NO_TYPE], np.int8)
+    for code, kernel in classes.items():
+        named[code] = number[kernel.operand or _NO_TYPE]
+    given = np.array([*(number[dtype] for dtype in costs), number[_NO_TYPE]], np.int8)
+    result = named[run.trace.gpu.name]
+    return np.where(result == number[_NO_TYPE], given[work.cost], result), operands
+
+
+def _by_name(run: RankRun) -> Int8Array:
+    table = np.full(len(run.trace.strings), NA, np.int8)
+    for code, kernel in run.kernel_classes.items():
+        table[code] = VERDICTS.index(kernel.tensor_core)
+    return table
+
+
+def _fewer_products(run: RankRun) -> BoolArray:
+    table = np.zeros(len(run.trace.strings), bool)
+    table[[code for code in run.kernel_classes if _FEWER_PRODUCTS.search(run.trace.strings[code])]] = True
+    return table
+
+
+def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+    """Peaks of vector and matrix units by operand type; NaN where unknown. Nothing is compared with measured rates."""
+    vector, matrix = (np.full(len(operands), np.nan) for _ in range(2))
+    if device is not None:
+        for i, operand in enumerate(operands):
+            vector[i] = device.vector_peak_flops(operand) or np.nan if operand else np.nan
+            matrix[i] = device.matrix_peak_flops(operand) or np.nan if operand else np.nan
+    return vector, matrix
+
+
+def _same_code(run: RankRun, operand: Int8Array, proof: BoolArray) -> BoolArray:
+    """Launches of a kernel name with an operand type of which at least one is in `proof`: they run the same code."""
+    proven = np.zeros((len(run.trace.strings), 128), bool)
+    name = run.trace.gpu.name
+    proven[name[proof], operand[proof]] = True
+    result: BoolArray = proven[name, operand]
+    return result
+
+
+def _violations(
+    run: RankRun, rows: BoolArray, achieved: FloatArray, peak: FloatArray, unit: str
+) -> tuple[Violation, ...]:
+    """One a kernel name, by its fastest launch."""
+    found: dict[int, Violation] = {}
+    at = np.flatnonzero(rows)
+    for row in at[np.argsort(-achieved[at], kind="stable")].tolist():
+        code = int(run.trace.gpu.name[row])
+        kernel: KernelClass = run.kernel_classes[code]
+        if code not in found:
+            found[code] = Violation(kernel.rule, run.trace.strings[code], float(achieved[row]), float(peak[row]), unit)
+    return tuple(found.values())
