@@ -18,18 +18,25 @@ from perfdoctor.trace import intervals as iv
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5
+# Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
+_MOST_PER_CORE = 8
 _SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused."""
+    """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused.
+
+    `cpu_share` is how much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
+    when nobody measured it.
+    """
 
     workers: int | None
     step_ns: int
     wait_ns: int
     idle_ns: int
     cores: int | None
+    cpu_share: float | None = None
 
     @property
     def rest_ns(self) -> int:
@@ -41,11 +48,28 @@ class Loading:
 
     @property
     def batch_ns(self) -> int:
-        """CPU time that one batch takes.
+        """Time that one worker spends on a batch.
 
         The wait itself without workers; with workers that are all busy, workers x step.
         """
         return self.wait_ns if not self.workers else self.workers * self.step_ns
+
+    @property
+    def batch_cpu_ns(self) -> int:
+        """CPU time of it; all of it when nobody measured."""
+        return round(self.batch_ns * (1.0 if self.cpu_share is None else self.cpu_share))
+
+    @property
+    def useful(self) -> int | None:
+        """The most workers that help: those that keep all cores busy. None when the cores are not known."""
+        if self.cores is None:
+            return None
+        per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_PER_CORE)
+        return max(math.floor(self.cores * per_core), 1)
+
+    def delivery_ns(self, workers: int) -> int:
+        """How long after a batch the next one is there: workers share the batches, and cores share the computing."""
+        return max(round(self.batch_ns / workers), round(self.batch_cpu_ns / (self.cores or workers)))
 
     @property
     def enough(self) -> int:
@@ -69,9 +93,11 @@ class DataLoaderStall(RankAnalyzer):
         items. The name of the iterator tells whether there are workers; captured facts tell how many. A batch takes
         `__next__`'s time without workers, and workers x step time when workers are all busy; that time divided by
         what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers that
-        hides it. The expected saving assumes that many workers, or as
-        many as there are CPU cores, whichever is less; on a CPU-only program workers and training share the cores,
-        which bounds it further.
+        hides it. The expected saving assumes that many workers, or as many as keep the CPU cores busy, whichever is
+        less: cores bound only the part of loading that computes (captured without workers, as the training thread's
+        CPU time in `__next__`), while workers that sleep or wait for a disk share a core. Where that part is not
+        known, all of it is taken to compute. On a CPU-only program workers and training share the cores, which
+        bounds it further.
 
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
@@ -79,8 +105,9 @@ class DataLoaderStall(RankAnalyzer):
         or make the batch cheaper: decode ahead of time, move the transform to the GPU.
 
     When it is wrong:
-        The first batch of an epoch starts the workers: a trace of one such step shows a stall that does not recur. A
-        data set whose items come over a network gains from more workers than there are cores.
+        The first batch of an epoch starts the workers: a trace of one such step shows a stall that does not recur.
+        With workers already there, how much of their work is computing is not known: a data set whose items come
+        over a network then gains from more workers than there are cores, and is not told so.
 
     Needs:
         CPU events. Captured facts (`perfdoctor run`) for the number of workers and of cores.
@@ -138,7 +165,13 @@ def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
     if workers is None and (rank.trace.named(ranges, _SINGLE_PROCESS) & rows).any():
         workers = 0
     step = rank.per_step(rank.window_ns)
-    return Loading(workers, step, waited, idle_ns, _cores(rank))
+    return Loading(workers, step, waited, idle_ns, _cores(rank), _cpu_share(loader) if workers == 0 else None)
+
+
+def _cpu_share(loader: Mapping[str, Any]) -> float | None:
+    """How much of the wait the training thread itself computed, over the whole run; None when not captured."""
+    wait, cpu = loader.get("wait_ns"), loader.get("wait_cpu_ns")
+    return min(cpu / wait, 1.0) if isinstance(wait, int) and isinstance(cpu, int) and wait > 0 else None
 
 
 def _cores(rank: RankRun) -> int | None:
@@ -149,16 +182,21 @@ def _cores(rank: RankRun) -> int | None:
 
 
 def _saving(rank: RankRun, loading: Loading) -> Saving:
-    """With n workers a batch is there every batch_ns / n; the step takes the longer of that and of its own work."""
+    """The step takes the longer of its own work and of the time between two batches."""
     if loading.workers is None:
         return Saving(0, None, loading.idle_ns, "bounded")
-    cores = loading.cores or loading.enough
-    reach = max(loading.rest_ns, round(loading.batch_ns / min(loading.enough, cores)))
-    if (
-        rank.device_kind == "cpu"
-    ):  # training takes all cores in the rest of the step: work is only spread, never removed
-        reach = max(reach, round((loading.wait_ns + cores * loading.rest_ns) / cores))
+    reach = max(loading.rest_ns, loading.delivery_ns(_workers(loading)))
+    if rank.device_kind == "cpu":
+        # Training takes all cores in the rest of the step: work is only spread, never removed.
+        computed = round(loading.wait_ns * (1.0 if loading.cpu_share is None else loading.cpu_share))
+        cores = loading.cores or loading.enough
+        reach = max(reach, round((computed + cores * loading.rest_ns) / cores))
     return Saving(0, min(max(loading.step_ns - reach, 0), loading.idle_ns), loading.idle_ns, "bounded")
+
+
+def _workers(loading: Loading) -> int:
+    """How many workers to use."""
+    return loading.enough if loading.useful is None else min(loading.enough, loading.useful)
 
 
 def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str:
@@ -173,20 +211,26 @@ def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str
 def _advice(loading: Loading) -> str:
     if loading.workers is None:
         return "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
-    if loading.cores is not None and loading.enough > loading.cores:
+    if loading.useful is not None and loading.enough > loading.useful:
         return (
-            f"Loading a batch takes {loading.batch_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would "
-            f"hide it, but there are {loading.cores} cores. Use {loading.cores} and make the batch cheaper: "
+            f"Loading a batch takes {loading.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would "
+            f"hide it, but there are {loading.cores} cores. Use {loading.useful} and make the batch cheaper: "
             "decode ahead of time, or transform on the GPU."
         )
-    return (
+    advice = (
         f"Load batches in {loading.enough} worker processes: together they finish one in the "
         f"{loading.rest_ns / 1e6:.1f} ms that the rest of the step takes."
     )
+    if loading.cores is not None and loading.enough > loading.cores:
+        advice += (
+            f" They are more than the {loading.cores} cores, which PyTorch warns about; but loading computes for only "
+            f"{loading.cpu_share or 0:.0%} of its time and waits for the rest."
+        )
+    return advice
 
 
 def _fix(rank: RankRun, loading: Loading, loader: Mapping[str, Any]) -> str:
-    workers = min(loading.enough, loading.cores or loading.enough) if loading.workers is not None else "..."
+    workers = _workers(loading) if loading.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not loader.get("pin_memory") else ""
     return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
 
@@ -210,4 +254,9 @@ def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
         Evidence("batches", int(np.count_nonzero(inside)), "count"),
         Evidence("num_workers", loading.workers, "count"),
         Evidence("CPU cores", loading.cores, "count"),
+        Evidence("share of loading that computes", _percent(loading.cpu_share), "%"),
     )
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else round(100 * part, 1)

@@ -91,11 +91,12 @@ class Hooks:
         def __next__(iterator: Any) -> Any:  # noqa: N807 - the name shows in the user's tracebacks
             if not recorder.listens() or not self.tell(recorder.loader_next):
                 return original(iterator)
-            start_ns = time.perf_counter_ns()
+            start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 return original(iterator)
             finally:
-                self.tell(recorder.loader_gave, iterator, time.perf_counter_ns() - start_ns)
+                cpu_ns = time.thread_time_ns() - start_cpu_ns
+                self.tell(recorder.loader_gave, iterator, time.perf_counter_ns() - start_ns, cpu_ns)
 
         return __next__
 

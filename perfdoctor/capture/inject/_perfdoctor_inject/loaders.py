@@ -41,13 +41,18 @@ def user_location(frame: FrameType | None) -> Location | None:
 
 @dataclass
 class LoaderRecord:
-    """One DataLoader; times in nanoseconds, summed over the whole run."""
+    """One DataLoader; times in nanoseconds, summed over the whole run.
+
+    `wait_cpu_ns` is the training thread's own CPU time in `__next__`: without workers it tells loading that computes
+    from loading that sleeps or waits for a disk or a network. With workers it says nothing about their work.
+    """
 
     settings: dict[str, Any]
     created: Location | None
     location: Location | None = None
     batches: int = 0
     wait_ns: int = 0
+    wait_cpu_ns: int = 0
     longest_wait_ns: int = 0
     iterations: int = 0
 
@@ -60,6 +65,7 @@ class LoaderRecord:
             "iterations": self.iterations,
             "batches": self.batches,
             "wait_ns": self.wait_ns,
+            "wait_cpu_ns": self.wait_cpu_ns,
             "longest_wait_ns": self.longest_wait_ns,
         }
 
@@ -103,10 +109,11 @@ class LoaderBook:
         record.iterations += 1
         self._by_object[iterator] = record
 
-    def waited(self, iterator: Any, wait_ns: int) -> None:
-        """The loop has waited in `__next__` of the iterator."""
+    def waited(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
+        """The loop has waited in `__next__` of the iterator, and its thread has computed for `cpu_ns` of that."""
         record = self._by_object.get(iterator)
         if record is not None:
             record.batches += 1
             record.wait_ns += wait_ns
+            record.wait_cpu_ns += cpu_ns
             record.longest_wait_ns = max(record.longest_wait_ns, wait_ns)

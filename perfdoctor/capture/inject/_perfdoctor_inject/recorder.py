@@ -91,11 +91,11 @@ class Recorder:
         self._in_loader = True
         return True
 
-    def loader_gave(self, iterator: Any, wait_ns: int) -> None:
-        """The batch is there, or the loader is exhausted."""
+    def loader_gave(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
+        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
         self._in_loader = False
         self._wait_ns += wait_ns
-        self.loaders.waited(iterator, wait_ns)
+        self.loaders.waited(iterator, wait_ns, cpu_ns)
 
     def zero_grad(self) -> None:
         """Gradients are about to be cleared."""
