@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
+from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation, severity_of
 from perfdoctor.errors import UsageError
 
@@ -74,9 +75,13 @@ class Analyzer(ABC):
     ) -> Finding:
         """A finding of this rule on one rank.
 
-        `cost_ns` and `saving` are already per step; share and severity follow from the cost.
+        `cost_ns` and `saving` are already per step; share and severity follow from the cost. Where the capture has
+        timed steps without a profiler, their length is added to the evidence.
         """
         share = rank.share(cost_ns)
+        unprofiled_ns = captured_median_ns(rank.facts, "base")
+        if unprofiled_ns is not None:
+            evidence = (*evidence, Evidence("step without the profiler", unprofiled_ns, "ns"))
         return Finding(
             rule=self.rule,
             name=self.name,

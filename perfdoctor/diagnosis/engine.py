@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 
 from perfdoctor.diagnosis.analyzer import Analyzer
+from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.finding import Finding, Saving
 from perfdoctor.diagnosis.gain import cpu_wait_ns
 from perfdoctor.diagnosis.needs import NEEDS
@@ -122,7 +123,7 @@ def _trace_summary(rank: RankRun) -> TraceSummary:
         complete=trace.complete,
         events=trace.events,
         span_ns=last - first,
-        warnings=trace.warnings,
+        warnings=(*trace.warnings, *rank.notes),
     )
 
 
@@ -130,5 +131,7 @@ def _step_summary(run: Run) -> StepSummary:
     """The steps of the first rank that has any: ranks of one job step together."""
     for rank in run.ranks:
         if rank.steps.count:
-            return StepSummary(rank.steps.count, rank.steps.source, rank.steps.median_ns, rank.steps.variation)
+            steps = rank.steps
+            unprofiled_ns = captured_median_ns(rank.facts, "base")
+            return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, unprofiled_ns)
     return StepSummary()

@@ -43,12 +43,17 @@ class TraceSummary:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """The steps found: `median_ns` of a step and `variation` (standard deviation over mean); None without steps."""
+    """The steps found: `median_ns` of a step and `variation` (standard deviation over mean); None without steps.
+
+    `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
+    reports that people read and no part of the schema: findings carry it as evidence.
+    """
 
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
     variation: float | None = None
+    unprofiled_ns: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema."""

@@ -140,11 +140,20 @@ def _subject(report: Report) -> str:
     if has_steps(report) and middle is not None:
         # Costs are amounts of an average step: where a few slow steps pull it away from the median both are told.
         mean = _mean_step_ns(report) or middle
+        usual = _unprofiled(report, middle)
         if abs(mean - middle) > WORTH_TWO_FIGURES * middle:
-            return f"Your step takes {duration(mean)} on average (median {duration(middle)}) {where}"
-        return f"Your step takes {duration(middle)} {where}"
+            return f"Your step takes {duration(mean)} on average (median {duration(middle)}) {where}{usual}"
+        return f"Your step takes {duration(middle)} {where}{usual}"
     windows = [a.window_ns for a in report.account] or [t.span_ns for t in report.traces]
     return f"The trace covers {duration(max(windows, default=0))} {where}, without steps"
+
+
+def _unprofiled(report: Report, recorded_ns: float) -> str:
+    """The step's true length, where the capture timed it and it is another: ", and 9.8 ms without the profiler"."""
+    usual = report.steps.unprofiled_ns
+    if usual is None or abs(recorded_ns - usual) <= WORTH_TWO_FIGURES * recorded_ns:
+        return ""
+    return f", and {duration(usual)} without the profiler"
 
 
 def _machine(report: Report) -> str:

@@ -182,3 +182,13 @@ def test_the_cells_of_a_bar_fill_it_and_hide_nothing(shares, width):
 def test_a_cell_count_is_within_a_cell_of_its_share_unless_it_had_to_be_shown(shares):
     for count, share in zip(cells(shares, 76), shares, strict=True):
         assert abs(count - 76 * share / sum(shares)) < 4
+
+
+@pytest.mark.parametrize(
+    ("unprofiled_ns", "told"),
+    [(36_000_000, ", and 36.0 ms without the profiler; 19.0 ms"), (42_900_000, "A100-SXM4-40GB; 19.0 ms")],
+)
+def test_the_step_without_the_profiler_is_told_when_it_is_another(unprofiled_ns: int, told: str) -> None:
+    report = samples.loader_stall()
+    verdict = summary.verdict(replace(report, steps=replace(report.steps, unprofiled_ns=unprofiled_ns)))
+    assert told in verdict
