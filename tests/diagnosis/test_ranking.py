@@ -73,7 +73,9 @@ def test_kernel_time_saves_no_more_than_the_cpu_waits_for_the_gpu():
 
 def test_two_kernel_findings_share_the_wait():
     both = ranked(
-        finding(300, (0, 300), rule="PD001", kernels=True), finding(200, (300, 500), rule="PD002", kernels=True), budget=350
+        finding(300, (0, 300), rule="PD001", kernels=True),
+        finding(200, (300, 500), rule="PD002", kernels=True),
+        budget=350,
     )
     assert [f.saving.high_ns for f in both] == [300, 50]
 
