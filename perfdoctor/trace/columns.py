@@ -44,10 +44,10 @@ KIND_OF_CATEGORY = {
     "python_function": FRAMES,
     "cuda_sync": SYNCS,
 }
-_ITEM_OF_CATEGORY = {"gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
+ITEM_OF_CATEGORY = {"gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
 
 # For each kind the columns of numbers in the arguments, with the spellings seen in real files.
-_NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
+NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     GPU: {
         "device": ("device",),
         "stream": ("stream", "Stream"),
@@ -60,7 +60,7 @@ _NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     FRAMES: {"id": ("Python id",), "parent_id": ("Python parent id",)},
     SYNCS: {"stream": ("stream", "Stream"), "correlation": ("correlation",), "wait_stream": ("wait_on_stream",)},
 }
-_TEXTS = {
+TEXTS = {
     "dims": ("Input Dims", "Input dims"),
     "types": ("Input type", "Input types"),
     "strides": ("Input Strides", "Input strides"),
@@ -99,6 +99,28 @@ def _text_of(key: Any) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
+class Threads:
+    """The rows of the timeline: pairs of process and thread id, numbered on first sight, and what each pair says."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int | str, int | str], int] = {}
+
+    def number(self, pid: object, tid: object) -> int:
+        """The number of a pair; what is neither integer nor text counts by its text, and nothing as empty."""
+        pair = _sane_id(pid), _sane_id(tid)
+        return self._numbers.setdefault(pair, len(self._numbers))
+
+    def column(self, events: list[Event]) -> Int32Array:
+        """The numbers of many events' pairs."""
+        pairs = ((event.get("pid"), event.get("tid")) for event in events)
+        return np.fromiter((self.number(pid, tid) for pid, tid in pairs), np.int32, len(events))
+
+    @property
+    def ids(self) -> tuple[tuple[list[int | str], list[int | str]], int]:
+        """Process ids and thread ids by number, and how many there are."""
+        return ([pid for pid, _ in self._numbers], [tid for _, tid in self._numbers]), len(self._numbers)
+
+
 @dataclass
 class Columns:
     """The columns of each kind, in the order of the file.
@@ -106,94 +128,136 @@ class Columns:
     Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread` and `group` (0, or the
     rank in a file that merges ranks); further ones as in the tables above. Numbers are -1 where the file says nothing.
 
+    What an event counts as is decided here alone. It is dropped when it is no object, when its phase or category is a
+    list or an object, and when it is complete, of a known kind, and without usable times. It is passed over in silence
+    when its phase or category is another one, or no text.
+
     Attributes:
         strings: The codes of names and of JSON texts.
-        threads: The codes of ``pid/tid``.
-        dropped: Events that are no objects, or of a known kind but without usable times.
+        threads: The codes of ``pid/tid``; empty until `finish`.
+        pairs: The pairs of ids before they become codes.
+        dropped: Events that cannot be used.
         seen: Elements of the list of events; `phases` of them have a phase, as every event of a Chrome trace has.
     """
 
     strings: Codes = field(default_factory=Codes)
     threads: Codes = field(default_factory=Codes)
+    pairs: Threads = field(default_factory=Threads)
     dropped: int = 0
     seen: int = 0
     phases: int = 0
     _blocks: dict[str, list[dict[str, Column]]] = field(default_factory=lambda: defaultdict(list))
     _halves: list[Event] = field(default_factory=list)
 
-    def add(self, events: list[Any]) -> None:
-        """Take over a list of parsed events."""
+    def add(self, events: list[Any], places: Iterable[int] | None = None) -> None:
+        """Take over a list of parsed events; `places` in the file's order, one each, where they do not just follow."""
+        wanted: dict[str, tuple[list[Event], list[int]]] = defaultdict(lambda: ([], []))
+        for place, event in zip(range(self.seen, self.seen + len(events)) if places is None else places, events):
+            kind = self._kind(event)
+            if kind is not None:
+                group, at = wanted[kind]
+                group.append(event)
+                at.append(place)
         self.seen += len(events)
-        if events and set(map(type, events)) != {dict}:
-            self.dropped += len(events)
-            events = [event for event in events if isinstance(event, dict)]
-            self.dropped -= len(events)
-        phases = self._grouped(events, "ph")
-        self.phases += len(events) - len(phases.get(None, ()))
-        self._halves += [event for phase in ("B", "E") for event in phases.get(phase, ())]
-        self._add_complete(phases.get("X", []))
+        for kind, (group, at) in wanted.items():
+            self._add_group(kind, group, at)
+
+    def add_block(self, kind: str, block: dict[str, Column]) -> None:
+        """Take over rows whose codes and pairs are those of these columns; `place` is their place in the file."""
+        self._blocks[kind].append(block)
+
+    def absorb(self, other: Columns, place: int) -> None:
+        """Take over other columns, whose events stand `place` places further back."""
+        pairs, _ = other.pairs.ids
+        numbers = np.array([self.pairs.number(pid, tid) for pid, tid in zip(*pairs, strict=True)], np.int32)
+        codes = np.array([*self.strings.column(other.strings.texts, len(other.strings.texts)), NONE], np.int32)
+        for kind, blocks in other._blocks.items():
+            for block in blocks:
+                moved = {name: codes[block[name]] for name in ("name", *TEXTS) if name in block}
+                moved |= {"thread": numbers[block["thread"]], "place": block["place"] + place}
+                self._blocks[kind].append(block | moved)
+        self.dropped += other.dropped
+        self.seen += other.seen
+        self.phases += other.phases
+        self._halves += other._halves
 
     def finish(self) -> dict[str, dict[str, Column]]:
         """The columns of each kind that occurs."""
-        self._add_complete(self._pairs())
-        return {
-            kind: {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-            for kind, blocks in self._blocks.items()
+        pairs = self._pairs()
+        self.add(pairs)
+        self.seen -= len(pairs)
+        self.phases -= len(pairs)
+        (pids, tids), count = self.pairs.ids
+        self._threads = {
+            "text": self.threads.column(zip(pids, tids, strict=True), count),
+            "group": np.maximum(integers(pids) // _RANK_STRIDE, 0),
+            "device": integers(pids),
+            "stream": integers([_last_number(tid) for tid in tids]),
         }
+        return {kind: self._joined(kind) for kind in list(self._blocks)}
 
-    def _grouped(self, events: list[Event], key: str) -> dict[Any, list[Event]]:
-        groups: dict[Any, list[Event]] = defaultdict(list)
-        try:
-            for event in events:
-                groups[event.get(key)].append(event)
-        except TypeError:
-            sane = [event for event in events if isinstance(event.get(key), (str, type(None)))]
-            self.dropped += len(events) - len(sane)
-            return self._grouped(sane, key)
-        return groups
+    def _joined(self, kind: str) -> dict[str, Column]:
+        """The blocks of a kind as one, in the order of the file."""
+        blocks = self._blocks.pop(kind)
+        names = list(blocks[0])
+        # Column by column, so that no more than one is held twice.
+        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in names}
+        place = joined.pop("place")
+        if (place[1:] < place[:-1]).any():
+            order = np.argsort(place, kind="stable")
+            joined = {name: column[order] for name, column in joined.items()}
+        thread = joined["thread"]
+        if kind == GPU:
+            _place(joined, self._threads, thread)
+        joined["thread"], joined["group"] = self._threads["text"][thread], self._threads["group"][thread]
+        return joined
 
-    def _add_complete(self, events: list[Event]) -> None:
-        for category, group in self._grouped(events, "cat").items():
-            kind = KIND_OF_CATEGORY.get(category.lower()) if isinstance(category, str) else None
-            if kind is not None:
-                self._add_group(kind, category.lower(), group)
+    def _kind(self, event: Any) -> str | None:
+        """The kind of a complete event; None for what is not wanted, after counting it."""
+        if not isinstance(event, dict):
+            self.dropped += 1
+            return None
+        phase, category = event.get("ph"), event.get("cat")
+        if isinstance(phase, (list, dict)):
+            self.dropped += 1
+            return None
+        self.phases += phase is not None
+        if phase in ("B", "E"):
+            self._halves.append(event)
+        if phase != "X":
+            return None
+        self.dropped += isinstance(category, (list, dict))
+        return KIND_OF_CATEGORY.get(category.lower()) if isinstance(category, str) else None
 
-    def _add_group(self, kind: str, category: str, events: list[Event]) -> None:
+    def _add_group(self, kind: str, events: list[Event], places: list[int]) -> None:
         start_ns, start_usable = nanoseconds([event.get("ts") for event in events])
         dur_ns, dur_usable = nanoseconds([event.get("dur") for event in events])
         usable = start_usable & dur_usable
+        place = np.array(places, np.int64)
         if not usable.all():
             self.dropped += int((~usable).sum())
-            start_ns, dur_ns = start_ns[usable], dur_ns[usable]
+            start_ns, dur_ns, place = start_ns[usable], dur_ns[usable], place[usable]
             events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
         if not events:
             return
-        block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns}
-        block |= self._who(events)
-        args: list[Any] = [event.get("args") for event in events]
-        if set(map(type, args)) != {dict}:
-            args = [each if isinstance(each, dict) else {} for each in args]
-        for name, spellings in _NUMBERS.get(kind, {}).items():
-            block[name] = integers(_values(args, spellings))
-        if kind == OPS:
-            for name, spellings in _TEXTS.items():
-                block[name] = self.strings.column(map(_json, _values(args, spellings)), len(args))
-        if kind == GPU:
-            block["kind"] = np.full(len(events), _ITEM_OF_CATEGORY.get(category, KERNEL), np.int32)
-            _place(block, events)
-        self._blocks[kind].append(block)
-
-    def _who(self, events: list[Event]) -> dict[str, Column]:
-        """Name, thread and merged rank."""
         names = [event.get("name") for event in events]
         if set(map(type, names)) != {str}:
             names = ["" if name is None else str(name) for name in names]
-        pids, tids = _sane_ids(events, "pid"), _sane_ids(events, "tid")
-        return {
-            "name": self.strings.column(names, len(names)),
-            "thread": self.threads.column(zip(pids, tids, strict=True), len(pids)),
-            "group": np.maximum(integers(pids) // _RANK_STRIDE, 0),
-        }
+        block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns, "place": place}
+        block["name"] = self.strings.column(names, len(names))
+        block["thread"] = self.pairs.column(events)
+        args: list[Any] = [event.get("args") for event in events]
+        if set(map(type, args)) != {dict}:
+            args = [each if isinstance(each, dict) else {} for each in args]
+        for name, spellings in NUMBERS.get(kind, {}).items():
+            block[name] = integers(_values(args, spellings))
+        if kind == OPS:
+            for name, spellings in TEXTS.items():
+                block[name] = self.strings.column(map(json_text, _values(args, spellings)), len(args))
+        if kind == GPU:
+            items = [ITEM_OF_CATEGORY.get(event["cat"].lower(), KERNEL) for event in events]
+            block["kind"] = np.array(items, np.int32)
+        self._blocks[kind].append(block)
 
     def _pairs(self) -> list[Event]:
         """Complete events made of B and E ones, which are rare; what finds no partner is dropped."""
@@ -253,7 +317,7 @@ def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
     return values
 
 
-def _json(value: Any) -> bytes | None:
+def json_text(value: Any) -> bytes | None:
     """The JSON text of a value, without white space; None for no value."""
     if value is None:
         return None
@@ -263,25 +327,18 @@ def _json(value: Any) -> bytes | None:
         return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
 
 
-def _sane_ids(events: list[Event], key: str) -> list[Any]:
-    ids = [event.get(key) for event in events]
-    if not set(map(type, ids)) <= {int, str}:
-        ids = [each if isinstance(each, (int, str)) else "" if each is None else str(each) for each in ids]
-    return ids
+def _sane_id(value: object) -> int | str:
+    if type(value) is int or type(value) is str:
+        return value
+    return "" if value is None else str(value)
 
 
-def _place(block: dict[str, Column], events: list[Event]) -> None:
+def _place(block: dict[str, Column], told: dict[str, Column], thread: Column) -> None:
     """Device and stream of GPU items whose arguments do not say them: from the row they are drawn on."""
-    for name, key, number in (("device", "pid", _plain_number), ("stream", "tid", _last_number)):
-        unknown = np.flatnonzero(block[name] == NONE)
-        if len(unknown):
-            block[name][unknown] = integers([number(events[row].get(key)) for row in unknown.tolist()])
+    for name in ("device", "stream"):
+        block[name] = np.where(block[name] == NONE, told[name][thread], block[name])
     device = block["device"]
     block["device"] = np.where((device >= 0) & (device < 1 << 31), device, NONE).astype(np.int32)
-
-
-def _plain_number(value: object) -> object:
-    return value
 
 
 def _last_number(value: object) -> object:
