@@ -1,0 +1,219 @@
+"""Every real trace is analysed without a fault of ours, and its report keeps the contract."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from timeline_oracle import timeline
+
+import perfdoctor
+from perfdoctor.diagnosis.report import Report
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.reporters.json_ import Json, load_schema
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+Reports = Callable[[str], Report]
+pytestmark = pytest.mark.corpus
+
+
+def traces() -> list[str]:
+    """Every trace that MANIFEST.csv names; one stand-in, which the fixture skips, where the corpus is not mounted."""
+    manifest = SHARED / "traces" / "MANIFEST.csv"
+    if not manifest.is_file():
+        return ["the corpus"]
+    with manifest.open() as file:
+        return [row["file"] for row in csv.DictReader(file)]
+
+
+def references() -> list[dict[str, str]]:
+    """The lines of the reference figures."""
+    table = SHARED / "reference" / "timeline.csv"
+    if not table.is_file():
+        return [{"trace": "the corpus"}]
+    with table.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(load_schema())
+
+
+@pytest.mark.parametrize("name", traces())
+def test_a_real_trace_is_analysed_and_its_report_keeps_the_contract(
+    name: str, report_on: Reports, validator: jsonschema.Draft202012Validator
+) -> None:
+    report = report_on(name)
+    assert [f.title for f in report.findings if f.rule == "PD901"] == []
+    assert [o for o in report.outcomes if o.status == "failed"] == []
+    for account in report.account:
+        assert sum(account.detail.values()) == sum(account.buckets.values()) == account.window_ns
+        assert min(account.detail.values()) >= 0
+    steps_ns = max(account.window_ns / max(len(account.steps), 1) for account in report.account)
+    assert sum(f.saving.high_ns or 0 for f in report.findings) <= steps_ns
+    assert all((f.saving.high_ns or 0) <= f.cost_ns for f in report.findings)
+    # A share above the whole is a fault in a rule's arithmetic, whatever it counts.
+    assert [e for f in report.findings for e in f.evidence if e.unit == "%" and not _is_share(e.value)] == []
+    validator.validate(orjson.loads(Json().render(report)))
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or 0 <= value <= 100
+
+
+@pytest.mark.parametrize("line", references(), ids=lambda line: line["trace"])
+def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str], corpus: Path) -> None:
+    """Exactly the sweep's figures, and the reference's within 0.1 % or its own rounding.
+
+    The reference was computed in float64 milliseconds since the epoch, where neighbouring values lie 0.25 us apart: so
+    each edge is off by up to that, and n items by some 0.75 us x sqrt(n) together. Where a figure is tiny that alone is
+    more than 0.1 % (three kernels of exactly 123 us are 369 us, not 369.4), so either bound will do; our own figures
+    have to be right to the nanosecond.
+    """
+    path = corpus / line["trace"]
+    expected = timeline(gzip.decompress(path.read_bytes()))
+    assert expected is not None
+    items = expected.pop("items")
+    found = RankRun(perfdoctor.read(path)).timeline.to_dict()
+    assert {name: found[name] for name in expected} == expected
+    for name, value_ns in expected.items():
+        reference_ns = float(line[name.removesuffix("_ns") + "_ms"]) * 1e6
+        assert abs(value_ns - reference_ns) <= max(0.001 * reference_ns, 750 * math.sqrt(items)), name
+
+
+def findings(report: Report, rule: str) -> Iterator[Any]:
+    return (f for f in report.findings if f.rule == rule)
+
+
+def shares(report: Report) -> dict[str, float]:
+    """Each detail of the first rank's account as a share of its window."""
+    account = report.account[0]
+    return {name: ns / account.window_ns for name, ns in account.detail.items()}
+
+
+def test_a_loader_without_workers_is_found_and_one_with_four_is_not(report_on: Reports) -> None:
+    starved, fed = report_on("v100-bare-list-workers0.json.gz"), report_on("v100-bare-list-workers4.json.gz")
+    (finding,) = findings(starved, "PD101")
+    assert finding.severity == "high"
+    assert 0.21 < finding.share_of_step < 0.23
+    assert "no workers" in finding.title
+    assert "num_workers=" in finding.fix
+    assert not any(findings(fed, "PD101"))
+    assert shares(fed)["idle_dataloader"] < 0.01
+
+
+def test_the_same_holds_for_legacy_traces_whose_steps_are_inferred(report_on: Reports) -> None:
+    starved, fed = report_on("v100-legacy-workers0.json.gz"), report_on("v100-legacy-workers4.json.gz")
+    assert [f.severity for f in findings(starved, "PD101")] == ["high"]
+    assert starved.steps.source == "inferred"
+    assert not any(findings(fed, "PD101"))
+
+
+def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_left_alone(report_on: Reports) -> None:
+    (finding,) = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
+    assert finding.severity == "high"
+    assert "set_float32_matmul_precision" in finding.fix
+    # Its gemmSN kernels have only a few rows: Tensor Cores would gain them nothing.
+    assert all(f.severity in ("info", "low") for f in findings(report_on("a100-sam-bf16.json.gz"), "PD201"))
+
+
+@pytest.mark.parametrize("name", ["gp100-user-annotation.json.gz", "gtx1650-clock-skew.json.gz"])
+def test_a_device_without_tensor_cores_is_not_told_to_use_them(name: str, report_on: Reports) -> None:
+    assert not any(f.rule in ("PD201", "PD203") for f in report_on(name).findings)
+
+
+def test_bfloat16_on_misaligned_tensor_core_kernels_is_no_missing_tensor_core(report_on: Reports) -> None:
+    report = report_on("h100-timesformer-bf16.json.gz")
+    assert not any(findings(report, "PD201"))
+    assert (report.account[0].tensor_core["slow_path"] or 0) > 0
+
+
+def test_float32_convolutions_on_a_v100_are_found(report_on: Reports) -> None:
+    (finding,) = findings(report_on("v100-ns-resolution/rank0.json.gz"), "PD203")
+    assert finding.severity == "high"
+    assert "float16" in finding.fix  # it has neither TF32 nor bfloat16
+
+
+def test_half_precision_convolutions_are_not_told_to_use_half_precision(report_on: Reports) -> None:
+    (finding,) = findings(report_on("pg509-vit-graph-ns.json.gz"), "PD203")
+    assert "in half precision already" in finding.advice
+    assert "allow_tf32" not in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("h100-nsfw-vit-bf16.json.gz", True),
+        ("h100-bert-small-bf16.json.gz", True),
+        ("b200-eager.json.gz", True),
+        ("b300-decode-graph.json.gz", False),
+        ("mi300x-decode-graph.json.gz", False),
+        ("a100-vit-graph-bf16.json.gz", False),
+        ("pg509-vit-graph-ns.json.gz", False),
+        ("v100-ns-resolution/rank0.json.gz", False),
+    ],
+)
+def test_eager_inference_is_launch_bound_and_graphs_and_well_fed_gpus_are_not(
+    name: str, bound: bool, report_on: Reports
+) -> None:
+    assert any(findings(report_on(name), "PD104")) is bound
+
+
+def test_slow_submissions_of_copies_on_the_device_are_no_waits(report_on: Reports) -> None:
+    """73 such copies of a symmetric-memory all-reduce looked like blocking calls."""
+    assert not any(findings(report_on("b200-eager.json.gz"), "PD102"))
+
+
+@pytest.mark.parametrize("name", ["v100-torchrec-4ranks"])
+def test_the_rank_that_slept_is_named(name: str, report_on: Reports) -> None:
+    report = report_on(name)
+    (finding,) = findings(report, "PD401")
+    assert (finding.rank, finding.severity) == (2, "high")
+    assert report.findings[0] is finding
+    assert [t.rank for t in report.traces] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["v100-resnet18-2ranks", "rtx4090-llama-2ranks", "sampled-w128"])
+def test_two_ranks_are_analysed_together(name: str, report_on: Reports) -> None:
+    report = report_on(name)
+    assert [t.rank for t in report.traces] == [0, 1]
+    assert len(report.timeline) == len(report.account) == 2
+    assert {o.rule: o.status for o in report.outcomes}["PD401"] == "ran"
+    assert [f.title for f in report.findings if f.rule == "PD901"] == []
+
+
+@pytest.mark.parametrize("name", ["gtx1650-clock-skew.json.gz", "v100-resnet18-2ranks/rank1.json.gz"])
+def test_gpu_times_are_moved_where_clocks_disagree_and_the_timeline_stays(name: str, corpus: Path) -> None:
+    source = perfdoctor.read(corpus / name)
+    rank = RankRun(source)
+    assert rank.clock_shift_ns > 0
+    linked = rank.trace.gpu.call >= 0
+    launched = rank.trace.calls.start_ns[rank.trace.gpu.call[linked]]
+    assert (rank.trace.gpu.start_ns[linked] >= launched).all()
+    expected = timeline(gzip.decompress((corpus / name).read_bytes()))
+    assert expected is not None
+    found = rank.timeline.to_dict()
+    assert {n: found[n] for n in expected if n != "items"} == {n: v for n, v in expected.items() if n != "items"}
+
+
+def test_clocks_that_agree_are_left_alone(corpus: Path) -> None:
+    assert RankRun(perfdoctor.read(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift_ns == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["a100-cupti-counters.json.gz", "no-distributed-info.json.gz", "cpu-only-rank34.json.gz"]
+)
+def test_a_trace_without_gpu_events_says_nothing_about_the_gpu(name: str, report_on: Reports) -> None:
+    report = report_on(name)
+    assert set(report.timeline[0].to_dict().values()) <= {None, report.traces[0].rank}
+    assert set(report.account[0].tensor_core.values()) == {None}
+    skipped = {o.rule for o in report.outcomes if o.status == "skipped"}
+    assert skipped >= {"PD102", "PD103", "PD104", "PD201", "PD203", "PD402"}
