@@ -1,0 +1,194 @@
+"""What is packaged is what is there, and a third party's analyzers come in by the same door as ours."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoctor.testing import TraceBuilder
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGIN = ROOT / "examples" / "plugin"
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+ENTRY_POINTS: dict[str, str] = PROJECT["project"]["entry-points"]["perfdoctor.analyzers"]
+# A build without isolation, so without a network, needs the build system's own requirement installed.
+LEAST_SETUPTOOLS = 77
+
+
+def packages_in_the_tree() -> set[str]:
+    """Every folder with modules, by its dotted name; perfdoctor/analyzers is a link to the folder that is mapped."""
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "perfdoctor").rglob("*.py")}
+    return {".".join(folder.parts) for folder in folders} | {"perfdoctor.analyzers"}
+
+
+def test_every_folder_is_packaged_and_nothing_else() -> None:
+    packages = PROJECT["tool"]["setuptools"]["packages"]
+    assert len(packages) == len(set(packages))
+    assert set(packages) == packages_in_the_tree()
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == {"perfdoctor.analyzers": "analyzers"}
+
+
+def test_every_analyzer_has_its_entry_point_and_every_entry_point_its_file() -> None:
+    files = {path.stem.split("_")[0].upper(): path.stem for path in (ROOT / "analyzers").glob("pd*.py")}
+    assert {rule: target.partition(":")[0].rpartition(".")[2] for rule, target in ENTRY_POINTS.items()} == files
+    assert list(ENTRY_POINTS) == sorted(ENTRY_POINTS)
+
+
+@pytest.mark.parametrize("rule", ENTRY_POINTS)
+def test_an_entry_point_leads_to_the_class_of_its_rule(rule: str) -> None:
+    module, _, name = ENTRY_POINTS[rule].partition(":")
+    assert getattr(importlib.import_module(module), name).rule == rule
+
+
+def test_editors_find_the_analyzers_by_a_link() -> None:
+    link = ROOT / "perfdoctor" / "analyzers"
+    assert link.is_symlink()
+    assert os.readlink(link) == os.path.join("..", "analyzers")
+
+
+def can_build() -> None:
+    """Skip the test where packages cannot be built offline."""
+    for needed in ("setuptools", "pip"):
+        try:
+            found = metadata.version(needed)
+        except metadata.PackageNotFoundError:
+            pytest.skip(f"{needed} is not installed: packages cannot be built without a network")
+        if needed == "setuptools" and int(found.split(".")[0]) < LEAST_SETUPTOOLS:
+            pytest.skip(f"setuptools {found} is older than {LEAST_SETUPTOOLS}, which the build needs")
+
+
+def pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from a copy of the tree: setuptools leaves its own folders beside what it builds."""
+    can_build()
+    copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    for name in ("perfdoctor", "analyzers"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, copy)
+    return zipfile.ZipFile(next(out.glob("perfdoctor-*.whl")))
+
+
+def test_the_wheel_holds_every_module_once(wheel: zipfile.ZipFile) -> None:
+    modules = {str(path.relative_to(ROOT).as_posix()) for path in (ROOT / "perfdoctor").rglob("*.py")}
+    modules |= {f"perfdoctor/analyzers/{path.name}" for path in (ROOT / "analyzers").glob("*.py")}
+    packed = [name for name in wheel.namelist() if name.endswith(".py")]
+    assert len(packed) == len(set(packed))
+    assert set(packed) == modules
+
+
+def test_the_wheel_holds_the_data_files_and_only_the_package(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    data = {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("*.csv")}
+    data |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("*.schema.json")}
+    assert data >= {"perfdoctor/gpu/data/devices.csv", "perfdoctor/reporters/report.schema.json"}
+    assert names >= data | {"perfdoctor/py.typed"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"perfdoctor"}
+
+
+def test_the_wheel_registers_every_analyzer(wheel: zipfile.ZipFile) -> None:
+    text = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert all(f"{rule} = {target}" in text for rule, target in ENTRY_POINTS.items())
+
+
+# --- analyzers of third parties ---------------------------------------------------------------------------------------
+
+ASK = """
+import json, sys
+import perfdoctor
+from perfdoctor.diagnosis import registry
+report = perfdoctor.analyze(sys.argv[1])
+print(json.dumps({
+    "rules": [a.rule for a in registry.registered()],
+    "broken": {b.name: b.why for b in registry.broken()},
+    "findings": [f.rule for f in report.findings],
+    "outcomes": {o.rule: [o.status, o.why] for o in report.outcomes},
+}))
+"""
+
+
+def ask(site: Path, trace: Path) -> dict[str, Any]:
+    """What an interpreter says that finds further packages in `site`."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+    command = [sys.executable, "-c", ASK, str(trace)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A step with twelve copies of 64 bytes, of which PD101 and the example find something to say."""
+    built = TraceBuilder().step(0, 1000)
+    built.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 300)
+    for row in range(12):
+        built.memcpy("HtoD", 310 + 10 * row, 2, size_bytes=64, launch_us=301 + 2 * row)
+    built.kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", 450, 550, launch_us=330)
+    return built.write(tmp_path / "trace.json")
+
+
+def plug_in(site: Path, name: str, rule: str, source: str) -> None:
+    """A package as pip would leave it, with one entry point."""
+    (site / f"{name}.py").write_text(source, encoding="utf-8")
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[perfdoctor.analyzers]\n{rule} = {name}:Mine\n", encoding="utf-8")
+
+
+def test_the_example_plugin_is_found_and_speaks(tmp_path: Path, trace: Path) -> None:
+    can_build()
+    source, site = tmp_path / "plugin", tmp_path / "site"
+    shutil.copytree(PLUGIN, source)
+    pip("install", "--no-deps", "--no-build-isolation", "--target", site, source)
+    answer = ask(site, trace)
+    assert set(answer["rules"]) == {*ENTRY_POINTS, "EX001"}
+    assert answer["broken"] == {}
+    assert {"PD101", "EX001"} <= set(answer["findings"])
+    assert answer["outcomes"]["EX001"] == ["ran", None]
+
+
+def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    plug_in(site, "exploding", "XX001", "raise RuntimeError('no luck')")
+    plug_in(site, "nobody", "XX002", "class Mine: ...")
+    plug_in(site, "absent", "XX003", "Yours = None")
+    plug_in(
+        site,
+        "thief",
+        "XX004",
+        "from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall\n"
+        "class Mine(DataLoaderStall):\n    rule = 'PD101'\n    name = 'mine'\n",
+    )
+    answer = ask(site, trace)
+    assert set(answer["rules"]) == set(ENTRY_POINTS)
+    assert set(answer["broken"]) == {"XX001", "XX002", "XX003", "XX004"}
+    assert "RuntimeError('no luck')" in answer["broken"]["XX001"]
+    assert "no subclass of perfdoctor.Analyzer" in answer["broken"]["XX002"]
+    assert "PD101, which is taken" in answer["broken"]["XX004"]
+    assert answer["outcomes"]["XX001"] == ["failed", answer["broken"]["XX001"]]
+    assert answer["outcomes"]["PD101"] == ["ran", None]
+    assert "PD101" in answer["findings"]
