@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cases_facts
 import cases_idle
 import cases_kernels
 import cases_ranks
 from rule_cases import Case
 
 CASES: list[Case] = [
+    *cases_facts.PD001,
     *cases_idle.PD101,
     *cases_idle.PD102,
     *cases_idle.PD103,

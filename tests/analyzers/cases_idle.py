@@ -94,7 +94,7 @@ PD101 = [
             ),
         ),
         facts={
-            "cpu_count": 8,
+            "cpu": {"affinity": 8},
             "loaders": [
                 {"num_workers": 9, "wait_ns": 1},
                 {
@@ -111,7 +111,7 @@ PD101 = [
         "too-few-cores",
         lambda: loads(WORKERS, 400),
         (Says("high", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
-        facts={"cpu_count": 2, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
+        facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
     ),
     Case(
         "PD101",

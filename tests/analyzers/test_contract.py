@@ -146,7 +146,7 @@ def test_what_a_finding_claims_lies_in_the_window_and_covers_its_cost(case: Case
 @pytest.mark.parametrize("case", [c for c in SPEAKING if "min_share" in BY_RULE[c.rule].defaults], ids=str)
 def test_a_threshold_above_the_whole_silences_a_rule(case: Case) -> None:
     analyzer = BY_RULE[case.rule]
-    report = engine.diagnose(run_of(case), [analyzer], {case.rule: {"min_share": 1.01}})
+    report = engine.diagnose(run_of(case), [analyzer], {case.rule: {"min_share": 1e9}})
     assert report.findings == ()
 
 
