@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES, NO, VERDICTS, YES, Verdicts
-from perfdoctor.diagnosis.work import Work
+from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES, NA, NO, VERDICTS, YES, Verdicts
+from perfdoctor.diagnosis.work import Work, names_where
 from perfdoctor.gpu import Device, KernelClass
 from perfdoctor.gpu.bounds import (
     ALIGNMENT,
     BANDWIDTH,
-    NO_BOUND,
     NO_REASON,
     OLD_ARCHITECTURE,
     Bounds,
+    Ceilings,
     Launches,
     bound_launches,
     latency_floor_ns,
 )
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import KERNEL, BoolArray, Int8Array
+from perfdoctor.trace.model import Int8Array
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -43,35 +43,33 @@ _TRIPLE = 3.0  # float32 attention as three TF32 products
 
 def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
     """What bounds each GPU item; copies, sets and communication have no bound."""
-    trace, device = run.trace, run.device
+    trace, device, items = run.trace, run.device, work.items
     gpu = trace.gpu
-    flops = np.where(verdicts.impossible, np.nan, work.flops)
     attainable, peak = _rates(run, work, verdicts)
-    bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
-    peak_bandwidth = device.memory_bandwidth_bytes_per_s if device else None
-    helpers = run.kernels_where(lambda k: k.tensor_core == "na" and k.category != "communication")
-    shortest_ns, floor_ns = latency_floor_ns(gpu.dur_ns[helpers])
-    maths = run.kernels_where(_mostly_maths)
-    found = bound_launches(
-        Launches(
-            dur_ns=gpu.dur_ns,
-            compute_ns=flops / attainable * 1e9,
-            memory_ns=work.bytes / (bandwidth or np.nan) * 1e9,
-            peak_compute_ns=flops / peak * 1e9,
-            peak_memory_ns=work.bytes / (peak_bandwidth or np.nan) * 1e9,
-            mostly_maths=maths,
-            reason=_reasons(run, work, verdicts),
-            blocks=getattr(gpu, "blocks", None),  # recorded grids, where the reader keeps them
-            sm_count=run.source.device.sm_count or (device.sm_count if device else None),
-            floor_ns=floor_ns,
-            shortest_ns=shortest_ns,
-        )
+    bandwidth = (device.attainable_bandwidth_bytes_per_s if device else None) or np.nan
+    peak_bandwidth = (device.memory_bandwidth_bytes_per_s if device else None) or np.nan
+    kernel = names_where(run, lambda k: k.category != "communication")
+    helper = kernel & names_where(run, lambda k: k.tensor_core == "na")
+    shortest_ns, floor_ns = latency_floor_ns(gpu.dur_ns[helper[gpu.name]])
+    share = np.where(verdicts.impossible, np.nan, work.share) if verdicts.impossible.any() else work.share
+    ceilings = Ceilings(
+        compute_ns=items.flops / attainable * 1e9,
+        memory_ns=items.bytes / bandwidth * 1e9,
+        peak_ns=np.fmax(items.flops / peak, items.bytes / peak_bandwidth) * 1e9,
+        mostly_maths=names_where(run, _mostly_maths)[items.name],
+        reason=_reasons(run, work),
+        excluded=~kernel[items.name],
     )
-    outside = (gpu.kind != KERNEL) | run.kernels_where(lambda k: k.category == "communication")
-    for column in (found.kind, found.nearest):
-        column[outside] = NO_BOUND
-    found.assumed[outside] = False
-    return found
+    launches = Launches(
+        dur_ns=gpu.dur_ns,
+        item=work.item,
+        share=share,
+        blocks=getattr(gpu, "blocks", None),  # recorded grids, where the reader keeps them
+        sm_count=run.source.device.sm_count or (device.sm_count if device else None),
+        floor_ns=floor_ns,
+        shortest_ns=shortest_ns,
+    )
+    return bound_launches(ceilings, launches)
 
 
 def _mostly_maths(kernel: KernelClass) -> bool:
@@ -79,18 +77,19 @@ def _mostly_maths(kernel: KernelClass) -> bool:
 
 
 def _rates(run: RankRun, work: Work, verdicts: Verdicts) -> tuple[FloatArray, FloatArray]:
-    """FLOP/s attainable, and at the peak, on the unit that each launch used; NaN where unknown."""
-    device, operands = run.device, verdicts.operands
-    memory = work.rows_of("memory")
+    """FLOP/s attainable, and at the peak, on the unit that each item uses; NaN where unknown."""
+    device, operands, items = run.device, verdicts.operands, work.items
     tables = np.full((2, len(VERDICTS), len(operands)), np.nan)  # attainable and peak, by verdict and operand
     if device is not None:
         for i, operand in enumerate(operands):
             tables[:, YES, i], tables[:, NO, i] = _unit_rates(device, operand)
+    verdict = np.full(len(items), NA, np.int8)
+    verdict[work.item] = verdicts.tensor_core  # one item, one verdict, but for launches that contradict their name
     triple = np.ones(len(run.trace.strings))
-    triple[[code for code, k in run.kernel_classes.items() if k.instruction == "3xTF32"]] = _TRIPLE
-    rates = tables[:, verdicts.tensor_core, verdicts.operand] / triple[run.trace.gpu.name]
+    triple[names_where(run, lambda k: k.instruction == "3xTF32")] = _TRIPLE
+    rates = tables[:, verdict, verdicts.operand] / triple[items.name]
     # What only moves data does a few operations an element: maths is never its limit.
-    rates[:, memory] = np.inf
+    rates[:, work.kinds("memory")] = np.inf
     return rates[0], rates[1]
 
 
@@ -105,24 +104,22 @@ def _unit_rates(device: Device, operand: str) -> tuple[tuple[float, float], tupl
     return (matrix[0] or np.nan, matrix[1] or np.nan), (vector[0] or np.nan, vector[1] or np.nan)
 
 
-def _reasons(run: RankRun, work: Work, verdicts: Verdicts) -> Int8Array:
+def _reasons(run: RankRun, work: Work) -> Int8Array:
     """What a kernel's name or shapes tell about why it might be slow."""
-    gpu = run.trace.gpu
     capability = run.device.compute_capability if run.device else run.source.device.capability
     hopper = capability is not None and capability >= _HOPPER and run.source.vendor != "amd"
     table = np.full(len(run.trace.strings), NO_REASON, np.int8)
-    tagged = np.zeros(len(run.trace.strings), bool)
     for code, kernel in run.kernel_classes.items():
-        tagged[code] = kernel.alignment is not None
         arch = _SM.match(kernel.arch or "")
         if kernel.slow_path:
             table[code] = ALIGNMENT
         elif hopper and kernel.tensor_core == "yes" and arch is not None and int(arch[1]) < 10 * _HOPPER[0]:
             table[code] = OLD_ARCHITECTURE
-    reason = table[gpu.name]
+    reason = table[work.items.name]
     # Where no tag tells (AMD, nvjet), the dimensions that lie contiguous in memory do.
-    odd = np.array([*(_misaligned(c.n, c.k, c.dtype) for c in work.costs), False], bool)
-    reason[odd[work.cost] & ~tagged[gpu.name] & (verdicts.tensor_core == YES)] = ALIGNMENT
+    untagged = names_where(run, lambda k: k.alignment is None and k.tensor_core == "yes")[work.items.name]
+    odd = np.array([*(_misaligned(c.n, c.k, c.dtype) for c in work.costs), False], bool)[work.items.cost]
+    reason[odd & untagged] = ALIGNMENT
     return reason
 
 
@@ -140,34 +137,32 @@ def model_flops_utilization(run: RankRun) -> float | None:
     type, so that a step in several types gets one number.
 
     Returns:
-        A share from 0 to 1; None if FLOPs or peaks of a part of the kernel time that matters are unknown.
+        A share from 0 to 1; None if FLOPs or peaks of a tenth or more of that kernel time are unknown.
     """
-    work, verdicts, gpu = run.work, run.verdicts, run.trace.gpu
-    matrix = run.kernels_where(lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
-    rows = matrix & iv.contains(run.window, gpu.start_ns)
-    _, peak = _rates(run, work, verdicts)
-    ideal_ns = np.where(verdicts.impossible, np.nan, work.flops) / peak * 1e9
-    return _covered(ideal_ns, rows & work.rows_of(*MATRIX_CATEGORIES), rows, gpu.dur_ns, run.window_ns)
-
-
-def _covered(
-    amount: FloatArray, counted: BoolArray, concerned: BoolArray, dur_ns: npt.NDArray[np.int64], window_ns: int
-) -> float | None:
-    known = counted & ~np.isnan(amount)
-    whole = int(dur_ns[concerned].sum())
-    if not whole or not window_ns or dur_ns[known].sum() < COVERAGE * whole:
-        return None
-    return float(amount[known].sum() / window_ns)
+    _, peak = _rates(run, run.work, run.verdicts)
+    return _per_window(run, run.work.items.flops / peak * 1e9)
 
 
 def achieved_flops_per_s(run: RankRun) -> float | None:
-    """FLOPs of products, convolutions and attention in the window over its length; None as for the utilization."""
-    gpu, work = run.trace.gpu, run.work
-    matrix = run.kernels_where(lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
-    rows = matrix & iv.contains(run.window, gpu.start_ns)
-    flops = np.where(run.verdicts.impossible, np.nan, work.flops)
-    rate = _covered(flops, rows & work.rows_of(*MATRIX_CATEGORIES), rows, gpu.dur_ns, run.window_ns)
+    """FLOPs of products, convolutions and attention in the window over its length.
+
+    None if those of a tenth or more of their kernel time are unknown.
+    """
+    rate = _per_window(run, run.work.items.flops)
     return None if rate is None else rate * 1e9
+
+
+def _per_window(run: RankRun, amount: FloatArray) -> float | None:
+    """An amount of each item of matrix maths, summed over the window's launches, over the window's length."""
+    work, dur_ns = run.work, run.trace.gpu.dur_ns
+    matrix = names_where(run, lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
+    rows = np.flatnonzero(matrix[run.trace.gpu.name] & iv.contains(run.window, run.trace.gpu.start_ns))
+    counted = np.where(work.kinds(*MATRIX_CATEGORIES), amount, np.nan)[work.item[rows]] * work.share[rows]
+    known = ~np.isnan(counted) & ~run.verdicts.impossible[rows]
+    whole = int(dur_ns[rows].sum())
+    if not whole or not run.window_ns or dur_ns[rows[known]].sum() < COVERAGE * whole:
+        return None
+    return float(counted[known].sum() / run.window_ns)
 
 
 def achieved_bytes_per_s(run: RankRun) -> float | None:

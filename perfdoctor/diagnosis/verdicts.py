@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.gpu import Device, KernelClass
+from perfdoctor.gpu import Device
 from perfdoctor.gpu.bounds import PEAK_TOLERANCE
-from perfdoctor.trace.model import KERNEL, BoolArray, Int8Array
+from perfdoctor.trace.model import BoolArray, Int8Array
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
-    from perfdoctor.diagnosis.work import Work
+    from perfdoctor.diagnosis.work import Items, Work
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
@@ -71,9 +71,9 @@ class Verdicts:
         tensor_core: Index into VERDICTS for each GPU item; `na` for what is no kernel.
         basis: Index into BASES: said by the name, proven by achieved FLOP/s, likely by the operand type, or
             contradicted: the name says no and the FLOP/s say yes, so that the verdict is `unknown`.
-        operand: For each GPU item the index into `operands` of its operand type.
+        operand: For each row of `Work.items` the index into `operands` of its operand type.
         operands: The operand types; "" for none known.
-        impossible: Launches faster than the peak of any unit: their FLOPs must not be used.
+        impossible: GPU items faster than the peak of any unit: their FLOPs must not be used.
         violations: What contradicts our rules, one a kernel name.
     """
 
@@ -92,50 +92,59 @@ class Verdicts:
 
 def verdicts_of(run: RankRun, work: Work) -> Verdicts:
     """The verdict of each GPU item of a rank."""
-    gpu = run.trace.gpu
+    items, item, dur = work.items, work.item, run.trace.gpu.dur_ns
     operand, operands = _operands(run, work)
-    achieved = np.divide(work.flops, np.maximum(gpu.dur_ns, 1)) * 1e9
-    maths = work.rows_of(*MATRIX_CATEGORIES)
-    achieved[~maths] = np.nan
-    by_name = _by_name(run)[gpu.name]
-    by_name[gpu.kind != KERNEL] = NA
-    fast = _fewer_products(run)[gpu.name]
-    vector, matrix = _peaks(run.device, operands)
-    verdict, basis = by_name.copy(), np.full(len(gpu), BY_NAME, np.int8)
+    by_name = _by_name(run)[items.name]
+    vector, matrix = (peak[operand] for peak in _peaks(run.device, operands))
+    rated = work.kinds(*MATRIX_CATEGORIES) & ~_fewer_products(run)[items.name]
+    flops = np.where(rated, items.flops, np.nan)
+    fastest = PEAK_TOLERANCE * np.fmax(matrix, vector)
+    verdict, basis = by_name.copy(), np.full(len(items), BY_NAME, np.int8)
+    may = np.array([t in _LIKELY_TYPES for t in operands], bool)[operand] & (run.tensor_cores is True)
+    likely = (by_name == UNKNOWN) & may
+    verdict[likely], basis[likely] = YES, LIKELY
+    impossible = np.zeros(len(item), bool)
+    violations: tuple[Violation, ...] = ()
+    # Few launches beat a unit that their name denies: all others are told by their item.
+    limit_ns = flops / np.where(by_name == YES, fastest, np.fmin(vector, fastest)) * 1e9
     with np.errstate(invalid="ignore"):
-        faster = (achieved > vector[operand]) & ~fast
-        impossible = (achieved > PEAK_TOLERANCE * np.fmax(matrix, vector)[operand]) & ~fast
-    faster &= ~impossible
-    open_ = by_name == UNKNOWN
-    proven = open_ & _same_code(run, operand, open_ & faster)
-    likely = open_ & ~proven & np.array([t in _LIKELY_TYPES for t in operands], bool)[operand]
-    if run.tensor_cores is not True:
-        likely[:] = False
-    contradicted = (by_name == NO) & faster
-    for rows, value, why in ((proven, YES, PROVEN), (likely, YES, LIKELY), (contradicted, UNKNOWN, CONTRADICTED)):
-        verdict[rows], basis[rows] = value, why
-    violations = (
-        *_violations(run, contradicted, achieved, vector[operand], "CUDA cores"),
-        *_violations(run, impossible, achieved, np.fmax(matrix, vector)[operand], "Tensor Cores"),
-    )
-    return Verdicts(verdict, basis, operand, operands, impossible, violations)
+        rows = np.flatnonzero(dur < limit_ns[item] * work.share)
+    achieved = flops[item[rows]] * work.share[rows] / np.maximum(dur[rows], 1) * 1e9
+    impossible[rows] = achieved > fastest[item[rows]]
+    proof = rows[~impossible[rows]]
+    proven = (by_name == UNKNOWN) & _same_code(items, operand, item[proof])
+    verdict[proven], basis[proven] = YES, PROVEN
+    tensor_core, why = verdict[item], basis[item]
+    contradicted = proof[by_name[item[proof]] == NO]
+    tensor_core[contradicted], why[contradicted] = UNKNOWN, CONTRADICTED
+    if len(rows):
+        wrong = np.isin(rows, contradicted)
+        beyond = impossible[rows]
+        violations = (
+            *_violations(run, rows[wrong], achieved[wrong], vector[item[rows[wrong]]], "CUDA cores"),
+            *_violations(
+                run, rows[beyond], achieved[beyond], np.fmax(matrix, vector)[item[rows[beyond]]], "Tensor Cores"
+            ),
+        )
+    return Verdicts(tensor_core, why, operand, operands, impossible, violations)
 
 
 def _operands(run: RankRun, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
-    """The operand type of each GPU item: what the kernel's name says, else what its op was given."""
+    """The operand type of each item: what the kernel's name says, else what its op was given."""
     classes = run.kernel_classes
-    costs = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in work.costs]
-    operands = tuple(sorted({_NO_TYPE, *costs, *(k.operand or _NO_TYPE for k in classes.values())}))
+    given = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in work.costs]
+    operands = tuple(sorted({_NO_TYPE, *given, *(k.operand or _NO_TYPE for k in classes.values())}))
     number = {operand: i for i, operand in enumerate(operands)}
     named = np.full(len(run.trace.strings), number[_NO_TYPE], np.int8)
     for code, kernel in classes.items():
         named[code] = number[kernel.operand or _NO_TYPE]
-    given = np.array([*(number[dtype] for dtype in costs), number[_NO_TYPE]], np.int8)
-    result = named[run.trace.gpu.name]
-    return np.where(result == number[_NO_TYPE], given[work.cost], result), operands
+    by_name = named[work.items.name]
+    by_op = np.array([*(number[dtype] for dtype in given), number[_NO_TYPE]], np.int8)[work.items.cost]
+    return np.where(by_name == number[_NO_TYPE], by_op, by_name), operands
 
 
 def _by_name(run: RankRun) -> Int8Array:
+    """The verdict of each string that is a kernel's name; `na` for all others."""
     table = np.full(len(run.trace.strings), NA, np.int8)
     for code, kernel in run.kernel_classes.items():
         table[code] = VERDICTS.index(kernel.tensor_core)
@@ -158,24 +167,21 @@ def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray
     return vector, matrix
 
 
-def _same_code(run: RankRun, operand: Int8Array, proof: BoolArray) -> BoolArray:
-    """Launches of a kernel name with an operand type of which at least one is in `proof`: they run the same code."""
-    proven = np.zeros((len(run.trace.strings), 128), bool)
-    name = run.trace.gpu.name
-    proven[name[proof], operand[proof]] = True
-    result: BoolArray = proven[name, operand]
+def _same_code(items: Items, operand: Int8Array, proof: npt.NDArray[np.int64]) -> BoolArray:
+    """Items of a kernel name and operand type of which at least one launch is proven: they run the same code."""
+    key = items.name.astype(np.int64) * 128 + operand
+    result: BoolArray = np.isin(key, key[np.unique(proof)])
     return result
 
 
 def _violations(
-    run: RankRun, rows: BoolArray, achieved: FloatArray, peak: FloatArray, unit: str
+    run: RankRun, rows: npt.NDArray[np.int64], achieved: FloatArray, peak: FloatArray, unit: str
 ) -> tuple[Violation, ...]:
     """One a kernel name, by its fastest launch."""
     found: dict[int, Violation] = {}
-    at = np.flatnonzero(rows)
-    for row in at[np.argsort(-achieved[at], kind="stable")].tolist():
-        code = int(run.trace.gpu.name[row])
-        kernel: KernelClass = run.kernel_classes[code]
+    for i in np.argsort(-achieved, kind="stable").tolist():
+        code = int(run.trace.gpu.name[rows[i]])
         if code not in found:
-            found[code] = Violation(kernel.rule, run.trace.strings[code], float(achieved[row]), float(peak[row]), unit)
+            rule = run.kernel_classes[code].rule
+            found[code] = Violation(rule, run.trace.strings[code], float(achieved[i]), float(peak[i]), unit)
     return tuple(found.values())

@@ -8,13 +8,15 @@ say so. Bytes of ops that only move data are shared by all their kernels by time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.gpu import KernelClass
 from perfdoctor.gpu.op_cost import PASSES
 from perfdoctor.gpu.roofline import FORMULAS, OpCost, cost_of_op
 from perfdoctor.trace.intervals import Int64Array
@@ -33,32 +35,73 @@ _SINGLE_READ = {"bn_fw": 2 / 3, "bn_bw": 3 / 5}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """The distinct kinds of GPU item, by kernel name, cost and part; arrays of one length.
+
+    Attributes:
+        name: String code of the name.
+        cost: Index of the cost, -1 where unknown.
+        flops, bytes: Of the whole part, however many launches share it; NaN where unknown.
+    """
+
+    name: Int32Array
+    cost: Int32Array
+    flops: FloatArray
+    bytes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, eq=False)
 class Work:
     """FLOPs and bytes of each GPU item.
 
     Attributes:
         costs: The distinct costs of the trace's ops.
         cost: For each GPU item the index into `costs` of its op's cost, -1 where unknown; helpers have it, too.
-        main: Whether it is the kernel that its op's work was given to (or shares it).
-        flops: FLOPs of the launch; NaN where unknown, and for helpers.
-        bytes: Compulsory bytes of the launch; NaN likewise.
+        items: The distinct kinds of GPU item: facts that do not depend on a launch are worked out once for each.
+        item: For each GPU item the row in `items`.
+        share: Which part of the item's work the launch does; NaN where it got none.
     """
 
     costs: tuple[OpCost, ...]
     cost: Int32Array
-    main: BoolArray
-    flops: FloatArray
-    bytes: FloatArray
+    items: Items
+    item: Int64Array
+    share: FloatArray
+
+    @cached_property
+    def main(self) -> BoolArray:
+        """For each GPU item whether it is the kernel that its op's work was given to (or shares it)."""
+        result: BoolArray = ~np.isnan(self.share)
+        return result
+
+    @cached_property
+    def flops(self) -> FloatArray:
+        """FLOPs of each GPU item; NaN where unknown, and for helpers."""
+        result: FloatArray = self.items.flops[self.item] * self.share
+        return result
+
+    @cached_property
+    def bytes(self) -> FloatArray:
+        """Compulsory bytes of each GPU item; NaN where unknown, and for helpers of matrix maths."""
+        result: FloatArray = self.items.bytes[self.item] * self.share
+        return result
 
     def cost_at(self, row: int) -> OpCost | None:
         """The cost of the op that launched a GPU item; None where unknown."""
         index = int(self.cost[row])
         return self.costs[index] if index >= 0 else None
 
+    def kinds(self, *kinds: str) -> BoolArray:
+        """For each row of `items` whether its op is of one of these kinds (`OpCost.kind`)."""
+        result: BoolArray = _by_cost(self.costs, lambda cost: cost.kind in kinds)[self.items.cost]
+        return result
+
     def rows_of(self, *kinds: str) -> BoolArray:
         """For each GPU item whether it is the main kernel of an op of one of these kinds (`OpCost.kind`)."""
-        hits = np.array([*(cost.kind in kinds for cost in self.costs), False], bool)
-        result: BoolArray = self.main & hits[self.cost]
+        result: BoolArray = self.main & self.kinds(*kinds)[self.item]
         return result
 
 
@@ -69,39 +112,48 @@ def work_of(run: RankRun) -> Work:
     cost, costs = _costs(trace)
     share = np.full(len(gpu), np.nan)
     side = np.full(len(gpu), WHOLE, np.int8)
-    kinds = np.array([*(c.kind == "memory" for c in costs), False], bool)
-    two = np.array([*(len(c.passes) > 1 for c in costs), False], bool)
-    memory = (cost >= 0) & kinds[cost]
-    maths = (cost >= 0) & ~kinds[cost] & run.kernels_where(lambda k: k.tensor_core != "na")
-    memory &= run.kernels_where(lambda k: k.category != "communication")
-    _share_by_time(trace, memory, share)
-    halves = maths & two[cost]
-    side[halves] = _sides(trace, np.flatnonzero(halves))
-    _share_main(trace, np.flatnonzero(maths & ~(halves & (side == WHOLE))), side, share)
-    flops, moved = _tables(costs)
-    part = cost.astype(np.int64) * 3 + side + 1
-    single = _single_reads(trace)
-    return Work(
-        costs=costs,
-        cost=cost,
-        main=~np.isnan(share),
-        flops=np.where(cost >= 0, flops[part] * share, np.nan),
-        bytes=np.where(cost >= 0, moved[part] * share * single[gpu.name], np.nan),
-    )
+    moves = _by_cost(costs, lambda c: c.kind == "memory")
+    halved = _by_cost(costs, lambda c: len(c.passes) > 1)
+    computes = names_where(run, lambda k: k.tensor_core != "na")
+    moves_data = names_where(run, lambda k: k.category != "communication")
+    rows = np.flatnonzero(cost >= 0)
+    moving = moves[cost[rows]]
+    taking = np.where(moving, moves_data[gpu.name[rows]], computes[gpu.name[rows]])
+    rows, moving = rows[taking], moving[taking]
+    alone = np.bincount(gpu.op[rows], minlength=1)[gpu.op[rows]] == 1
+    two = halved[cost[rows]]
+    share[rows[alone & ~two]] = 1.0
+    _share_by_time(trace, rows[moving & ~alone], share)
+    side[rows[two]] = _sides(trace, rows[two])
+    shared = rows[~moving & ~(alone & ~two)]
+    _share_main(trace, shared[~(halved[cost[shared]] & (side[shared] == WHOLE))], side, share)
+    item, items = _items(trace, cost, side, costs)
+    return Work(costs, cost, items, item, share)
+
+
+def _by_cost(costs: tuple[OpCost, ...], test: Callable[[OpCost], bool]) -> BoolArray:
+    """For each cost whether the test holds; a last False, for index -1."""
+    return np.array([*(test(cost) for cost in costs), False], bool)
+
+
+def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
+    """For each string of the trace whether it is the name of a kernel that passes."""
+    hits = np.zeros(len(run.trace.strings), bool)
+    hits[[code for code, kernel in run.kernel_classes.items() if test(kernel)]] = True
+    return hits
 
 
 def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     """For each GPU item an index of its op's cost, and the distinct costs; -1 where the op has none."""
     gpu, ops = trace.gpu, trace.ops
     cost = np.full(len(gpu), -1, np.int32)
-    priced = np.zeros(len(trace.strings), bool)
-    priced[[code for code in np.unique(ops.name).tolist() if trace.strings[code] in FORMULAS]] = True
+    priced = np.fromiter((text in FORMULAS for text in trace.strings), bool, len(trace.strings))
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
     at = gpu.op[rows]
-    keep = priced[ops.name[at]] & (ops.dims[at] >= 0)
+    keep = priced[ops.name[at]]
     rows, at = rows[keep], at[keep]
-    columns = (ops.name[at], ops.dims[at], ops.types[at], ops.strides[at], ops.concrete[at])
-    which, first = distinct_rows(columns)
+    columns = tuple(column[at] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
+    which, first = distinct_rows(columns, len(trace.strings))
     found: dict[OpCost, int] = {}
     index = np.full(len(first), -1, np.int32)
     for i, codes in enumerate(zip(*(column[first].tolist() for column in columns), strict=True)):
@@ -112,46 +164,70 @@ def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     return cost, tuple(found)
 
 
-def distinct_rows(columns: Sequence[Int32Array]) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of several columns of codes (-1 is a code, too).
+def _items(trace: Trace, cost: Int32Array, side: Int8Array, costs: tuple[OpCost, ...]) -> tuple[Int64Array, Items]:
+    """The distinct combinations of name, cost and part, and which one each GPU item is."""
+    name = trace.gpu.name
+    item, first = distinct_rows((name, cost * 3 + side), max(len(trace.strings), 3 * len(costs) + 3))
+    flops, moved = _tables(costs)
+    names, kinds = name[first], cost[first]
+    part = kinds.astype(np.int64) * 3 + side[first] + 1
+    single = [_single_read(trace.strings[code]) for code in names.tolist()]
+    return item, Items(names, kinds, flops[part], moved[part] * np.array(single, np.float64))
 
-    Tables instead of sorting: a million rows have a few thousand combinations, and sorting them takes ten times as
+
+def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array, Int64Array]:
+    """Number the distinct combinations of several columns of codes from -4 to `size` (excluded).
+
+    Tables instead of sorting: a million rows have a few thousand combinations, and sorting them takes several times as
     long.
 
     Returns:
         For each row the number of its combination, and for each combination one row that has it.
     """
     count = len(columns[0])
-    which = np.zeros(count, np.int64)
-    size = 1
+    which, distinct = np.zeros(count, np.int64), 1
+    if not count:
+        return which, which
     for column in columns:
-        codes, distinct = _dense(column.astype(np.int64) + 1)
-        which, size = _dense(which * distinct + codes)
-    first = np.zeros(size if count else 0, np.int64)
-    first[which[::-1]] = np.arange(count - 1, -1, -1)
+        number, codes = _numbered(column, size + _BELOW_ZERO)
+        if distinct * codes > _TABLE:
+            which, distinct = _dense(which, distinct)
+        which *= codes
+        which += number[column]
+        distinct *= codes
+    which, distinct = _dense(which, distinct)
+    first = np.empty(distinct, np.int64)
+    first[which] = np.arange(count)
     return which, first
 
 
-def _dense(keys: Int64Array) -> tuple[Int64Array, int]:
-    """The keys numbered without gaps, and how many there are."""
-    if not len(keys):
-        return keys, 1
-    most = int(keys.max())
-    if most > max(4 * len(keys), 1 << 24):
+_BELOW_ZERO = 4  # negative codes index the end of a table
+_TABLE = 1 << 21
+
+
+def _dense(keys: Int64Array, size: int) -> tuple[Int64Array, int]:
+    """Keys below `size` numbered without gaps, and how many there are."""
+    if size > _TABLE * 4:
         distinct, dense = np.unique(keys, return_inverse=True)
         return dense.astype(np.int64), len(distinct)
-    there = np.zeros(most + 1, np.int64)
+    number, count = _numbered(keys, size)
+    return number[keys], count
+
+
+def _numbered(keys: npt.NDArray[np.signedinteger[Any]], size: int) -> tuple[Int64Array, int]:
+    """A table that numbers the keys that occur, and how many do."""
+    there = np.zeros(size, np.int64)
     there[keys] = 1
-    number = np.cumsum(there) - 1
-    return number[keys], int(number[-1]) + 1
+    number = np.cumsum(there)
+    number -= 1
+    return number, int(number[-1]) + 1
 
 
-def _share_by_time(trace: Trace, rows: BoolArray, share: FloatArray) -> None:
+def _share_by_time(trace: Trace, rows: Int64Array, share: FloatArray) -> None:
     """Give each of the rows its part of its op's kernel time."""
-    at = np.flatnonzero(rows)
-    op, dur = trace.gpu.op[at], np.maximum(trace.gpu.dur_ns[at], 1).astype(np.float64)
+    op, dur = trace.gpu.op[rows], np.maximum(trace.gpu.end_ns[rows] - trace.gpu.start_ns[rows], 1)
     whole = np.bincount(op, weights=dur, minlength=1)
-    share[at] = dur / whole[op]
+    share[rows] = dur / whole[op]
 
 
 def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
@@ -174,14 +250,11 @@ def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
 
 def _share_main(trace: Trace, rows: Int64Array, side: Int8Array, share: FloatArray) -> None:
     """Give each op's (each gradient's) work to the launches of its main kernel."""
-    gpu = trace.gpu
-    key = gpu.op[rows].astype(np.int64) * 3 + side[rows] + 1
-    alone = np.bincount(key, minlength=1)[key] == 1
-    share[rows[alone]] = 1.0
-    rows, key = rows[~alone], key[~alone]
     if not len(rows):
         return
-    dur = np.maximum(gpu.dur_ns[rows], 1)
+    gpu = trace.gpu
+    key = gpu.op[rows].astype(np.int64) * 3 + side[rows] + 1
+    dur = np.maximum(gpu.end_ns[rows] - gpu.start_ns[rows], 1)
     order = np.lexsort((dur, key))
     last = np.append(key[order][1:] != key[order][:-1], True)
     group = np.empty(len(rows), np.int64)
@@ -203,11 +276,8 @@ def _tables(costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArray]:
     return flops.reshape(-1), moved.reshape(-1)
 
 
-def _single_reads(trace: Trace) -> FloatArray:
-    """By string code the share of an op's bytes that a single-read kernel moves."""
-    share = np.ones(len(trace.strings))
-    for code in np.unique(trace.gpu.name).tolist():
-        text = trace.strings[code]
-        if "singleread" in text:
-            share[code] = next((part for word, part in _SINGLE_READ.items() if word in text), 1.0)
-    return share
+def _single_read(name: str) -> float:
+    """The share of an op's bytes that a kernel moves: less than all for batch norms that read once."""
+    if "singleread" not in name:
+        return 1.0
+    return next((part for word, part in _SINGLE_READ.items() if word in name), 1.0)

@@ -9,7 +9,8 @@ belong to another kernel: its roofline is invalid. Without shapes a prior by cat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,15 +43,39 @@ _FULL_WAVES_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ceilings:
+    """What is known of each distinct kind of launch; arrays of one length. Times in ns, NaN where not known.
+
+    Attributes:
+        compute_ns, memory_ns: Time at the attainable rate of the unit used, and at the attainable bandwidth.
+        peak_ns: Time at the peaks, the longer of the two.
+        mostly_maths: The prior: without FLOPs it is taken to be bound by maths, else by memory.
+        reason: Index into REASONS of what its name or shapes tell, should it turn out inefficient.
+        excluded: Communication and what is no kernel: it has no bound.
+    """
+
+    compute_ns: FloatArray
+    memory_ns: FloatArray
+    peak_ns: FloatArray
+    mostly_maths: BoolArray
+    reason: Int8Array
+    excluded: BoolArray
+
+    @property
+    def known(self) -> BoolArray:
+        """Whether both times are known."""
+        result: BoolArray = ~(np.isnan(self.compute_ns) | np.isnan(self.memory_ns))
+        return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Launches:
-    """What is known of each launch; arrays of one length. Times in ns, NaN where not known.
+    """Launches; arrays of one length.
 
     Attributes:
         dur_ns: Duration.
-        compute_ns, memory_ns: Time at the attainable rate of the unit used, and at the attainable bandwidth.
-        peak_compute_ns, peak_memory_ns: The same at the peaks.
-        mostly_maths: The prior: without FLOPs it is taken to be bound by maths, else by memory.
-        reason: Index into REASONS of what its name tells, should it turn out inefficient.
+        item: Row of its kind in Ceilings.
+        share: Which part of the kind's work it does; NaN for none that is known.
         blocks: Thread blocks of the grid; -1 where not recorded; None if nowhere.
         sm_count: Streaming multiprocessors of the device, None if unknown.
         floor_ns: Kernels up to this long are bound by latency.
@@ -58,19 +83,15 @@ class Launches:
     """
 
     dur_ns: Int64Array
-    compute_ns: FloatArray
-    memory_ns: FloatArray
-    peak_compute_ns: FloatArray
-    peak_memory_ns: FloatArray
-    mostly_maths: BoolArray
-    reason: Int8Array
-    blocks: Int64Array | None
-    sm_count: int | None
-    floor_ns: int
-    shortest_ns: int
+    item: npt.NDArray[np.signedinteger[Any]]
+    share: FloatArray
+    blocks: Int64Array | None = None
+    sm_count: int | None = None
+    floor_ns: int = 5_000
+    shortest_ns: int = 2_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Bounds:
     """What bounds each launch; arrays of one length.
 
@@ -78,23 +99,40 @@ class Bounds:
         kind: Index into BOUNDS; -1 for what is no kernel, and for communication.
         nearest: COMPUTE or BANDWIDTH, the ceiling that is nearest, for every kind; -1 as above.
         reason: Index into REASONS; only inefficient kernels have one, and not all of them.
-        best_ns: The best time on this device with the unit that it used; NaN where FLOPs, bytes or rates are unknown.
-        efficiency: `best_ns` over the duration; NaN where unknown.
-        balanced: Maths and memory would take about the same time (within 0.7 to 1.4).
         assumed: The kind comes from the category alone: low confidence.
     """
 
     kind: Int8Array
     nearest: Int8Array
     reason: Int8Array
-    best_ns: FloatArray
-    efficiency: FloatArray
-    balanced: BoolArray
     assumed: BoolArray
+    _ceilings: Ceilings
+    _launches: Launches
 
     def is_(self, *kinds: str) -> BoolArray:
         """For each launch whether it is of one of these kinds."""
-        result: BoolArray = np.isin(self.kind, [BOUNDS.index(kind) for kind in kinds])
+        result = np.zeros(len(self.kind), bool)
+        for kind in kinds:
+            result |= self.kind == BOUNDS.index(kind)
+        return result
+
+    @cached_property
+    def best_ns(self) -> FloatArray:
+        """The best time on this device with the unit that it used; NaN where FLOPs, bytes or rates are unknown."""
+        return _best_ns(self._ceilings, self._launches)
+
+    @cached_property
+    def efficiency(self) -> FloatArray:
+        """`best_ns` over the duration; NaN where unknown."""
+        result: FloatArray = self.best_ns / np.maximum(self._launches.dur_ns, 1)
+        return result
+
+    @cached_property
+    def balanced(self) -> BoolArray:
+        """Whether maths and memory would take about the same time (within 0.7 to 1.4)."""
+        compute, memory = self._ceilings.compute_ns, self._ceilings.memory_ns
+        ratio = np.divide(compute, memory, out=np.zeros(len(compute)), where=self._ceilings.known & (memory > 0))
+        result: BoolArray = ((ratio >= _BALANCED[0]) & (ratio <= _BALANCED[1]))[self._launches.item]
         return result
 
 
@@ -116,41 +154,56 @@ def latency_floor_ns(helper_ns: Int64Array) -> tuple[int, int]:
     return shortest, max(_LATENCY_FLOOR_NS, 2 * shortest)
 
 
-def bound_launches(launches: Launches) -> Bounds:
-    """Classify launches: latency, then invalid, then efficient (compute or bandwidth) or inefficient, else a prior."""
-    dur = np.maximum(launches.dur_ns, 1).astype(np.float64)
-    compute, memory = launches.compute_ns, launches.memory_ns
-    known = ~(np.isnan(compute) | np.isnan(memory))
-    maths = np.where(known, compute > memory, launches.mostly_maths)
-    best = np.where(known, np.maximum(np.fmax(compute, memory), launches.shortest_ns), np.nan)
-    efficiency = best / dur
+def bound_launches(ceilings: Ceilings, launches: Launches) -> Bounds:
+    """Classify launches: latency, then invalid, then efficient (compute or bandwidth) or inefficient, else a prior.
+
+    Comparisons with NaN are false: what is not known leaves the prior standing.
+    """
+    known = ceilings.known
+    maths = np.where(known, ceilings.compute_ns > ceilings.memory_ns, ceilings.mostly_maths)
+    nearest = np.where(ceilings.excluded, NO_BOUND, np.where(maths, COMPUTE, BANDWIDTH)).astype(np.int8)[launches.item]
+    excluded = ceilings.excluded[launches.item]
+    share, dur = launches.share, launches.dur_ns
+    with np.errstate(invalid="ignore"):
+        inefficient = _best_ns(ceilings, launches) < EFFICIENT_SHARE * dur
+        invalid = np.where(known, ceilings.peak_ns, np.nan)[launches.item] * share > PEAK_TOLERANCE * dur
     small, tail = _grids(launches)
-    nearest = np.where(maths, COMPUTE, BANDWIDTH).astype(np.int8)
+    latency = (dur <= launches.floor_ns) | (small & (dur < _SMALL_GRID_NS))
     kind = nearest.copy()
-    inefficient = known & (efficiency < EFFICIENT_SHARE)
-    kind[inefficient] = INEFFICIENT
-    peak = np.fmax(launches.peak_compute_ns, launches.peak_memory_ns)
-    kind[known & (peak > PEAK_TOLERANCE * dur)] = INVALID
-    kind[(launches.dur_ns <= launches.floor_ns) | (small & (launches.dur_ns < _SMALL_GRID_NS))] = LATENCY
-    reason = np.where(small, SMALL_GRID, np.where(tail, TAIL_WAVE, NO_REASON)).astype(np.int8)
-    reason = np.where(launches.reason != NO_REASON, launches.reason, reason)
-    reason[kind != INEFFICIENT] = NO_REASON
-    ratio = np.divide(compute, memory, out=np.zeros(len(dur)), where=known & (memory > 0))
+    for rows, value in ((inefficient, INEFFICIENT), (invalid, INVALID), (latency, LATENCY), (excluded, NO_BOUND)):
+        kind[rows] = value
     return Bounds(
         kind=kind,
         nearest=nearest,
-        reason=reason,
-        best_ns=best,
-        efficiency=efficiency,
-        balanced=(ratio >= _BALANCED[0]) & (ratio <= _BALANCED[1]),
-        assumed=~known & (kind != LATENCY),
+        reason=_reasons(ceilings, launches, kind, small, tail),
+        assumed=~(known[launches.item] & ~np.isnan(share)) & ~latency & ~excluded,
+        _ceilings=ceilings,
+        _launches=launches,
     )
+
+
+def _best_ns(ceilings: Ceilings, launches: Launches) -> FloatArray:
+    longer = np.where(ceilings.known, np.fmax(ceilings.compute_ns, ceilings.memory_ns), np.nan)
+    best: FloatArray = longer[launches.item]
+    best *= launches.share
+    np.maximum(best, launches.shortest_ns, out=best)
+    return best
+
+
+def _reasons(ceilings: Ceilings, launches: Launches, kind: Int8Array, small: BoolArray, tail: BoolArray) -> Int8Array:
+    """Why inefficient kernels might be: what their name or shapes tell goes before the grid."""
+    reason = np.zeros(len(kind), np.int8)
+    rows = np.flatnonzero(kind == INEFFICIENT)
+    by_grid = np.where(small[rows], SMALL_GRID, np.where(tail[rows], TAIL_WAVE, NO_REASON))
+    told = ceilings.reason[launches.item[rows]]
+    reason[rows] = np.where(told != NO_REASON, told, by_grid)
+    return reason
 
 
 def _grids(launches: Launches) -> tuple[BoolArray, BoolArray]:
     """Whether the grid leaves multiprocessors without a block, and whether the last wave of blocks is mostly empty."""
-    none = np.zeros(len(launches.dur_ns), bool)
     if launches.blocks is None or not launches.sm_count:
+        none = np.zeros(len(launches.dur_ns), bool)
         return none, none
     waves = launches.blocks / launches.sm_count
     known = launches.blocks > 0
