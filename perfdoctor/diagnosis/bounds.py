@@ -51,7 +51,6 @@ def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
     kernel = names_where(run, lambda k: k.category != "communication")
     helper = kernel & names_where(run, lambda k: k.tensor_core == "na")
     shortest_ns, floor_ns = latency_floor_ns(gpu.dur_ns[helper[gpu.name]])
-    share = np.where(verdicts.impossible, np.nan, work.share) if verdicts.impossible.any() else work.share
     ceilings = Ceilings(
         compute_ns=items.flops / attainable * 1e9,
         memory_ns=items.bytes / bandwidth * 1e9,
@@ -63,7 +62,7 @@ def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
     launches = Launches(
         dur_ns=gpu.dur_ns,
         item=work.item,
-        share=share,
+        share=work.share,
         blocks=getattr(gpu, "blocks", None),  # recorded grids, where the reader keeps them
         sm_count=run.source.device.sm_count or (device.sm_count if device else None),
         floor_ns=floor_ns,

@@ -208,5 +208,5 @@ def _grids(launches: Launches) -> tuple[BoolArray, BoolArray]:
     waves = launches.blocks / launches.sm_count
     known = launches.blocks > 0
     small = known & (waves < 1)
-    tail = known & (waves > 1) & (waves < _MANY_WAVES) & (waves / np.ceil(waves) < _FULL_WAVES_SHARE)
+    tail = known & (waves > 1) & (waves < _MANY_WAVES) & (waves / np.maximum(np.ceil(waves), 1) < _FULL_WAVES_SHARE)
     return small, tail
