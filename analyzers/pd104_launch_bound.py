@@ -84,7 +84,7 @@ class LaunchBound(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {whole}, "
-            f"half of them shorter than {median_ns / 1e3:.1f} us",
+            f"of {median_ns / 1e3:.1f} us in the median",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice="Launch less and more at once: torch.compile or CUDA graphs, a fused optimizer, larger batches.",

@@ -68,9 +68,10 @@ class AllocatorChurn(RankAnalyzer):
         rows = np.flatnonzero(trace.named(calls, ALLOCATOR_CALL) & during)
         worst = rows[np.argmax(calls.dur_ns[rows])]
         top = nesting.outermost(trace.ops.parent, calls.op[[worst]])[0] if len(trace.ops) else -1
+        calls_made = "one call" if len(rows) == 1 else f"{len(rows)} calls"
         yield self.finding(
             rank,
-            title=f"The GPU idles while memory is allocated and freed: {len(rows)} calls to the driver",
+            title=f"The GPU idles while memory is allocated and freed: {calls_made} to the driver",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-import numpy as np
-
-from perfdoctor.diagnosis.account import DETAILS
 from perfdoctor.diagnosis.analyzer import Analyzer
-from perfdoctor.diagnosis.collectives import MatchedCollectives, match_collectives
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor.diagnosis.stragglers import STANDS_OUT, LateRank
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Int64Array, Intervals
+from perfdoctor.trace.intervals import Intervals
 
 _PHASES: Mapping[str, str] = MappingProxyType(
     {
@@ -66,109 +63,41 @@ class Straggler(Analyzer):
     rule: ClassVar[str] = "PD401"
     name: ClassVar[str] = "straggler"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels", "ranks"})
-    # blame: the share of all waiting that one rank must cause to be called the straggler; noise spreads it evenly.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_blame": 0.5})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_blame": STANDS_OUT})
     references: ClassVar[tuple[str, ...]] = ("https://hta.readthedocs.io/",)
 
     def analyze(self, run: Run) -> Iterator[Finding]:
-        """One finding when one rank causes at least `min_blame` of the waiting.
-
-        Its lateness reaches `min_share` of the step.
-        """
-        ranks = tuple(r for r in run.ranks if "kernels" in r.evidence)
-        matched = match_collectives(ranks) if len(ranks) > 1 else None
-        if matched is None:
+        """One finding when a rank causes `min_blame` of the waiting, and the wait reaches `min_share` of the step."""
+        late = run.late_rank
+        if late is None or late.blame < self.settings["min_blame"]:
             return
-        last, waits = _last_arrivers(matched)
-        blame = np.array([waits[:, last == i].sum() for i in range(len(ranks))], np.float64)
-        worst = int(blame.argmax())
-        victim = int(waits[:, last == worst].sum(axis=1).argmax())
-        waiting = _waiting(matched, ranks[victim], last == worst, victim)
-        cost = ranks[victim].per_step(iv.total(waiting))
-        share = ranks[victim].share(cost) or 0
-        if (
-            blame.sum() == 0
-            or blame[worst] / blame.sum() < self.settings["min_blame"]
-            or share < self.settings["min_share"]
-        ):
-            return
-        yield self._finding(ranks, worst, victim, matched, last, waiting, float(blame[worst] / blame.sum()))
+        victim = late.ranks[late.victim]
+        waiting = late.waiting(late.victim)
+        cost = victim.per_step(iv.total(waiting))
+        if (victim.share(cost) or 0) >= self.settings["min_share"]:
+            yield self._finding(late, victim, waiting, cost)
 
-    def _finding(
-        self,
-        ranks: tuple[RankRun, ...],
-        worst: int,
-        victim: int,
-        matched: MatchedCollectives,
-        last: Int64Array,
-        waiting: Intervals,
-        blame: float,
-    ) -> Finding:
-        late, victim_run = ranks[worst], ranks[victim]
-        cost = victim_run.per_step(iv.total(waiting))
-        lateness = _lateness(matched, last == worst)
-        phase, phase_ns = _late_phase(late, matched, last == worst, worst)
-        told = f", {_PHASES[phase]}" if phase else ""
-        often = float(np.mean(last == worst))
-        saved = min(victim_run.per_step(int(lateness.sum())), cost)
+    def _finding(self, late: LateRank, victim: RankRun, waiting: Intervals, cost: int) -> Finding:
+        lateness = late.lateness_ns
+        lateness_ns = victim.per_step(int(lateness.sum()))
+        name, often = late.run.trace.rank, float(late.last.mean())
+        phase = late.phase()
+        doing = _PHASES[phase[0]] if phase else None
         return self.finding(
-            late,
-            title=f"Rank {late.trace.rank} arrives last at {often:.0%} of collectives{told}: the others wait for it",
+            late.run,
+            title=f"Rank {name} arrives last at {often:.0%} of collectives"
+            f"{f', {doing}' if doing else ''}: the others wait for it",
             cost_ns=cost,
-            saving=Saving(0, saved, cost, "bounded"),
-            advice=f"Make rank {late.trace.rank} as fast as the others: look at what it does before the collectives.",
-            claim=Claim(waiting, rank=victim_run.trace.rank),
-            confidence=0.9 if len(last) >= 10 else 0.6,
+            saving=Saving(0, min(lateness_ns, cost), cost, "bounded"),
+            advice=f"Make rank {name} as fast as the others: look at what it does before the collectives.",
+            claim=Claim(waiting, rank=victim.trace.rank),
+            confidence=0.9 if len(late.matched) >= 10 else 0.6,
             evidence=(
-                Evidence("collectives matched over all ranks", len(last), "count"),
-                Evidence("share of all waiting that it causes", round(100 * blame, 1), "%"),
-                Evidence(
-                    "lateness per step against the second-latest rank", victim_run.per_step(int(lateness.sum())), "ns"
-                ),
+                Evidence("collectives matched over all ranks", len(late.matched), "count"),
+                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
+                Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(lateness.max()), "ns"),
-                Evidence("rank that waits longest", victim_run.trace.rank),
-                Evidence(f"late rank's time {_PHASES[phase]}" if phase else "late rank's phase", phase_ns, "ns"),
+                Evidence("rank that waits longest", victim.trace.rank),
+                Evidence(f"late rank's time {doing}" if doing else "late rank's phase", phase and phase[1], "ns"),
             ),
         )
-
-
-def _last_arrivers(matched: MatchedCollectives) -> tuple[Int64Array, Int64Array]:
-    """For each collective the index of the rank that starts last.
-
-    The wait of each rank (ranks, n) from its own start until then.
-    """
-    return matched.start_ns.argmax(axis=0), matched.start_ns.max(axis=0) - matched.start_ns
-
-
-def _lateness(matched: MatchedCollectives, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
-    """Last start minus second-latest start, of some collectives."""
-    ordered = np.sort(matched.start_ns[:, which], axis=0)
-    return np.asarray(ordered[-1] - ordered[-2], np.int64)
-
-
-def _waiting(
-    matched: MatchedCollectives, run: RankRun, which: np.ndarray[tuple[int], np.dtype[np.bool_]], index: int
-) -> Intervals:
-    """When a rank waited in some collectives for their last arriver with nothing else to do.
-
-    Within its window and on its own clock.
-    """
-    offset = matched.offset_ns[index]
-    begin = matched.start_ns[index, which] - offset
-    until = np.minimum(matched.start_ns[:, which].max(axis=0), matched.end_ns[index, which]) - offset
-    return iv.intersect(iv.union(begin, until), run.account.parts["communication"])
-
-
-def _late_phase(
-    run: RankRun, matched: MatchedCollectives, which: np.ndarray[tuple[int], np.dtype[np.bool_]], index: int
-) -> tuple[str | None, int | None]:
-    """What the late rank did from the second-latest start until its own, by its account.
-
-    The largest detail and its time.
-    """
-    ordered = np.sort(matched.start_ns[:, which], axis=0)
-    offset = matched.offset_ns[index]
-    late = iv.union(ordered[-2] - offset, ordered[-1] - offset)
-    spent = {name: iv.total(iv.intersect(late, run.account.parts[name])) for name in DETAILS}
-    phase = max(spent, key=lambda name: spent[name])
-    return (phase, spent[phase]) if spent[phase] else (None, None)

@@ -8,14 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.analyzer import Analyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor.diagnosis.stragglers import STANDS_OUT
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.intervals import Intervals
+
+# Less overlap than this rounds to none.
+_HARDLY_ANY = 0.005
 
 
-class ExposedCommunication(RankAnalyzer):
+class ExposedCommunication(Analyzer):
     """Collectives run while no computation does: the step waits for the network.
 
     What it finds:
@@ -28,8 +33,8 @@ class ExposedCommunication(RankAnalyzer):
     How it is measured:
         The account's communication: collectives outside computation, in the window; the overlap share is what
         computation covered. A
-        collective kernel also waits for the last rank to arrive: with the traces of all ranks PD401 tells waiting
-        from transferring.
+        collective kernel also waits for the last rank to arrive: with the traces of all ranks, the
+        wait for a rank that PD401 names is not counted here.
 
     How to fix:
         DistributedDataParallel overlaps by itself: smaller first buckets (bucket_cap_mb), static_graph,
@@ -56,19 +61,30 @@ class ExposedCommunication(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/notes/ddp.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding when exposed communication reaches `min_share` of the step."""
-        exposed = rank.account.parts["communication"]
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        """A finding for each rank on which exposed communication reaches `min_share` of the step."""
+        late = run.late_rank
+        named = late is not None and late.blame >= STANDS_OUT
+        for rank in run.ranks:
+            if self.needs <= rank.evidence:
+                waiting = late.waiting(late.ranks.index(rank)) if late is not None and named else iv.EMPTY
+                yield from self._judged(rank, waiting)
+
+    def _judged(self, rank: RankRun, waiting: Intervals) -> Iterator[Finding]:
+        """The finding of one rank, without the time that it only waited for a straggler."""
+        exposed = iv.subtract(rank.account.parts["communication"], waiting)
         cost = rank.per_step(iv.total(exposed))
-        if rank.device_kind != "gpu" or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if (rank.share(cost) or 0) < self.settings["min_share"]:
             return
         gpu = rank.trace.gpu
         rows = rank.kernels_where(lambda k: k.category == "communication") & iv.contains(rank.window, gpu.start_ns)
         running = iv.total(rank.within_window(rows))
-        overlap = 1 - iv.total(exposed) / running if running else 0.0
+        overlap = 1 - iv.total(rank.account.parts["communication"]) / running if running else 0.0
+        waited = (Evidence("waiting for the late rank, not counted here", rank.per_step(iv.total(waiting)), "ns"),)
+        much = "none" if overlap < _HARDLY_ANY else f"only {overlap:.0%}"
         yield self.finding(
             rank,
-            title=f"Communication is exposed: only {overlap:.0%} of it overlaps with computation",
+            title=f"Communication is exposed: {much} of it overlaps with computation",
             cost_ns=cost,
             saving=Saving(0, None, min(cost, self._could_hide(rank)), "bounded"),
             advice="Overlap collectives with backward, or send less: bucket sizes, no_sync, compression.",
@@ -81,6 +97,7 @@ class ExposedCommunication(RankAnalyzer):
                 ),
                 Evidence("communication per step", rank.per_step(running), "ns"),
                 Evidence("overlapped", round(100 * overlap, 1), "%"),
+                *(waited if len(waiting) else ()),
                 *top_kernels(rank, rows),
             ),
         )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace.intervals import Int64Array
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
 
 # Ends of partners lie this close together once clocks are aligned (seen: 0.1 ms on one host).
 _SAME_END_NS = 500_000

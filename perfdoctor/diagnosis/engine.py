@@ -124,6 +124,7 @@ def _trace_summary(rank: RankRun) -> TraceSummary:
         events=trace.events,
         span_ns=last - first,
         warnings=(*trace.warnings, *rank.notes),
+        base_ns=trace.base_ns,
     )
 
 

@@ -14,7 +14,11 @@ StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """One trace file, as the report names it."""
+    """One trace file, as the report names it.
+
+    `base_ns`, which added to the trace's times gives nanoseconds since the epoch, is no part of the schema: it is for
+    what was recorded beside the trace by another clock.
+    """
 
     path: str
     rank: int | None
@@ -25,6 +29,7 @@ class TraceSummary:
     events: int
     span_ns: int
     warnings: tuple[str, ...] = ()
+    base_ns: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema."""

@@ -16,10 +16,12 @@ import numpy.typing as npt
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
+from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
 from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
 from perfdoctor.diagnosis.work import Work, work_of
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
 from perfdoctor.gpu.bounds import Bounds
+from perfdoctor.gpu.calibration import calibrated, find_calibration
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray, Trace
@@ -120,11 +122,16 @@ class RankRun:
 
     @cached_property
     def device(self) -> Device | None:
-        """The device, by the name given, else by what the trace says; None when it is not in our table."""
+        """The device, by the name given, else by what the trace says; None when it is not in our table.
+
+        With the rates that `perfdoctor calibrate` measured on a device of that name, where it did.
+        """
         given = self.source.device
-        if self.device_name is not None:
-            return find_device(self.device_name)
-        return find_device(given.name, given.capability, self.source.vendor)
+        name, capability = (self.device_name, None) if self.device_name is not None else (given.name, given.capability)
+        vendor = self.source.vendor if self.device_name is None else None
+        found = find_device(name, capability, vendor)
+        measured = find_calibration(name)
+        return found if measured is None else calibrated(found, measured, given.capability)
 
     @property
     def device_label(self) -> str | None:
@@ -257,3 +264,8 @@ class Run:
     def evidence(self) -> frozenset[str]:
         """What at least one rank has, and "ranks" when there are several."""
         return frozenset().union(*(r.evidence for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())
+
+    @cached_property
+    def late_rank(self) -> LateRank | None:
+        """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
+        return find_late_rank(self.ranks)

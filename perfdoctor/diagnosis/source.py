@@ -86,7 +86,8 @@ def doing(trace: Trace, thread: int, at_ns: int) -> str | None:
     if row >= 0:
         return trace.text(int(ops.name[row]))
     row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, lane)[0])
-    return trace.text(int(ranges.name[row])) if row >= 0 else None
+    name = trace.text(int(ranges.name[row])) if row >= 0 else None
+    return None if name is not None and name.startswith("ProfilerStep#") else name
 
 
 def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:

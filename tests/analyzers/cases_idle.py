@@ -434,7 +434,7 @@ PD104 = [
                 "high",
                 760_000,
                 (0, None, 760_000),
-                title="20 kernels a step, half of them shorter than 10.0 us",
+                title="20 kernels a step, of 10.0 us in the median",
                 fix="torch.compile",
                 confidence=0.8,
                 evidence={

@@ -17,15 +17,16 @@ def fleet(
     collective: str = ALL_REDUCE,
     left_out: Sequence[tuple[int, int]] = (),
     hidden: bool = False,
+    transfer_us: float = 100,
 ) -> list[TraceBuilder]:
     """Ranks whose step computes for 400 us and then reduces: `late_us[step][rank]` is how much longer it computes.
 
-    A collective begins when its rank is there and ends for all 100 us after the last has come. `offsets_us` shifts the
+    A collective begins when its rank is there and ends for all `transfer_us` after the last has come. `offsets_us` shifts the
     clock of each rank; `left_out` names (step, rank) without a collective; `hidden` lets another stream compute on.
     """
     ranks = [TraceBuilder(rank=rank, world_size=len(late_us[0])) for rank in range(len(late_us[0]))]
     for step, late in enumerate(late_us):
-        end = 500 + max(late)
+        end = 400 + max(late) + transfer_us
         for rank, trace in enumerate(ranks):
             at = 1000 * step + (offsets_us[rank] if offsets_us else 0)
             trace.step(at, 1000).kernel(TENSOR_GEMM, at, 400 + late[rank], launch_us=at)
@@ -170,7 +171,7 @@ PD402 = [
                 "high",
                 300_000,
                 (0, None, 300_000),
-                title="only 0% of it overlaps",
+                title="none of it overlaps",
                 fix="bucket_cap_mb",
                 evidence={"collectives per step": 1, "communication per step": 300_000, ALL_REDUCE: 300_000},
             ),
@@ -193,6 +194,9 @@ PD402 = [
         (Says("high", 800_000, (0, None, 100_000)),),
     ),
     Case("PD402", "one-of-two-steps", two_steps, (Says("high", 200_000, evidence={"collectives per step": 0.5}),)),
+    # 300 us of each collective of the punctual ranks are PD401's: they only wait for rank 2
+    Case("PD402", "transfer-without-the-wait", lambda: fleet(one_late(2, 300)), (Says("high", 100_000, rank=None),)),
+    Case("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
     Case("PD402", "overlapped", lambda: reduces((100, 400), (450, 600))),
     Case("PD402", "healthy", healthy),
     Case("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
