@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoctor.capture.folder import launched_rank, make_folder, make_marks, recorded_ranks, take_marks
-from perfdoctor.capture.notes import explain
+from perfdoctor.capture.notes import explain, why_nothing
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.capture.process import environment, run_program
 from perfdoctor.capture.target import parse_target, script_name
@@ -53,6 +54,8 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
     if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
         code = run_program(command, None)
         return CaptureResult(code, None, (), ("PERFDOCTOR_DISABLE is set: nothing was recorded.",))
+    if options.nvtx_only:
+        return mark_only(command, options)
     own_rank = launched_rank()
     folder = make_folder(options.out, script_name(command), force=options.force, rank=own_rank)
     marks = make_marks(folder)
@@ -70,6 +73,18 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
         # Each rank of the job runs its own perfdoctor; the first one reports on all that is there.
         return CaptureResult(code, None, ranks, notes)
     return CaptureResult(code, folder if ranks else None, ranks, notes)
+
+
+def mark_only(command: Sequence[str], options: CaptureOptions) -> CaptureResult:
+    """Run a program with ranges in it and nothing else; whoever profiles it (nsys) writes what they mark."""
+    with tempfile.TemporaryDirectory(prefix="perfdoctor-", ignore_cleanup_errors=True) as folder:
+        marks = make_marks(Path(folder))
+        try:
+            code = run_program(command, environment(marks, options.to_json(Path(folder))))
+        finally:
+            kinds = take_marks(marks)
+    notes = () if "torch" in kinds else (why_nothing(command, options, kinds),)
+    return CaptureResult(code, None, (), notes)
 
 
 def remove_if_empty(folder: Path) -> None:

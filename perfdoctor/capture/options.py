@@ -28,6 +28,7 @@ class CaptureOptions:
         evidence: Steps of the evidence window; 0 leaves it out.
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
+        nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
     """
 
     out: Path | None = None
@@ -39,6 +40,7 @@ class CaptureOptions:
     evidence: int = 3
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
+    nvtx_only: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
@@ -64,7 +66,7 @@ class CaptureOptions:
         Args:
             folder: The capture folder, already made, as an absolute path.
         """
-        names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks")
+        names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
         return json.dumps({"folder": str(folder), **{name: getattr(self, name) for name in names}})
 
 

@@ -118,6 +118,8 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
         wanted = CaptureOptions(out=None if out is None else Path(out), **options)
     except TypeError as error:
         raise UsageError(f"profile() has no such option: {str(error).rpartition(' ')[2]}.") from error
+    if wanted.nvtx_only:
+        raise UsageError("profile() records: use `perfdoctor run --nvtx-only` for ranges alone.")
     return Session(wanted)
 
 

@@ -53,6 +53,9 @@ def run(
     ] = _USUAL.evidence,
     stop_after: Annotated[bool, typer.Option("--stop-after", help="End the program once all is recorded.")] = False,
     ranks: Annotated[str | None, typer.Option("--ranks", metavar="N,N", help="Record these ranks only.")] = None,
+    nvtx_only: Annotated[
+        bool, typer.Option("--nvtx-only", help="Record nothing; mark steps and phases for nsys, as NVTX ranges.")
+    ] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Record only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON, behind the program's output.")] = False,
     output: par.Output = [],  # noqa: B006 (Typer takes the default of a repeated option as it stands)
@@ -69,7 +72,7 @@ def run(
     level = par.verbosity(quiet, verbose)
     check_outputs(output)
     options = CaptureOptions(
-        out, force, skip, base, warmup, timing, evidence, stop_after, par.numbers(ranks, "--ranks")
+        out, force, skip, base, warmup, timing, evidence, stop_after, par.numbers(ranks, "--ranks"), nvtx_only
     )
     result = launch.run(launch.parse_target(as_typed(ctx.meta.get(_RAW, ()), target)), options)
     _tell(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +208,49 @@ def test_a_failure_of_ours_is_one_line_and_the_loop_goes_on(
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert errors.startswith("perfdoctor: recording failed in step 4")
+
+
+def files_of(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__) if "_perfdoctor_inject" in frame.filename]
+
+
+class BadData:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        raise ValueError("no such picture")
+
+
+class OwnOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """One that no earlier test has stepped: torch wraps the `step` of each class once and for all."""
+
+    def step(self, closure: Any = None) -> Any:
+        return closure()
+
+
+def test_errors_of_the_program_show_none_of_our_frames(tmp_path: Path) -> None:
+    weight = torch.ones(2, requires_grad=True)
+
+    def bad_closure() -> Any:
+        raise ValueError("bad closure")
+
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: next(iter(DataLoader(BadData()))), "no such picture"),  # type: ignore[arg-type]
+        (lambda: DataLoader(BadData(), num_workers=-1), "num_workers"),  # type: ignore[arg-type]
+        (lambda: weight.backward(), "scalar outputs"),
+        (lambda: OwnOptimizer([weight], {}).step(bad_closure), "bad closure"),
+        (lambda: OwnOptimizer([weight], {}).zero_grad(nonsense=1), "nonsense"),
+        (lambda: torch.optim.SGD([], lr=0.1), "empty parameter list"),
+        (lambda: torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite="x", foreach=True, no=1), "no"),
+    ]
+    with recording(tmp_path):
+        weight.grad = torch.ones(2)
+        for call, text in wrong:
+            with pytest.raises((ValueError, RuntimeError, TypeError), match=text) as raised:
+                call()
+            assert files_of(raised.value) == []
+            assert raised.traceback[0].path == Path(__file__)
 
 
 class UserMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]

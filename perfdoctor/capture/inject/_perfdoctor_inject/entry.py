@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import settings
 from .exits import Exits
 from .hooks import Hooks
+from .marks_only import MarksOnly
 from .output import warn
 from .recorder import Recorder
 
@@ -17,7 +18,7 @@ def install() -> None:
     wanted = settings.from_environment()
     if wanted is None or _active is not None:
         return
-    recorder = Recorder(wanted)
+    recorder = MarksOnly(wanted) if wanted.nvtx_only else Recorder(wanted)
     hooks = Hooks(recorder)
     _active = recorder, hooks
     try:

@@ -23,6 +23,17 @@ from .recorder import Recorder, StopProgram
 Function = Callable[..., Any]
 
 
+def leave_no_frame(error: BaseException) -> None:
+    """Take our own frame out of the traceback of an error that passes through a wrapper: it is the program's.
+
+    Works with a bare `raise` behind it, which adds no entry for the frame that it is in.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    error.__traceback__ = traceback
+
+
 class Hooks:
     """All patches of one recorder."""
 
@@ -91,18 +102,27 @@ class Hooks:
         def __next__(iterator: Any) -> Any:  # noqa: N807 - the name shows in the user's tracebacks
             if not recorder.listens() or not self.tell(recorder.loader_next):
                 return original(iterator)
+            depth = recorder.ranges.begin("data")
             start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             try:
                 return original(iterator)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
                 cpu_ns = time.thread_time_ns() - start_cpu_ns
                 self.tell(recorder.loader_gave, iterator, time.perf_counter_ns() - start_ns, cpu_ns)
+                recorder.ranges.end(depth, "data")
 
         return __next__
 
     def _loader_init(self, original: Function) -> Function:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(loader, *args, **kwargs)
+            try:
+                original(loader, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if not self.recorder.finished:
                 self.tell(self.recorder.loaders.created, loader, sys._getframe(1))
 
@@ -110,7 +130,11 @@ class Hooks:
 
     def _loader_iter(self, original: Function) -> Function:
         def __iter__(loader: Any) -> Any:  # noqa: N807
-            iterator = original(loader)
+            try:
+                iterator = original(loader)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if not self.recorder.finished:
                 self.tell(self.recorder.loaders.iterated, loader, iterator, sys._getframe(1))
             return iterator
@@ -119,7 +143,11 @@ class Hooks:
 
     def _optimizer_init(self, original: Function) -> Function:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(optimizer, *args, **kwargs)
+            try:
+                original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if not self.recorder.finished:
                 self.tell(self.recorder.detector.optimizer_built)
 
@@ -137,9 +165,14 @@ class Hooks:
                 if not recorder.listens():
                     return hooked(optimizer, *args, **kwargs)
                 self.tell(recorder.optimizer_begins)
+                depth = recorder.ranges.begin("optimizer")
                 try:
                     return hooked(optimizer, *args, **kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
                 finally:
+                    recorder.ranges.end(depth, "optimizer")
                     recorder.optimizer_ends()
 
             return step
@@ -154,12 +187,20 @@ class Hooks:
     def _zero_grad(self, original: Function) -> Function:
         recorder = self.recorder
 
-        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:
-            if recorder.listens():
-                self.tell(recorder.zero_grad)
-                if not set_to_none:
-                    recorder.tally.count("zero_grad_to_zero")
-            return original(owner, set_to_none)
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not recorder.listens():
+                return original(owner, *args, **kwargs)
+            self.tell(recorder.zero_grad)
+            if not kwargs.get("set_to_none", args[0] if args else True):
+                recorder.tally.count("zero_grad_to_zero")
+            depth = recorder.ranges.begin("zero_grad")
+            try:
+                return original(owner, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+            finally:
+                recorder.ranges.end(depth, "zero_grad")
 
         return zero_grad
 
@@ -170,10 +211,14 @@ class Hooks:
             if not recorder.listens():
                 return original(*args, **kwargs)
             self.tell(recorder.backward_begins)
-            if not recorder.profiler.recording:
+            depth = recorder.ranges.begin("backward")
+            try:
                 return original(*args, **kwargs)
-            with autograd_profiler.record_function("perfdoctor::backward"):
-                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+            finally:
+                recorder.ranges.end(depth, "backward")
 
         return backward
 
@@ -181,7 +226,11 @@ class Hooks:
         def opens(profile: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.recorder.finished:
                 self.tell(self.recorder.user_profiler_opens, profile)
-            return original(profile, *args, **kwargs)
+            try:
+                return original(profile, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
 
         return opens
 
@@ -189,6 +238,9 @@ class Hooks:
         def closes(profile: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(profile, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
                 self.recorder.user_profiler_closes(profile)
 
@@ -196,7 +248,11 @@ class Hooks:
 
     def _scaler_update(self, original: Function) -> Function:
         def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(scaler, *args, **kwargs)
+            try:
+                result = original(scaler, *args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             if self.recorder.listens() and scaler.is_enabled():
                 self.tell(self.recorder.scaler_updated)
             return result
@@ -208,9 +264,14 @@ class Hooks:
 
         def make(original: Function) -> Function:
             def counted(*args: Any, **kwargs: Any) -> Any:
-                if self.recorder.listens():
-                    self.recorder.tally.count(what)
-                return original(*args, **kwargs)
+                if not self.recorder.listens():
+                    return original(*args, **kwargs)
+                self.recorder.tally.count(what)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    leave_no_frame(error)
+                    raise
 
             return counted
 

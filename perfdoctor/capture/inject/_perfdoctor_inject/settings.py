@@ -21,6 +21,7 @@ class Settings:
     evidence: int
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
+    nvtx_only: bool = False
 
 
 def parse(text: str) -> Settings:
