@@ -16,7 +16,8 @@ import orjson
 
 from perfdoctor.diagnosis.account import BUSY_DETAILS, Account
 from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.report import Report
+from perfdoctor.diagnosis.report import Report, TraceSummary
+from perfdoctor.reporters.counters import counter_points
 from perfdoctor.reporters.summary import CPU_WORDS, DETAIL_WORDS, has_gpu, per_step
 from perfdoctor.reporters.wording import clean, duration, place, saving, share
 from perfdoctor.trace.intervals import Int64Array, Intervals, overlap, total, union_of
@@ -72,6 +73,7 @@ def track_events(report: Report, index: int) -> Iterator[bytes]:
         yield from _account(account, DETAIL_WORDS if has_gpu(report) else CPU_WORDS)
         if has_gpu(report):
             yield from _busy(account)
+        yield from _samples(report.traces[index], account)
     rank = report.traces[index].rank
     for number, finding in enumerate(report.findings, 1):
         if len(finding.claim.intervals) and _claims(finding, rank, alone=len(report.traces) == 1):
@@ -121,6 +123,16 @@ def _busy(account: Account) -> Iterator[bytes]:
         PID,
         _us(int(edges[-1])),
     )
+
+
+def _samples(trace: TraceSummary, account: Account) -> Iterator[bytes]:
+    """Clocks, power and the like as the capture has sampled them."""
+    window = union_of(account.parts.values())
+    if not len(window):
+        return
+    for name, at, values in counter_points(trace.path, trace.base_ns, int(window[0, 0]), int(window[-1, 1])):
+        head = _json({"ph": "C", "cat": "perfdoctor", "name": name, "pid": PID, "args": values})
+        yield head[:-1] + b',"ts":' + _us(at) + b"}"
 
 
 def _finding(number: int, finding: Finding, per: str) -> Iterator[bytes]:

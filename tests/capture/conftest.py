@@ -12,9 +12,11 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 # Small windows: 11 steps fill them, and a start of torch costs seconds already.
@@ -70,6 +72,13 @@ for number, batch in enumerate(loader):
 )
 
 
+def check_facts(facts: Any) -> None:
+    """That facts are as the schema says: nothing missing, nothing beside the allow-list."""
+    jsonschema.validate(
+        facts, json.loads(resources.files("perfdoctor.capture").joinpath("facts.schema.json").read_text())
+    )
+
+
 @dataclass
 class Recorded:
     """One program that has run, and what was recorded of it."""
@@ -93,7 +102,10 @@ class Recorded:
         return {path.name for path in (self.out / f"rank{rank}").iterdir()}
 
     def facts(self, rank: int = 0) -> dict[str, Any]:
-        return json.loads((self.out / f"rank{rank}" / "facts.json").read_text())
+        """facts.json, checked against its schema: whatever a test reads is also valid."""
+        facts = json.loads((self.out / f"rank{rank}" / "facts.json").read_text())
+        check_facts(facts)
+        return facts
 
     def steps(self, rank: int = 0) -> list[dict[str, Any]]:
         lines = (self.out / f"rank{rank}" / "steps.jsonl").read_text().splitlines()
@@ -207,4 +219,5 @@ def capture_kit() -> dict[str, Any]:
         "NEEDED": NEEDED,
         "interrupter": interrupter,
         "environment": clean_environment,
+        "check_facts": check_facts,
     }

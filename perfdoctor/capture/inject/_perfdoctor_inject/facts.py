@@ -114,6 +114,7 @@ def collect(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]:
         "libraries": program.get("libraries"),
         "devices": devices(),
         "cuda_memory": cuda_memory(),
+        "nvml": None if recorder.sampler is None else recorder.sampler.facts(),
         "notes": recorder.notes,
     }
 

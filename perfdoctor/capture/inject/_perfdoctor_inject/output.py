@@ -21,7 +21,7 @@ def warn(message: str) -> None:
 
 
 class RankFolder:
-    """`<capture>/rank<R>/`: steps.jsonl as it happens, facts.json, and the traces."""
+    """`<capture>/rank<R>/`: steps.jsonl and nvml.jsonl as it happens, facts.json, and the traces."""
 
     def __init__(self, capture: str, rank: int) -> None:
         """Claim the folder.
@@ -34,6 +34,7 @@ class RankFolder:
         os.mkdir(self.path)
         self.broken = False
         # Append mode and one write a line: what a killed process has written is whole lines.
+        self._samples: int | None = None
         self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def fail(self, error: OSError) -> None:
@@ -49,6 +50,18 @@ class RankFolder:
         line = f'{{"step":{step},"dur_ns":{dur_ns},"window":"{window}","loader_wait_ns":{loader_wait_ns}}}\n'
         try:
             os.write(self._steps, line.encode())
+        except OSError as error:
+            self.fail(error)
+
+    def write_sample(self, line: str) -> None:
+        """Append one NVML sample; from the sampler's thread."""
+        if self.broken:
+            return
+        try:
+            if self._samples is None:
+                path = os.path.join(self.path, "nvml.jsonl")
+                self._samples = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(self._samples, line.encode())
         except OSError as error:
             self.fail(error)
 
@@ -95,10 +108,12 @@ class RankFolder:
         return f"{name}.json.gz"
 
     def close(self) -> None:
-        """Close steps.jsonl."""
-        with contextlib.suppress(OSError):
-            os.close(self._steps)
+        """Close steps.jsonl and nvml.jsonl."""
         self.broken = True
+        for file in (self._steps, self._samples):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    os.close(file)
 
 
 def copy(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:

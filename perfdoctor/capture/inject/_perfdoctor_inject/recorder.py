@@ -13,10 +13,13 @@ from typing import Any
 import torch
 
 from . import facts
+from .facts import cuda_in_use as gpu_in_use
 from .loaders import LoaderBook
+from .nvml import Sampler, devices_in_use
 from .output import RankFolder, warn
 from .plan import Plan
 from .profiler import WindowProfiler
+from .ranges import Ranges
 from .ranks import identity
 from .settings import Settings
 from .steps import StepDetector
@@ -56,11 +59,13 @@ class Recorder:
         self.plan = Plan(settings)
         self.detector = StepDetector()
         self.profiler = WindowProfiler()
+        self.ranges = Ranges(required=settings.nvtx_only)
         self.loaders = LoaderBook()
         self.tally = facts.Tally()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
+        self.sampler: Sampler | None = None
         self._thread: int | None = None
         self._loader_threads: set[int] = set()
         self._start_ns = 0
@@ -156,6 +161,7 @@ class Recorder:
         self._start_ns = time.perf_counter_ns()
         if self._activate():
             self._open_stage()
+            self._begin_range()
         self._start_ns = time.perf_counter_ns()
 
     def boundary(self) -> None:
@@ -185,7 +191,10 @@ class Recorder:
         if self.finished:
             return
         self.finished = True
+        self.ranges.off(here=self._thread == threading.get_ident())
         self.profiler.abort()
+        if self.sampler is not None:
+            self.sampler.stop()
         warn(f"recording failed in step {self.step} and stops here; the program runs on: {error!r}")
         self._note(f"recording failed: {error!r}")
         self._write_facts("failed")
@@ -198,6 +207,8 @@ class Recorder:
             self.finished = True
             return
         try:
+            if self.sampler is not None:
+                self.sampler.stop()
             self._close_window(partial=True)
             self._gather_models()
         except Exception as error:
@@ -234,11 +245,7 @@ class Recorder:
 
     def _activate(self) -> bool:
         """Claim the rank's folder; False when this process is not to be recorded."""
-        from torch.utils.data import get_worker_info
-
-        self.rank, self.world_size = identity()
-        ranks = self.settings.ranks
-        if get_worker_info() is not None or (ranks is not None and self.rank not in ranks):
+        if not self._is_chosen():
             self.finished = True
             return False
         try:
@@ -255,9 +262,18 @@ class Recorder:
         self._write_facts("running")
         return True
 
+    def _is_chosen(self) -> bool:
+        """Whether this process is a rank that is to be recorded."""
+        from torch.utils.data import get_worker_info
+
+        self.rank, self.world_size = identity()
+        ranks = self.settings.ranks
+        return get_worker_info() is None and (ranks is None or self.rank in ranks)
+
     def _finish_step(self, dur_ns: int) -> None:
         stage = self.plan.stage
         window = stage.window
+        self.ranges.step_ends()
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -275,6 +291,7 @@ class Recorder:
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
         self.plan.advance()
+        self._watch_gpu()
         if self.plan.stage is not old:
             self._open_stage()
         if self.plan.finished and not self._recorded:
@@ -295,14 +312,24 @@ class Recorder:
         if stage.counted and self._window["first_step"] is None:
             self._window["first_step"] = self.step
 
+    def _watch_gpu(self) -> None:
+        """Sample NVML from the first boundary after the program has initialised CUDA until all is recorded."""
+        if self.sampler is None and self.folder is not None and not self.plan.finished and gpu_in_use():
+            self.sampler = Sampler(devices_in_use(torch.cuda), self.folder.write_sample)
+            self.sampler.start()
+
     def _begin_range(self) -> None:
         if self.plan.stage.counted and self.profiler.recording:
             self._range = torch.autograd.profiler.record_function(f"ProfilerStep#{self.step}")
             self._range.__enter__()
+        if self.profiler.recording:
+            self.ranges.on(profiled=True)
+        self.ranges.step_begins()
 
     def _close_window(self, *, partial: bool) -> None:
         """Stop and save the open window; a step that is still running loses its name in the trace."""
         trace = self.plan.stage.trace
+        self.ranges.off(here=self._thread == threading.get_ident())
         running, self._range = self._range, None
         if not self.profiler.recording or trace is None or self.folder is None:
             self.profiler.abort()
@@ -318,6 +345,8 @@ class Recorder:
 
     def _everything_recorded(self) -> None:
         self._recorded = True
+        if self.sampler is not None:
+            self.sampler.stop()
         self._gather_models()
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
