@@ -17,7 +17,8 @@ from perfdoctor.trace.model import (
     Table,
     Trace,
 )
-from perfdoctor.trace.reader import parse, read
+from perfdoctor.trace.opening import read
+from perfdoctor.trace.reader import parse
 
 __all__ = [
     "KERNEL",

@@ -1,4 +1,4 @@
-"""Where the steps of the training loop are: marked by the profiler, or inferred from the loader and the optimizer.
+"""Where the steps of the training loop are: marked by profiler or user, or inferred from the loader and the optimizer.
 
 The only place where steps are decided. A step lasts until the GPU has done what the CPU launched in it: the CPU runs
 ahead, so the end of its range says little. The spans of the CPU are cut at boundaries instead,
@@ -13,6 +13,7 @@ takes 216 ms.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,11 @@ from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray, Ranges, Trace
 
 _MARK = r"^ProfilerStep#"
+# How people name the range around a step when they profile with Nsight Systems: "step 12", "train_iteration_12".
+_NUMBERED = re.compile(
+    r"^(?P<stem>(?:(?:global|train|training)[ _/.:-]?)?(?:step|iteration|iter)[ _#:=/-]*)(?P<number>[0-9]{1,15})$",
+    re.IGNORECASE,
+)
 _OPTIMIZER = r"^Optimizer\.step#"
 _LOADER = r"^enumerate\(DataLoader\)#.*__next__"
 
@@ -32,6 +38,7 @@ _SKEWED_SHARE = 0.1
 # Fewer steps of one optimizer may be anything, such as the one call of a test.
 _LEAST_OPTIMIZER_STEPS = 3
 _LEAST_INFERRED = 2
+_LEAST_NUMBERED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +47,7 @@ class Steps:
 
     Attributes:
         intervals: int64 (n, 2), one row a step ``[start, end)`` in nanoseconds, sorted, disjoint, possibly touching.
-        source: "annotated" when the profiler marked them, "inferred" from loader and optimizer, "none".
+        source: "annotated" when the profiler or the user marked them, "inferred" from loader and optimizer, "none".
     """
 
     intervals: Intervals
@@ -77,18 +84,20 @@ NO_STEPS = Steps(iv.EMPTY, "none")
 
 
 def find_steps(trace: Trace) -> Steps:
-    """The steps of a trace: those the profiler marked, else those that loader and optimizer imply, else none.
+    """The steps of a trace: those that profiler or user marked, else those that loader and optimizer imply, else none.
 
     Marks on the CPU come first, because they say when a step was asked for; the same marks on the GPU row serve where a
-    file holds only those. Of several threads (several ranks in one file, evaluation in another thread) the one with
-    most marks counts.
+    file holds only those, and ranges of the user that count steps where there are no marks. Of several threads (several
+    ranks in one file, evaluation in another thread) the one with most marks counts.
     """
     marks = _on_busiest_thread(trace.ranges, trace.named(trace.ranges, _MARK))
+    if not len(marks) and trace.named(trace.gpu_ranges, _MARK).any():
+        return Steps(_chained(_gpu_marks(trace), None), "annotated")
+    if not len(marks):
+        marks = _counting(trace)
     if len(marks):
         spans = np.column_stack((trace.ranges.start_ns[marks], trace.ranges.end_ns[marks]))
         return Steps(_until_done(trace, spans), "annotated")
-    if trace.named(trace.gpu_ranges, _MARK).any():
-        return Steps(_chained(_gpu_marks(trace), None), "annotated")
     boundaries = _loader_boundaries(trace)
     if boundaries is None:
         boundaries = _optimizer_boundaries(trace)
@@ -107,6 +116,29 @@ def _on_busiest_thread(ranges: Ranges, wanted: BoolArray) -> Int64Array:
     busiest = threads[np.lexsort((first, -count))[0]]
     result: Int64Array = rows[ranges.thread[rows] == busiest]
     return result
+
+
+def _counting(trace: Trace) -> Int64Array:
+    """The ranges by which a user counts steps: on one thread, in one wording, one after the other, with rising numbers.
+
+    Of several such series the longest, of equals the first. What only looks like one (numbers that repeat, ranges that
+    overlap) is none: better no steps than wrong ones.
+    """
+    ranges = trace.ranges
+    rows = np.flatnonzero(trace.named(ranges, _NUMBERED))
+    series: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    names = {code: _NUMBERED.match(trace.strings[code]) for code in np.unique(ranges.name[rows]).tolist()}
+    for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
+        found = names[code]
+        if found is not None:
+            series.setdefault((thread, found["stem"]), []).append((row, int(found["number"])))
+    best: Int64Array = np.empty(0, np.int64)
+    for counted in series.values():
+        at, numbers = np.array(counted, np.int64).T
+        follows = ranges.start_ns[at[1:]] >= ranges.end_ns[at[:-1]]
+        if len(at) >= _LEAST_NUMBERED and len(at) > len(best) and (np.diff(numbers) > 0).all() and follows.all():
+            best = at
+    return best
 
 
 def _gpu_marks(trace: Trace) -> Intervals:

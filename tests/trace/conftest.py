@@ -1,14 +1,21 @@
-"""What a Trace says, in a form that tests can compare and read."""
+"""What a Trace says, in a form that tests can compare and read; and the way to the exports of Nsight Systems."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfdoctor.trace import Trace
+
+HERE = Path(__file__).parent
+for folder in (HERE, HERE.parent / "analyzers"):
+    if str(folder) not in sys.path:  # importlib mode puts no test folder on the path
+        sys.path.append(str(folder))
 
 _TEXTS = {"name", "dims", "types", "strides", "concrete"}
 
