@@ -11,6 +11,7 @@ import typer
 
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.config import load_config
+from perfdoctor.cli.progress import reading_bar
 from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.reporters.output import emit, rendered, save, suffix_of, terminal_for
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def analyze(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Traces, folders of them, captures, globs.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Traces, folders of them, captures, globs, URLs; - is stdin.")
+    ],
     as_json: par.AsJson = False,
     output: par.Output = [],  # noqa: B006 (Typer takes the default of a repeated option as it stands)
     select: par.Select = [],  # noqa: B006
@@ -47,15 +50,18 @@ def analyze(
     config = load_config(select, ignore, settings, Path.cwd())
     from perfdoctor.api import analyze as analyze_traces
 
-    report = analyze_traces(
-        paths,
-        select=config.select,
-        ignore=config.ignore,
-        device=device,
-        rank=rank,
-        steps=par.step_slice(steps),
-        settings=config.settings,
-    )
+    silent = quiet or (as_json and not sys.stdout.isatty())
+    with reading_bar(wanted=not silent) as progress:
+        report = analyze_traces(
+            paths,
+            select=config.select,
+            ignore=config.ignore,
+            device=device,
+            rank=rank,
+            steps=par.step_slice(steps),
+            settings=config.settings,
+            progress=progress,
+        )
     show(report, as_json=as_json, no_color=no_color, verbosity=level)
     for path in output:
         save(report, path, rank=rank)

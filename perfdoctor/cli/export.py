@@ -10,6 +10,7 @@ import typer
 
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.config import load_config
+from perfdoctor.cli.progress import reading_bar
 from perfdoctor.errors import InputError, UsageError
 
 
@@ -37,14 +38,16 @@ def export(
     from perfdoctor.api import analyze as analyze_traces
     from perfdoctor.reporters.chrome import export_chrome_trace
 
-    report = analyze_traces(
-        trace,
-        select=config.select,
-        ignore=config.ignore,
-        device=device,
-        rank=rank,
-        steps=par.step_slice(steps),
-        settings=config.settings,
-    )
+    with reading_bar() as progress:
+        report = analyze_traces(
+            trace,
+            select=config.select,
+            ignore=config.ignore,
+            device=device,
+            rank=rank,
+            steps=par.step_slice(steps),
+            settings=config.settings,
+            progress=progress,
+        )
     export_chrome_trace(report, output, rank=rank)
     sys.stderr.write(f"wrote {output}; open it in https://ui.perfetto.dev or chrome://tracing\n")

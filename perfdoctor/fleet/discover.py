@@ -1,17 +1,23 @@
-"""Which files to read: a file, a glob, a folder of rank traces, or the folder of a capture."""
+"""Which files to read: a file, a glob, a folder of rank traces, or the folder of a capture; here or behind a URL."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from perfdoctor.errors import InputError
+from perfdoctor.trace.remote import is_remote
+from perfdoctor.trace.remote_path import RemotePath
 
-_SUFFIXES = (".json", ".json.gz")
+Place: TypeAlias = Path | RemotePath
+
+_SUFFIXES = (".json", ".json.gz", ".json.zst")
+_EXPORT = ".sqlite"
 _CAPTURED = ("timing.json.gz", "timing.json")
 _EVIDENCE = ("evidence.json.gz", "evidence.json")
 _FACTS = "facts.json"
@@ -20,7 +26,7 @@ _NO_TRACE = re.compile(
     r"(?:.*report|.*facts|.*schema|.*config|.*settings|package|manifest|steps|metadata)\.json", re.IGNORECASE
 )
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[ _.-]?([0-9]{1,6})(?![0-9])", re.IGNORECASE)
-_NUMBERED = re.compile(r"(.*)_([0-9]{1,5})\.(?:pt\.)?(?:trace\.)?json(?:\.gz)?", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*)_([0-9]{1,5})\.(?:pt\.)?(?:trace\.)?(?:json(?:\.gz|\.zst)?|sqlite)", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 
 
@@ -35,23 +41,24 @@ class TraceFile:
         evidence: The second trace of a capture, with shapes and stacks, whose times are not to be trusted.
     """
 
-    path: Path
+    path: Place
     rank: int | None = None
-    facts: Path | None = None
-    evidence: Path | None = None
+    facts: Place | None = None
+    evidence: Place | None = None
 
 
 def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...]:
     """The traces that some paths mean, each once, sorted by rank and then by name, rank10 after rank9.
 
     A path is a file, whatever its name; a folder with traces in it or in its ``rank*`` folders; the folder of a
-    capture; or a pattern such as ``out/*.json.gz`` for any of these. A file that does not exist is passed on: reading
-    it says what is wrong.
+    capture; or a pattern such as ``out/*.json.gz`` for any of these. Each can be a URL that fsspec knows
+    (``s3://bucket/run/*.json.gz``), and ``-`` is standard input. A file that does not exist is passed on: reading it
+    says what is wrong.
 
     Raises:
         InputError: a folder holds no traces, or a pattern matches nothing.
     """
-    found: dict[Path, TraceFile] = {}
+    found: dict[Place, TraceFile] = {}
     for given in paths:
         for path in _matches(os.fspath(given)):
             for file in _in_folder(path) if path.is_dir() else [_one(path)]:
@@ -59,19 +66,25 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
     return tuple(sorted(_numbered(list(found.values())), key=_order))
 
 
-def _matches(text: str) -> list[Path]:
+def _matches(text: str) -> list[Place]:
     """The paths that a text means: itself, or what it matches when nothing has that name."""
-    path = Path(text)
-    if not glob.has_magic(text) or os.path.lexists(text):
-        return [path]
-    hits = [Path(hit) for hit in glob.glob(text)]
+    hits: list[Place]
+    if is_remote(text):
+        place = RemotePath(text)
+        if not place.has_magic():
+            return [place]
+        hits = list(place.glob())
+    else:
+        if not glob.has_magic(text) or os.path.lexists(text):
+            return [Path(text)]
+        hits = [Path(hit) for hit in glob.glob(text)]
     if not hits:
         raise InputError(f"{text}: no file matches this pattern; check the folder and the spelling")
     wanted = [hit for hit in hits if hit.is_dir() or not _NO_TRACE.fullmatch(hit.name)]
     return wanted or hits
 
 
-def _in_folder(folder: Path) -> list[TraceFile]:
+def _in_folder(folder: Place) -> list[TraceFile]:
     """The traces of a folder, or of its rank folders.
 
     Raises:
@@ -79,19 +92,20 @@ def _in_folder(folder: Path) -> list[TraceFile]:
     """
     try:
         here = _captured(folder) or [_one(path) for path in _listed(folder)]
-        for inner in sorted(folder.iterdir()):
+        for inner in _children(folder):
             if inner.is_dir() and _RANK_FOLDER.fullmatch(inner.name):
                 here += _captured(inner) or [_one(path) for path in _listed(inner)]
     except PermissionError:
         raise InputError(f"{folder}: no permission to list this folder; change its mode or copy it") from None
     if not here:
         raise InputError(
-            f"{folder}: no traces in this folder; give one with .json or .json.gz files of torch.profiler."
+            f"{folder}: no traces in this folder; give one with .json or .json.gz files of torch.profiler, "
+            "or .sqlite exports of Nsight Systems"
         )
     return here
 
 
-def _captured(folder: Path) -> list[TraceFile]:
+def _captured(folder: Place) -> list[TraceFile]:
     """The trace of one captured rank; none when the folder is not one."""
     timing, evidence = _first(folder, _CAPTURED), _first(folder, _EVIDENCE)
     trace = timing or evidence
@@ -108,24 +122,32 @@ def _captured(folder: Path) -> list[TraceFile]:
     ]
 
 
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
+def _first(folder: Place, names: Sequence[str]) -> Place | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _listed(folder: Path) -> Iterator[Path]:
-    """The files of a folder that may be traces."""
-    for path in sorted(folder.iterdir()):
-        name = path.name.lower()
-        hidden = name.startswith(".")
-        if not hidden and name.endswith(_SUFFIXES) and not _NO_TRACE.fullmatch(name) and path.is_file():
-            yield path
+def _children(folder: Place) -> list[Place]:
+    return sorted(folder.iterdir(), key=str)
 
 
-def _one(path: Path) -> TraceFile:
+def _listed(folder: Place) -> list[Place]:
+    """The files of a folder that may be traces: exports of Nsight Systems only where there are no others.
+
+    Other tools keep databases beside their traces, and `nsys` exports beside its reports.
+    """
+    files = [path for path in _children(folder) if not path.name.startswith(".") and not _NO_TRACE.fullmatch(path.name)]
+    for suffixes in (_SUFFIXES, _EXPORT):
+        listed = [path for path in files if path.name.lower().endswith(suffixes) and path.is_file()]
+        if listed:
+            return listed
+    return []
+
+
+def _one(path: Place) -> TraceFile:
     return TraceFile(path, _rank(path))
 
 
-def _rank(path: Path) -> int | None:
+def _rank(path: Place) -> int | None:
     """The rank that a file's name says, else that of the folder it lies in."""
     for text in (path.name, path.parent.name):
         numbers = _RANK.findall(text)

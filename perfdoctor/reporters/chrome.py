@@ -16,10 +16,13 @@ from perfdoctor.reporters.output import replacing
 from perfdoctor.reporters.splice import spliced
 from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
+from perfdoctor.trace.nsight import is_nsight
+from perfdoctor.trace.remote import STDIN, is_remote, open_stream
 
 _BLOCK_BYTES = 1 << 20
 # As the reader of traces takes them: what precedes a damaged place is the same in both.
 _PIECE_BYTES = 1 << 14
+_HEAD_BYTES = 16
 _GZIP = b"\x1f\x8b"
 # Level 1 packs a trace to about 1.3 times the size of level 9 in a quarter of the time.
 _LEVEL = 1
@@ -41,7 +44,7 @@ def export_chrome_trace(report: Report, path: str | os.PathLike[str], *, rank: i
     """
     index = _index(report, rank)
     summary = report.traces[index]
-    source = Path(summary.path)
+    source = summary.path
     if os.path.realpath(source) == os.path.realpath(path):
         raise UsageError(f"{clean(str(path))} is the trace itself, which is never overwritten; choose another name")
     text = spliced(_blocks(source, cut=not summary.complete), track_events(report, index), cut=not summary.complete)
@@ -81,15 +84,22 @@ def _index(report: Report, rank: int | None) -> int:
     return fitting[0]
 
 
-def _blocks(source: Path, *, cut: bool) -> Iterator[bytes]:
-    """The text of a trace file in blocks, inflated; of a compressed file that is known to be cut, what there is."""
+def _blocks(source: str, *, cut: bool) -> Iterator[bytes]:
+    """The text of a trace in blocks, inflated; of a compressed file that is known to be cut, what there is."""
+    if source == STDIN:
+        raise UsageError("a trace from standard input cannot be annotated, it is gone; save it in a file first")
     try:
-        with source.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
+        with open_stream(source) if is_remote(source) else Path(source).open("rb") as raw:
+            head = raw.peek(_HEAD_BYTES)
+            if is_nsight(head):
+                raise UsageError(
+                    f"{clean(source)}: an export of Nsight Systems cannot be annotated, only what torch.profiler "
+                    "writes; choose .md or .json"
+                )
+            packed = head.startswith(_GZIP)
             yield from _inflated(raw, cut=cut) if packed else iter(partial(raw.read, _BLOCK_BYTES), b"")
     except (OSError, EOFError, zlib.error) as error:
-        reason = f"{clean(str(source))} cannot be read again ({error}); it must stay where it was analysed"
+        reason = f"{clean(source)} cannot be read again ({error}); it must stay where it was analysed"
         raise TraceError(reason) from error
 
 

@@ -1,0 +1,87 @@
+"""A bar on the terminal while files are read; nothing anywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from perfdoctor.reporters.wording import clean
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from perfdoctor.api import FileProgress
+
+_PATIENCE_SECONDS = 1.0  # what takes less needs no bar
+_NAME_WIDTH = 40
+
+
+@contextmanager
+def reading_bar(
+    *, wanted: bool = True, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[FileProgress], None] | None]:
+    """What to pass on as `progress`: a bar by bytes on stderr, which comes after a second and leaves no trace.
+
+    Args:
+        wanted: False where the user wants silence.
+        clock: tells the seconds.
+
+    Yields:
+        None where stderr is no terminal, or none that can move its cursor.
+    """
+    if not wanted or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield None
+        return
+    bar = Bar(clock)
+    try:
+        yield bar.show
+    finally:
+        bar.close()
+
+
+class Bar:
+    """One bar for all files, made when it is first shown: importing rich takes a tenth of a second."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def show(self, state: FileProgress) -> None:
+        """Show how far the reading is, once it has taken a second."""
+        if self._progress is None or self._task is None:
+            if self._clock() - self._since < _PATIENCE_SECONDS:
+                return
+            self._progress = _new_bar()
+            self._progress.start()
+            self._task = self._progress.add_task("", total=None)
+        which = f" ({state.number} of {state.files})" if state.files > 1 else ""
+        name = clean(state.name)
+        short = name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
+        self._progress.update(
+            self._task, description=f"reading {short}{which}", completed=state.done_bytes, total=state.total_bytes
+        )
+
+    def close(self) -> None:
+        """Take the bar off the terminal."""
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _new_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),  # a file may be called [red]
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
