@@ -73,7 +73,7 @@ class Loading:
 
     @property
     def enough(self) -> int:
-        """Workers that deliver a batch before the rest of the step is over, with room for slow batches."""
+        """Workers that deliver a batch before a step without the wait is over, with room for slow batches."""
         return max((self.workers or 0) + 1, 2, math.ceil(_HEADROOM * self.batch_ns / max(self.rest_ns, 1)))
 
 
@@ -219,7 +219,7 @@ def _advice(loading: Loading) -> str:
         )
     advice = (
         f"Load batches in {loading.enough} worker processes: together they finish one in the "
-        f"{loading.rest_ns / 1e6:.1f} ms that the rest of the step takes."
+        f"{loading.rest_ns / 1e6:.1f} ms that a step takes without the wait."
     )
     if loading.cores is not None and loading.enough > loading.cores:
         advice += (
@@ -249,7 +249,7 @@ def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
     waits = ranges.dur_ns[inside]
     return (
         Evidence("wait in DataLoader.__next__ per step", loading.wait_ns, "ns"),
-        Evidence("rest of the step", loading.rest_ns, "ns"),
+        Evidence("step without the wait", loading.rest_ns, "ns"),
         Evidence("longest single wait", int(waits.max()) if len(waits) else None, "ns"),
         Evidence("batches", int(np.count_nonzero(inside)), "count"),
         Evidence("num_workers", loading.workers, "count"),

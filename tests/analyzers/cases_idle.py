@@ -67,7 +67,7 @@ PD101 = [
                 title="has no workers",
                 fix="num_workers=2, persistent_workers=True, pin_memory=True",
                 confidence=0.6,
-                evidence={"rest of the step": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
+                evidence={"step without the wait": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
             ),
         ),
         via_file=True,

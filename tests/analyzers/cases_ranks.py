@@ -21,8 +21,9 @@ def fleet(
 ) -> list[TraceBuilder]:
     """Ranks whose step computes for 400 us and then reduces: `late_us[step][rank]` is how much longer it computes.
 
-    A collective begins when its rank is there and ends for all `transfer_us` after the last has come. `offsets_us` shifts the
-    clock of each rank; `left_out` names (step, rank) without a collective; `hidden` lets another stream compute on.
+    A collective begins when its rank is there and ends for all `transfer_us` after the last has come. `offsets_us`
+    shifts the clock of each rank; `left_out` names (step, rank) without a collective; `hidden` lets another stream
+    compute on.
     """
     ranks = [TraceBuilder(rank=rank, world_size=len(late_us[0])) for rank in range(len(late_us[0]))]
     for step, late in enumerate(late_us):
