@@ -16,6 +16,7 @@ from typing import Annotated, cast
 import typer
 
 from perfdoctor.cli.analyze import analyze
+from perfdoctor.cli.calibrate import calibrate
 from perfdoctor.cli.check import check
 from perfdoctor.cli.compare import compare
 from perfdoctor.cli.explain import explain
@@ -35,6 +36,7 @@ _IN_SHORT = {
     "rules": "List the rules.",
     "explain": "Tell one rule in full.",
     "check": "Say whether this machine can record and analyse.",
+    "calibrate": "Measure this machine's GPU or CPU for later analyses.",
 }
 _OURS = 3
 _INTERRUPTED = 130
@@ -68,7 +70,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_root)
     app.command(cls=RunCommand, short_help=_IN_SHORT["run"], context_settings=_PASS_ON)(run)
-    for command in (analyze, export, compare, rules, explain, check):
+    for command in (analyze, export, compare, rules, explain, check, calibrate):
         app.command(short_help=_IN_SHORT[command.__name__])(command)
     return app
 

@@ -263,6 +263,8 @@ def _advice_by_capability(capability: tuple[int, int] | None) -> PrecisionAdvice
 
 def _ratio(device: Device, dtype: str) -> float | None:
     peak, base = device.peak_flops(dtype), device.peak_flops("fp32")
+    if not device.peaks_flops:  # not in the table, but measured
+        peak, base = device.measured_flops.get(dtype), device.measured_flops.get("fp32")
     return None if peak is None or base is None else peak / base
 
 

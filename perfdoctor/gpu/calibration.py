@@ -1,0 +1,181 @@
+"""What `perfdoctor calibrate` measured: a value, where it is kept, and what it adds to a device.
+
+One file a device name, as JSON in the user's data folder, or in the folder that PERFDOCTOR_CALIBRATION_DIR names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from perfdoctor.errors import InputError
+from perfdoctor.gpu.devices import Device, device_vendor
+
+SCHEMA = "perfdoctor.calibration/1"
+FOLDER_VARIABLE = "PERFDOCTOR_CALIBRATION_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One point of the arithmetic-intensity sweep: `k` multiplications for each float32 read and written.
+
+    `seconds` for the whole tensor, `flops_per_s` of the multiplications (one each: half of what multiply-adds reach),
+    `bytes_per_s` of reading and writing.
+    """
+
+    k: int
+    seconds: float
+    flops_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Measured rates of one device.
+
+    Attributes:
+        device: Name as the driver gives it.
+        measured_on: Date, as in 2026-01-31.
+        flops: FLOP/s of large products by operand type (fp64, fp32, tf32, bf16, fp16, fp8, int8); what the device or
+            torch cannot do is not in it.
+        bandwidth_bytes_per_s: Of a large copy, reading and writing; None if not measured.
+        launch_s: Time of the CPU for each of many tiny ops, launched one after the other.
+        sweep: Points of growing arithmetic intensity.
+    """
+
+    device: str
+    measured_on: str
+    flops: Mapping[str, float]
+    bandwidth_bytes_per_s: float | None
+    launch_s: float | None
+    sweep: tuple[SweepPoint, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is stored."""
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "measured_on": self.measured_on,
+            "flops": dict(self.flops),
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+            "launch_s": self.launch_s,
+            "sweep": [asdict(point) for point in self.sweep],
+        }
+
+
+def calibration_folder() -> Path:
+    """Where calibrations are kept."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    from platformdirs import user_data_path  # a few ms, for this only
+
+    return user_data_path("perfdoctor") / "calibration"
+
+
+def calibration_path(device: str) -> Path:
+    """The file of a device, by its name."""
+    return calibration_folder() / (re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:100] + ".json")
+
+
+def store_calibration(calibration: Calibration) -> Path:
+    """Write the calibration in place of an earlier one of the same device; returns where.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    path = calibration_path(calibration.device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".tmp")
+        partial.write_text(json.dumps(calibration.to_dict(), indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); name another folder in {FOLDER_VARIABLE}"
+        ) from None
+    return path
+
+
+def find_calibration(device: str | None) -> Calibration | None:
+    """The stored calibration of a device of that name; None if there is none that can be read."""
+    if not device:
+        return None
+    try:
+        stored = json.loads(calibration_path(device).read_text(encoding="utf-8"))
+        found = _calibration(stored)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return found if found.device.lower() == device.lower() else None
+
+
+def _calibration(stored: Any) -> Calibration:
+    """The value of a stored text; raises KeyError, TypeError or ValueError for anything else."""
+    if not isinstance(stored, dict) or stored["schema"] != SCHEMA:
+        raise ValueError
+    return Calibration(
+        device=str(stored["device"]),
+        measured_on=str(stored["measured_on"]),
+        flops=MappingProxyType({str(dtype): _rate(value) for dtype, value in stored["flops"].items()}),
+        bandwidth_bytes_per_s=None
+        if stored["bandwidth_bytes_per_s"] is None
+        else _rate(stored["bandwidth_bytes_per_s"]),
+        launch_s=None if stored["launch_s"] is None else _rate(stored["launch_s"]),
+        sweep=tuple(SweepPoint(**point) for point in stored["sweep"]),
+    )
+
+
+def _rate(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError
+    return float(value)
+
+
+def calibrated(device: Device | None, calibration: Calibration, capability: tuple[int, int] | None) -> Device:
+    """The device with measured rates; peaks stay those of the table, and a device that is not in it has none.
+
+    Args:
+        device: The device of the table, None if it is not in it.
+        calibration: What was measured on a device of the same name.
+        capability: Its compute capability, for a device that is not in the table.
+    """
+    if device is None:
+        vendor = device_vendor(calibration.device)
+        device = Device(
+            name=calibration.device,
+            vendor=vendor,
+            compute_capability=capability if vendor == "nvidia" else None,
+            gfx_arch=None,
+            sm_count=None,
+            peaks_flops=MappingProxyType({}),
+            memory_bandwidth_bytes_per_s=None,
+            memory_bytes=None,
+            link_bytes_per_s=None,
+            pcie_bytes_per_s=None,
+            achievable_gemm_fraction=None,
+            achievable_bandwidth_fraction=None,
+            checked="measured",
+            source="perfdoctor calibrate",
+        )
+    return replace(
+        device,
+        measured_flops=MappingProxyType({_unit_type(device, dtype): rate for dtype, rate in calibration.flops.items()}),
+        measured_bandwidth_bytes_per_s=calibration.bandwidth_bytes_per_s,
+        measured_on=calibration.measured_on,
+    )
+
+
+def _unit_type(device: Device, dtype: str) -> str:
+    """The key of `peaks_flops` for the unit that a library's product of that type uses on the device."""
+    if dtype == "fp64" and "fp64_matrix" in device.peaks_flops:
+        return "fp64_matrix"
+    if dtype == "fp32" and device.vendor == "amd" and "fp32_matrix" in device.peaks_flops:
+        return "fp32_matrix"
+    return dtype
