@@ -34,6 +34,7 @@ from perfdoctor.trace.model import (
 )
 from perfdoctor.trace.nesting import innermost, parents
 from perfdoctor.trace.nsight_devices import device_of, physical_devices
+from perfdoctor.trace.nsight_phases import rename_phases
 from perfdoctor.trace.nsight_tables import MAGIC, Strings, Tables
 from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
 
@@ -201,11 +202,13 @@ class _Reader:
 
     def _nvtx(self) -> tuple[Block, Block]:
         """NVTX ranges, and among them those that are operators."""
-        block = self.tables.numbers(_NVTX, _ON_THREAD | {"type": ("eventType",)})
+        block = self.tables.numbers(_NVTX, _ON_THREAD | {"type": ("eventType",), "domain": ("domainId",)})
         raw = Strings()
         codes = _fitted(self.tables.texts(_NVTX, ("text", "textId"), raw), block)
         texts = names.range_texts(codes, raw, self.strings)
         block |= {"name": texts.name, "dims": texts.sizes, "op": texts.is_op.astype(np.int64)}
+        block["process"] = _pid(block["thread"])
+        block["name"] = rename_phases(block, codes, raw, self.strings)
         ranges = _some(block, np.isin(block["type"], (_PUSH_POP, _START_END, NONE)))
         closed = ranges["end_ns"] >= 0
         if not closed.all():

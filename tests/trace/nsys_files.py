@@ -104,11 +104,11 @@ class NsysFile:
             self.add("StringIds", id=self._ids[text], value=text)
         return self._ids[text]
 
-    def range(self, text: str, start: int, end: int | None, tid: int, kind: int = 59) -> None:
+    def range(self, text: str, start: int, end: int | None, tid: int, kind: int = 59, domain: int = 0) -> None:
         """An NVTX range; half of them with a registered string, where the version can."""
         registered = self.version == NEW and len(text) % 2 == 0
         said = {"textId": self.name(text)} if registered else {"text": text}
-        self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid, domainId=0, **said)
+        self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid, domainId=domain, **said)
 
     def close(self) -> Path:
         """The finished file."""

@@ -275,6 +275,42 @@ def test_steps_come_from_numbered_ranges(tmp_path: Path) -> None:
     assert (steps.source, steps.count) == ("annotated", 4)
 
 
+def marked_by_us(path: Path, domain: str) -> Trace:
+    """Two processes whose phases `perfdoctor run --nvtx-only` marks; one has another domain before ours."""
+    file = NsysFile(path)
+    for pid, number in ((7, 3), (8, 4)):
+        file.range("NCCL", 1, None, serialized(pid, pid), 75, domain=7 - number)
+        file.range(domain, 1, None, serialized(pid, pid), 75, domain=number)
+        for step in range(3):
+            at = 100 * step + 10
+            for phase, start, end in (("step", 0, 99), ("data", 0, 20), ("forward", 20, 50), ("optimizer", 60, 90)):
+                file.range(phase, at + start, at + end, serialized(pid, pid), domain=number)
+            file.range("data", at + 95, at + 96, serialized(pid, pid), domain=7 - number)
+    return read(file.close())
+
+
+def test_our_own_phases_have_the_names_of_the_profiler(tmp_path: Path, rows: Rows) -> None:
+    trace = marked_by_us(tmp_path / "t.sqlite", "perfdoctor")
+    for thread in ("7/7", "8/8"):
+        names = [row["name"] for row in rows(trace, "ranges") if row["thread"] == thread]
+        assert names[:5] == [
+            "ProfilerStep#0",
+            "enumerate(DataLoader)#__next__",
+            "perfdoctor::forward",
+            "Optimizer.step#",
+            "data",
+        ]
+        assert names[5::5] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert (find_steps(trace).source, find_steps(trace).count) == ("annotated", 3)
+    assert len(trace.ops) == 0
+
+
+def test_the_same_words_in_the_domain_of_others_stay_as_they_are(tmp_path: Path, rows: Rows) -> None:
+    trace = marked_by_us(tmp_path / "t.sqlite", "mine")
+    assert {row["name"] for row in rows(trace, "ranges")} == {"step", "data", "forward", "optimizer"}
+    assert find_steps(trace).source == "none"
+
+
 # --- graphs, odd times, processes ---
 
 
