@@ -7,13 +7,14 @@ this module.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perfdoctor.capture.folder import launched_rank, make_folder, recorded_ranks
 from perfdoctor.capture.options import CaptureOptions, fit_windows
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks
     from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 INJECTED = "_perfdoctor_inject.entry"
 
 
@@ -31,6 +35,8 @@ class Session:
     """One recording: `with perfdoctor.profile("out") as session`, and `with session.step()` around each step.
 
     A step reaches from the end of the one before it to its own end, so that loading the next batch belongs to it.
+    Both have a form as decorator: `@session.step()` makes each call of a function one step, and `@perfdoctor.profile()`
+    records the first call of a function with a whole loop in it, whose steps are found as in `perfdoctor run`.
 
     Attributes:
         options: Windows and folder.
@@ -38,6 +44,7 @@ class Session:
 
     def __init__(self, options: CaptureOptions) -> None:
         self.options = options
+        self._automatic = False
         self._folder: Path | None = None
         self._recorder: Recorder | None = None
         self._hooks: Hooks | None = None
@@ -56,11 +63,33 @@ class Session:
     def __enter__(self) -> Session:
         recorder_class, hooks_class = load_recorder()
         self._folder = folder_for(self.options)
-        self._recorder = recorder_class(settings_for(self.options, self._folder), automatic=False)
+        self._recorder = recorder_class(settings_for(self.options, self._folder), automatic=self._automatic)
         self._hooks = hooks_class(self._recorder)
         self._hooks.install()
-        self._hooks.tell(self._recorder.begin)
+        if not self._automatic:
+            self._hooks.tell(self._recorder.begin)
         return self
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        """Record the first call of a function that holds a training loop; its steps are found by themselves.
+
+        Args:
+            function: Called as ever; calls after the first are not recorded.
+
+        Returns:
+            The function, with this session as its attribute `session`.
+        """
+
+        @functools.wraps(function)
+        def recorded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if self._recorder is not None:
+                return function(*args, **kwargs)
+            self._automatic = True
+            with self:
+                return function(*args, **kwargs)
+
+        recorded.session = self  # type: ignore[attr-defined]
+        return recorded
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -74,6 +103,8 @@ class Session:
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """One training step; the next batch may be fetched inside or before it.
+
+        As a decorator, `@session.step()`, it makes every call of a function one step.
 
         Raises:
             UsageError: The session has not begun.
@@ -109,7 +140,7 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
         **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, force, ranks.
 
     Returns:
-        A `Session` to enter.
+        A `Session` to enter, or to decorate a function with that holds the loop.
 
     Raises:
         UsageError: An option that does not exist, or a window of an impossible size.
@@ -118,8 +149,8 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
         wanted = CaptureOptions(out=None if out is None else Path(out), **options)
     except TypeError as error:
         raise UsageError(f"profile() has no such option: {str(error).rpartition(' ')[2]}.") from error
-    if wanted.nvtx_only:
-        raise UsageError("profile() records: use `perfdoctor run --nvtx-only` for ranges alone.")
+    if wanted.nvtx_only or wanted.stop_after:
+        raise UsageError("nvtx_only and stop_after are for whole programs: use `perfdoctor run`.")
     return Session(wanted)
 
 

@@ -29,9 +29,9 @@ STEPS = 14
 
 
 @contextmanager
-def recording(folder: Path) -> Iterator[Recorder]:
+def recording(folder: Path, **sizes: int) -> Iterator[Recorder]:
     """Automatic detection in this process, without any exit handler."""
-    recorder = Recorder(Settings(folder=str(folder), **SIZES))
+    recorder = Recorder(Settings(folder=str(folder), **{**SIZES, **sizes}))
     hooks = Hooks(recorder)
     hooks.install()
     try:
@@ -222,6 +222,13 @@ class BadData:
         raise ValueError("no such picture")
 
 
+def test_windows_from_the_first_step_on_begin_with_the_second(tmp_path: Path) -> None:
+    with recording(tmp_path, skip=0, base=0, warmup=0) as recorder:
+        no_loader(Model())
+    assert recorder.windows["timing"] == {"steps": 3, "complete": True, "file": "timing.json.gz", "first_step": 1}
+    assert recorder.windows["evidence"]["complete"]
+
+
 class OwnOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """One that no earlier test has stepped: torch wraps the `step` of each class once and for all."""
 
@@ -321,6 +328,37 @@ def test_a_session_that_records_from_the_first_step(tmp_path: Path) -> None:
     assert windows["timing"]["complete"]
 
 
+def test_a_function_becomes_a_step_by_decoration(tmp_path: Path) -> None:
+    session = profile(tmp_path / "out", skip=0, base=1, warmup=1, timing=2, evidence=0)
+
+    @session.step()
+    def train_step(x: int) -> int:
+        return x + int(torch.ones(2).sum())
+
+    with pytest.raises(UsageError, match="has not begun"):
+        train_step(1)
+    with session:
+        assert [train_step(x) for x in range(5)] == [2, 3, 4, 5, 6]
+    facts = json.loads((session.folder / "rank0" / "facts.json").read_text())
+    assert (facts["steps_seen"], facts["step_source"]) == (5, "session")
+    assert facts["windows"]["timing"]["complete"]
+
+
+def test_a_decorated_loop_is_recorded_in_its_first_call(tmp_path: Path) -> None:
+    @profile(tmp_path / "out", **SIZES)
+    def train(model: Model) -> str:
+        """Train."""
+        no_loader(model)
+        return "done"
+
+    assert (train(Model()), train.__doc__) == ("done", "Train.")
+    facts = json.loads((train.session.folder / "rank0" / "facts.json").read_text())
+    assert (facts["step_source"], facts["exit"]) == ("zero_grad", "session")
+    assert facts["windows"]["evidence"]["complete"]
+    assert train(Model()) == "done"
+    assert json.loads((train.session.folder / "rank0" / "facts.json").read_text()) == facts
+
+
 def test_an_exception_leaves_a_session_and_a_partial_window(tmp_path: Path) -> None:
     session = profile(tmp_path / "out", **SIZES)
 
@@ -353,6 +391,8 @@ def test_the_users_profiler_runs_inside_a_session(tmp_path: Path) -> None:
 def test_wrong_use_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such option: 'speed'"):
         profile(tmp_path, speed=3)
+    with pytest.raises(UsageError, match="perfdoctor run"):
+        profile(tmp_path, nvtx_only=True)
     with pytest.raises(UsageError, match="has not begun"), profile(tmp_path).step():
         pass
     (tmp_path / "something").touch()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,7 +57,9 @@ class Recorder:
         self.why = "running"
         self.folder: RankFolder | None = None
         self.rank, self.world_size = 0, 1
-        self.plan = Plan(settings)
+        # A step that is found is over: unless they are marked, the first one cannot be recorded.
+        unseen = automatic and not (settings.skip or settings.base or settings.warmup)
+        self.plan = Plan(replace(settings, skip=1) if unseen else settings)
         self.detector = StepDetector()
         self.profiler = WindowProfiler()
         self.ranges = Ranges(required=settings.nvtx_only)
