@@ -152,7 +152,8 @@ class Columns:
     def add(self, events: list[Any], places: Iterable[int] | None = None) -> None:
         """Take over a list of parsed events; `places` in the file's order, one each, where they do not just follow."""
         wanted: dict[str, tuple[list[Event], list[int]]] = defaultdict(lambda: ([], []))
-        for place, event in zip(range(self.seen, self.seen + len(events)) if places is None else places, events):
+        numbered = enumerate(events, self.seen) if places is None else zip(places, events, strict=True)
+        for place, event in numbered:
             kind = self._kind(event)
             if kind is not None:
                 group, at = wanted[kind]

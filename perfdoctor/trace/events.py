@@ -1,8 +1,10 @@
-"""JSON text becomes events, in chunks: memory stays near the size of the text, however many events there are.
+"""JSON text becomes events: the walk over a trace file that every reader shares, and the reader on top of orjson.
 
-Chunks are cut at places that look like the border of two events; a chunk that does not parse, because the cut was wrong
-or something in it is damaged, is walked event by event instead, which is slow and exact. So a bad event costs itself,
-and a file cut short its last event.
+`Walk` knows how a trace file is built, and what is done with text that is damaged; how a list of events is read is
+for its subclasses. `EventReader` is the reference for them: it parses the list in chunks, so that memory stays near
+the size of the text, however many events there are. Chunks are cut at places that look like the border of two events;
+a chunk that does not parse, because the cut was wrong or something in it is damaged, is walked event by event
+instead, which is slow and exact. So a bad event costs itself, and a file cut short its last event.
 """
 
 from __future__ import annotations
@@ -11,74 +13,80 @@ import contextlib
 import json
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from perfdoctor.trace.source import Text
+from perfdoctor.trace.window import Text, Window, whole
 
 CHUNK = 4 << 20
 _BATCH = 20_000
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_EDGE = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
+EDGE = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
 # Times with a fraction or exponent become strings: float64 holds microseconds since the epoch to a quarter of one only.
 _TIME = re.compile(rb'"(ts|dur)"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)')
 _ESCAPED_TIME = re.compile(
     rb'"((?:t|\\u0074)(?:s|\\u0073)|(?:d|\\u0064)(?:u|\\u0075)(?:r|\\u0072))"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)'
 )
 # Old profilers write numbers as C++ prints them, which no JSON parser takes: "blocks per SM": inf.
-_C_NUMBER = re.compile(rb'(?<!\\)":\s*-?(?:inf|nan)(?:\(ind\))?(?=\s*[,}])')
+_C_NUMBER = re.compile(rb'(?<!\\)"\s*:\s*-?(?:inf|nan)(?:\(ind\))?(?=\s*[,}])')
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*'
 _TOKEN = re.compile(_STRING + rb'(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-_KEY = re.compile(_STRING + rb'"', re.DOTALL)
 _SCALAR = re.compile(_STRING + rb'"|[^\s,\[\]{}"]+', re.DOTALL)
 
 # Other keys can hold a dump of the user's environment: they are skipped unread.
 _KEPT_KEYS = frozenset({"deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes", "with_stack"})
 
 
-class _CutError(Exception):
+class CutError(Exception):
     """The text ends, or stops being JSON, before what is read is complete."""
 
 
-@dataclass
-class EventReader:
+class Walk:
     """Iterates over a text's events in lists; what else there is to know is in the attributes once it is exhausted.
 
     Attributes:
-        text: The JSON text: an object with `traceEvents`, or a bare list of events.
+        window: The JSON text: an object with `traceEvents`, or a bare list of events.
         kept: The top-level keys that are used, with their values.
+        opened: Whether the text begins as an object or a list; `empty` whether it holds nothing but white space.
         found: Whether there is a list of events at all.
         complete: False when the text is cut short or stops being JSON; `position` says at which byte.
         dropped: Elements of the list that cannot be parsed.
-        chunk: Bytes parsed at once, at least.
     """
 
-    text: Text
-    chunk: int = CHUNK
-    kept: dict[str, Any] = field(default_factory=dict)
-    found: bool = False
-    complete: bool = True
-    position: int = 0
-    dropped: int = 0
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.kept: dict[str, Any] = {}
+        self.opened = self.empty = self.found = False
+        self.complete = True
+        self.dropped = 0
 
     @property
-    def opened(self) -> bool:
-        """Whether the text begins as an object or a list."""
-        return self.text[:CHUNK].lstrip()[:1] in (b"{", b"[")
+    def position(self) -> int:
+        """The byte of the text that would be read next."""
+        return self.window.place
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Lists of parsed events in the order of the text; `ts` and `dur` are exact: int, or text of a decimal."""
-        self._peek()
+        marked = self.window.skip_mark()
+        first = self._peek()
+        self.opened, self.empty = first in (b"{", b"["), not first and not marked
         try:
-            if self.text[self.position : self.position + 1] == b"[":
+            if first == b"[":
                 yield from self._array()
             else:
                 yield from self._object()
-        except _CutError:
+        except CutError:
             self.complete = False
+
+    def _array(self) -> Iterator[list[Any]]:
+        """Read the list that begins here, as far as it goes; what is not yielded the reader has taken itself.
+
+        Raises:
+            CutError: the list is cut short; all before has been yielded.
+        """
+        raise NotImplementedError
 
     def _object(self) -> Iterator[list[Any]]:
         """Walk the members of the top-level object."""
@@ -88,31 +96,80 @@ class EventReader:
             if key == "traceEvents" and self._peek() == b"[":
                 yield from self._array()
             else:
-                start = self.position
-                self.position = self._end_of_value(start)
+                value = self._value()
                 if key in _KEPT_KEYS:
-                    self._keep(key, self.text[start : self.position])
+                    # A value that cannot be parsed is as good as none.
+                    with contextlib.suppress(ValueError):
+                        self.kept[key] = parse_value(value)
             if self._peek() != b"}":
                 self._expect(b",")
-        self.position += 1
-
-    def _keep(self, key: str, text: Text) -> None:
-        """Keep the value of a top-level key; one that cannot be parsed is as good as none."""
-        with contextlib.suppress(ValueError):
-            self.kept[key] = parse_value(text)
+        self.window.position += 1
 
     def _key(self) -> str:
-        self._peek()
-        match = _KEY.match(self.text, self.position)
-        if match is None:
-            raise _CutError
-        self.position = match.end()
+        if self._peek() != b'"':
+            raise CutError
+        key = self._value()
         self._expect(b":")
         self._peek()
         try:
-            return str(parse_value(match.group()))
+            return str(parse_value(key))
         except ValueError:
-            raise _CutError from None
+            raise CutError from None
+
+    def _element(self, batch: list[Any]) -> bool:
+        """Parse the element of a list that begins here, and its comma; returns whether the list ended instead."""
+        if self._peek() == b"]":
+            self.window.position += 1
+            return True
+        try:
+            batch.append(parse_value(self._value()))
+        except ValueError:
+            self.dropped += 1
+        if self._peek() != b"]":
+            self._expect(b",")
+        return False
+
+    def _value(self) -> Text:
+        """Step over the value that begins here; its text."""
+        window = self.window
+        while True:
+            end = _end_of_value(window.buffer, window.position, window.end)
+            if end is not None and (end < window.end or window.exhausted):
+                break
+            if not window.more():
+                if end is None:
+                    raise CutError
+                break
+        value = window.buffer[window.position : end]
+        window.position = end
+        return value
+
+    def _peek(self) -> bytes:
+        """Step over white space; the byte there, or none at the end of the text."""
+        window = self.window
+        while True:
+            match = _SPACE.match(window.buffer, window.position, window.end)
+            window.position = match.end() if match else window.position
+            if window.position < window.end or not window.more():
+                return bytes(window.buffer[window.position : min(window.position + 1, window.end)])
+
+    def _expect(self, byte: bytes) -> None:
+        if self._peek() != byte:
+            raise CutError
+        self.window.position += 1
+
+
+class EventReader(Walk):
+    """Reads the list of events with orjson, `chunk` bytes at once, at least.
+
+    Args:
+        text: The whole JSON text.
+        chunk: Bytes parsed at once, at least.
+    """
+
+    def __init__(self, text: Text, chunk: int = CHUNK) -> None:
+        super().__init__(whole(text))
+        self.chunk = chunk
 
     def _array(self) -> Iterator[list[Any]]:
         """The events of a list: chunk by chunk, one by one where a chunk does not parse, and at the end."""
@@ -123,21 +180,22 @@ class EventReader:
             edge = self._next_edge()
             if edge is None:
                 break
-            events = _parse_list(self.text[self.position : edge])
+            events = parse_list(self.window.buffer[self.window.position : edge])
             if events is None:
                 if (yield from self._walk(edge)):
                     return
             else:
-                self.position = edge + 1
+                self.window.position = edge + 1
                 self._peek()
                 yield events
-        yield from self._walk(len(self.text))
+        yield from self._walk(self.window.end)
 
     def _next_edge(self) -> int | None:
         """Where the chunk that begins here ends: after the brace of an event that another one follows."""
-        match = _EDGE.search(self.text, self.position + self.chunk)
+        window = self.window
+        match = EDGE.search(window.buffer, window.position + self.chunk, window.end)
         if match is None:
-            for match in _EDGE.finditer(self.text, self.position):  # noqa: B007 - the last one is wanted
+            for match in EDGE.finditer(window.buffer, window.position, window.end):  # noqa: B007 - the last one is wanted
                 pass
         return match.end() - 1 if match else None
 
@@ -145,10 +203,10 @@ class EventReader:
         """Events one by one, up to a position or the end of the list; returns whether the list ended."""
         batch: list[Any] = []
         ended = False
-        while not ended and self.position <= until:
+        while not ended and self.window.position <= until:
             try:
                 ended = self._element(batch)
-            except _CutError:
+            except CutError:
                 yield batch
                 raise
             if len(batch) >= _BATCH:
@@ -157,49 +215,28 @@ class EventReader:
         yield batch
         return ended
 
-    def _element(self, batch: list[Any]) -> bool:
-        """Parse the element of a list that begins here, and its comma; returns whether the list ended instead."""
-        if self._peek() == b"]":
-            self.position += 1
-            return True
-        start = self.position
-        self.position = self._end_of_value(start)
-        try:
-            batch.append(parse_value(self.text[start : self.position]))
-        except ValueError:
-            self.dropped += 1
-        if self._peek() != b"]":
-            self._expect(b",")
-        return False
 
-    def _end_of_value(self, start: int) -> int:
-        """Where the value that begins at `start` ends, by counting brackets outside strings."""
-        if self.text[start : start + 1] not in (b"{", b"["):
-            match = _SCALAR.match(self.text, start)
-            if match is None:
-                raise _CutError
-            return match.end()
-        depth = 0
-        for match in _TOKEN.finditer(self.text, start):
-            token = match.group()
-            if token in (b"{", b"["):
-                depth += 1
-            elif token in (b"}", b"]"):
-                depth -= 1
-                if not depth:
-                    return match.end()
-        raise _CutError
+def _end_of_value(text: Text, start: int, end: int) -> int | None:
+    """Where the value that begins at `start` ends, by counting brackets outside strings; None where the text does.
 
-    def _peek(self) -> bytes:
-        """Step over white space; the byte there, or none at the end of the text."""
-        match = _SPACE.match(self.text, self.position)
-        self.position = match.end() if match else self.position
-        return bytes(self.text[self.position : self.position + 1])
-
-    def _expect(self, byte: bytes) -> None:
-        if self._peek() != byte:
-            raise _CutError
-        self.position += 1
+    Raises:
+        CutError: no value begins there.
+    """
+    if text[start : start + 1] not in (b"{", b"["):
+        match = _SCALAR.match(text, start, end)
+        if match is None and text[start : start + 1] != b'"':
+            raise CutError
+        return match.end() if match else None
+    depth = 0
+    for match in _TOKEN.finditer(text, start, end):
+        token = match.group()
+        if token in (b"{", b"["):
+            depth += 1
+        elif token in (b"}", b"]"):
+            depth -= 1
+            if not depth:
+                return match.end()
+    return None
 
 
 def parse_value(text: Text) -> Any:
@@ -219,7 +256,7 @@ def parse_value(text: Text) -> Any:
             raise ValueError("nested too deeply") from error
 
 
-def _parse_list(text: Text) -> list[Any] | None:
+def parse_list(text: Text) -> list[Any] | None:
     """The values of a comma-separated text; None when it is no such text in strict JSON."""
     try:
         values: list[Any] = orjson.loads(b"".join((b"[", _exact_times(text), b"]")))

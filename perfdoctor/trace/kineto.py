@@ -46,13 +46,14 @@ class Reading:
     """What a reader of any kind hands over beside the columns.
 
     `top` holds the few top-level keys that are used; `cut_at` is the byte at which the text ends early or stops being
-    JSON, None when it is complete; `dropped` counts the events that could not be parsed.
+    JSON, None when it is complete; `dropped` counts the events that could not be parsed; `notes` are further warnings.
     """
 
     path: str
     top: dict[str, Any]
     cut_at: int | None = None
     dropped: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def build(columns: Columns, reading: Reading) -> Trace:
@@ -318,4 +319,5 @@ def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list
     ranks = len(np.unique(np.concatenate(groups))) if groups else 0
     if ranks > 1:
         said.append(merged_warning(ranks))
+    said += reading.notes
     return said

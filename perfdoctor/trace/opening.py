@@ -45,7 +45,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
 def _read_file(path: str | os.PathLike[str], progress: Progress | None) -> Trace:
     if is_nsight(_first_bytes(path)):
         return read_nsight(path, progress)
-    return reader.read(path)
+    return reader.read(path, progress)
 
 
 def _first_bytes(path: str | os.PathLike[str]) -> bytes:

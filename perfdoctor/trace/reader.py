@@ -1,25 +1,30 @@
-"""Read a trace file: the door to this package."""
+"""Read a trace file of PyTorch's profiler, with the reader that is the faster one for its size."""
 
 from __future__ import annotations
 
 import os
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.choice import choose
 from perfdoctor.trace.columns import Columns
-from perfdoctor.trace.events import EventReader
+from perfdoctor.trace.events import EDGE, EventReader, Walk
 from perfdoctor.trace.kineto import Reading, build
 from perfdoctor.trace.model import Trace
-from perfdoctor.trace.source import Text, load
+from perfdoctor.trace.source import Progress, Stream, nothing_in
+from perfdoctor.trace.window import Text, Window
 
 
-def read(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace that PyTorch's profiler wrote: .json or .json.gz, current or legacy form.
+def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
+    """Read a trace that PyTorch's profiler wrote: .json, .json.gz or .json.zst, current or legacy form.
 
     A file that is cut short, or stops being JSON somewhere, is read as far as it goes: `complete` is False then, and
     `warnings` says so.
 
     Args:
         path: The file. How it is compressed is told by its first bytes, not by its name.
+        progress: Called from this thread, at most every 50 ms, with how many bytes of the file have been read, and its
+            size, which is None for a pipe.
+        threads: Threads to read with; two, or one where the machine has one core, unless told.
 
     Returns:
         The Trace, with all times in int64 nanoseconds, exact.
@@ -27,30 +32,64 @@ def read(path: str | os.PathLike[str]) -> Trace:
     Raises:
         TraceError: the file cannot be opened, is empty, or is no such trace.
     """
-    return parse(load(path), os.fspath(path))
+    with Stream(path, progress) as stream:
+        choice = choose(stream)
+        walk: Walk
+        if choice.fast:
+            walk, columns = _fast(stream, min(2, _cores()) if threads is None else threads)
+        else:
+            walk = EventReader(stream.text())
+            columns = _all(walk)
+        stream.tell(last=True)
+        if walk.empty:
+            raise nothing_in(stream)
+        return _built(walk, columns, os.fspath(path), *choice.notes)
 
 
 def parse(text: Text, path: str) -> Trace:
-    """Read a trace from its JSON text; `path` names it.
+    """Read a trace from its JSON text, with the reference reader; `path` names it.
 
     Raises:
         TraceError: it is no such trace.
     """
-    events = EventReader(text)
+    walk = EventReader(text)
+    return _built(walk, _all(walk), path)
+
+
+def _fast(stream: Stream, threads: int) -> tuple[Walk, Columns]:
+    from perfdoctor.trace.fast import FastReader
+
+    def split(start: int) -> list[Window]:
+        return stream.parts(start, threads, EDGE)
+
+    reader = FastReader(Window(stream.source(ahead=threads > 1)), split if stream.can_split else None, stream.tell)
+    return reader, reader.columns()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _all(walk: EventReader) -> Columns:
     columns = Columns()
-    for chunk in events:
-        columns.add(chunk)
-    if not events.found:
-        raise _no_trace(events, path)
-    cut_at = None if events.complete else events.position
-    return build(columns, Reading(path=path, top=events.kept, cut_at=cut_at, dropped=events.dropped))
+    for events in walk:
+        columns.add(events)
+    return columns
 
 
-def _no_trace(events: EventReader, path: str) -> TraceError:
+def _built(walk: Walk, columns: Columns, path: str, *notes: str) -> Trace:
+    if not walk.found:
+        raise _no_trace(walk, path)
+    cut_at = None if walk.complete else walk.position
+    return build(columns, Reading(path=path, top=walk.kept, cut_at=cut_at, dropped=walk.dropped, notes=notes))
+
+
+def _no_trace(walk: Walk, path: str) -> TraceError:
     """Why a text holds no list of events at all."""
     export = "give the file that torch.profiler's export_chrome_trace writes"
-    if not events.opened:
+    if not walk.opened:
         return TraceError(f"{path}: not JSON, so no trace; {export}")
-    if events.complete:
+    if walk.complete:
         return TraceError(f"{path}: JSON, but without traceEvents, so no trace; {export}")
-    return TraceError(f"{path}: cut short, or not JSON, from byte {events.position} on, before any event; {export}")
+    return TraceError(f"{path}: cut short, or not JSON, from byte {walk.position} on, before any event; {export}")

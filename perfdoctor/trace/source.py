@@ -2,55 +2,231 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import zlib
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from types import TracebackType
+from typing import NoReturn, Self, TypeAlias
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.inflate import FORMATS, Ahead, Inflated
+from perfdoctor.trace.window import Source, Window
 
-Text: TypeAlias = bytes | bytearray
-"""JSON text as it stands in the file, UTF-8."""
-
-_PIECE = 1 << 14  # what precedes a damaged place is kept up to one piece of compressed text
-_BOM = b"\xef\xbb\xbf"
-_PRINTS = re.compile(rb"[^ \t\r\n]")
-_GZIP = b"\x1f\x8b"
 _OTHER_FORMATS = {
     b"SQLite format 3\x00": "an SQLite database, and Nsight Systems exports are not read yet; "
     "give the .json that torch.profiler writes",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; decompress it first, or write .json.gz",
     b"PK\x03\x04": "a zip archive; unpack it and give the .json file inside",
     b"\x80\x02": "a pickle; give the .json that torch.profiler's export_chrome_trace writes",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
+_MAGIC = 16  # bytes at the beginning of a file that tell its format
+_LEAST_PART = 4 << 20  # bytes; starting a thread for fewer costs more than it gains
+_SEARCHED = 1 << 18  # bytes in which the border of two events is looked for
+_PAUSE_S = 0.05  # between two calls of `progress`
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Told how many bytes have been read, and of how many; None where that is unknown."""
 
 
-def load(path: str | os.PathLike[str]) -> Text:
-    """The text of a trace file, inflated when its first bytes say gzip, whatever its name.
+class Meter:
+    """Counts the bytes that several threads read, and tells the one that it belongs to."""
 
-    A compressed file that is cut or damaged is inflated as far as it goes: then its JSON ends early too.
+    def __init__(self, size: int | None, progress: Progress | None) -> None:
+        self._size = size
+        self._progress = progress
+        self._done = 0
+        self._lock = threading.Lock()
+        self._owner = threading.get_ident()
+        self._told = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """Count some bytes."""
+        with self._lock:
+            self._done += count
+        self.tell()
+
+    def tell(self, *, last: bool = False) -> None:
+        """Call `progress`, if it is time to and this is the right thread."""
+        now = time.monotonic()
+        if self._progress is None or threading.get_ident() != self._owner:
+            return
+        if last or now - self._told >= _PAUSE_S:
+            self._told = now
+            self._progress(self._done if self._size is None else min(self._done, self._size), self._size)
+
+
+class Stream:
+    """The text of a trace file, inflated when its first bytes say so, whatever its name; a context manager.
+
+    A compressed file that is cut or damaged is inflated as far as it goes: then its JSON ends early too, and `cut` is
+    True.
+
+    Args:
+        path: The file.
+        progress: Called from this thread, now and then, with how many of the file's bytes have been read, and `size`.
+
+    Attributes:
+        path: The file.
+        size: Its bytes; None where that is unknown, as of a pipe.
+        compressed: Whether it is.
 
     Raises:
-        TraceError: it cannot be opened, is empty, or is of a format that is no JSON text.
+        TraceError: it cannot be opened or read, or is of a format that is no JSON text.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        refuse(path, error)
-    for magic, kind in _OTHER_FORMATS.items():
-        if data.startswith(magic):
-            raise TraceError(f"{path}: not a JSON trace but {kind}")
-    compressed = data.startswith(_GZIP)
-    text, whole = _inflate(data) if compressed else (data, True)
-    if not _PRINTS.search(text):
-        if whole:
-            raise TraceError(f"{path}: the file is empty; record the trace again, or wait until it is written")
-        raise TraceError(f"{path}: the compressed file is cut or damaged before its first event; copy it again")
-    return text[len(_BOM) :] if text.startswith(_BOM) else text
+
+    def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        self.path = Path(path)
+        self._files: list[FileIO] = []
+        self._inflated: Inflated | None = None
+        self._ahead: Ahead | None = None
+        with self._refusing():
+            self._files.append(FileIO(self.path))
+            status = os.fstat(self._files[0].fileno())
+            self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
+            self._head = self._read_head()
+        self._meter = Meter(self.size, progress)
+        for magic, kind in _OTHER_FORMATS.items():
+            if self._head.startswith(magic):
+                self.close()
+                raise TraceError(f"{self.path}: not a JSON trace but {kind}")
+        inflate = next((inflate for magic, inflate in FORMATS.items() if self._head.startswith(magic)), None)
+        self.compressed = inflate is not None
+        if inflate is not None:
+            self._inflated = Inflated(inflate(self._pieces(), str(self.path)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def tell(self, *, last: bool = False) -> None:
+        """Call `progress` if it is time to, or for the last time."""
+        self._meter.tell(last=last)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the compressed file turned out to be cut or damaged."""
+        return self._inflated is not None and self._inflated.cut
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the text can be read from any place: it is that of an ordinary, uncompressed file."""
+        return self.size is not None and not self.compressed
+
+    def source(self, *, ahead: bool = False) -> Source:
+        """Where a window gets the text from, once; `ahead` inflates in a thread of its own."""
+        if self._inflated is None:
+            return self._read
+        if ahead:
+            self._ahead = Ahead(self._inflated)
+        pieces = iter(self._ahead or self._inflated)
+        left = memoryview(b"")
+
+        def read(view: memoryview) -> int:
+            nonlocal left
+            if not left:
+                with self._refusing():
+                    left = memoryview(next(pieces, b""))
+                self._meter.tell()
+            count = min(len(left), len(view))
+            view[:count], left = left[:count], left[count:]
+            return count
+
+        return read
+
+    def parts(self, start: int, count: int, border: re.Pattern[bytes]) -> list[Window]:
+        """Windows over the text from later places on, which cut what lies behind `start` into equal parts.
+
+        Args:
+            start: Where the first part begins, for which there is a window already.
+            count: How many parts are wanted; there are fewer when a place shows no border.
+            border: What the text must look like where it is cut: a part begins at the end of a match.
+        """
+        windows: list[Window] = []
+        size = (self.size or 0) - start
+        for number in range(1, count if size >= count * _LEAST_PART else 1):
+            place = start + size * number // count
+            with self._refusing():
+                file = FileIO(self.path)
+                self._files.append(file)
+                file.seek(place)
+                match = border.search(file.read(_SEARCHED) or b"")
+                if match is None:
+                    continue
+                file.seek(place + match.end())
+            windows.append(Window(partial(self._read_file, file), base=place + match.end()))
+        return windows
+
+    def text(self) -> bytes | bytearray:
+        """The whole text."""
+        if self._inflated is None:
+            return b"".join(self._pieces(1 << 24))
+        text = bytearray()
+        for piece in self._inflated:
+            text += piece
+        return text
+
+    def close(self) -> None:
+        """Close the file, and end the thread that inflates it."""
+        if self._ahead is not None:
+            self._ahead.close()
+        for file in self._files:
+            file.close()
+
+    def _read(self, view: memoryview) -> int:
+        """Read from the file, the first bytes once more."""
+        if self._head:
+            count = min(len(self._head), len(view))
+            view[:count], self._head = self._head[:count], self._head[count:]
+        else:
+            return self._read_file(self._files[0], view)
+        self._meter.add(count)
+        return count
+
+    def _read_file(self, file: FileIO, view: memoryview) -> int:
+        with self._refusing():
+            count = file.readinto(view) or 0
+        self._meter.add(count)
+        return count
+
+    def _pieces(self, size: int = 1 << 14) -> Iterator[bytes]:
+        """The bytes of the file. What precedes a damaged place is kept up to one piece, so they are small."""
+        buffer = memoryview(bytearray(size))
+        while count := self._read(buffer):
+            yield bytes(buffer[:count])
+
+    def _read_head(self) -> bytes:
+        head = b""
+        while len(head) < _MAGIC and (more := self._files[0].read(_MAGIC - len(head))):
+            head += more
+        return head
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            for file in self._files:
+                file.close()
+            refuse(self.path, error)
+
+
+def nothing_in(stream: Stream) -> TraceError:
+    """Why a file without any text is refused."""
+    if stream.cut:
+        return TraceError(f"{stream.path}: the compressed file is cut or damaged before its first event; copy it again")
+    return TraceError(f"{stream.path}: the file is empty; record the trace again, or wait until it is written")
 
 
 def refuse(path: Path, error: OSError | ValueError) -> NoReturn:
@@ -70,23 +246,3 @@ def refuse(path: Path, error: OSError | ValueError) -> NoReturn:
     else:
         reason = "this is no file name; check the path"
     raise TraceError(f"{path}: {reason}".replace("\x00", "\\0")) from error
-
-
-def _inflate(data: bytes) -> tuple[bytearray, bool]:
-    """Inflate every member of a gzip file as far as it goes; returns the text and whether that is all of it."""
-    text = bytearray()
-    view = memoryview(data)
-    at = 0
-    # Zero bytes after the last member are padding that tape and block copies leave.
-    while at < len(data) and (data[at] or data[at:].strip(b"\x00")):
-        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        while not inflater.eof:
-            if at >= len(data):
-                return text, False
-            try:
-                text += inflater.decompress(view[at : at + _PIECE])
-            except zlib.error:
-                return text, False
-            at = min(at + _PIECE, len(data))
-        at -= len(inflater.unused_data)
-    return text, True

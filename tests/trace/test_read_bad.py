@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
+from perfdoctor.trace.source import refuse
 
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
 
@@ -92,12 +93,9 @@ def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
     assert "no permission" in refusal(path)
 
 
-def test_a_refused_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_bytes", deny)
-    assert "no permission to read it" in refusal(tmp_path / "trace.json")
+def test_a_refused_permission_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no permission to read it"):
+        refuse(tmp_path / "trace.json", PermissionError(13, "Permission denied"))
 
 
 def test_an_nsight_export_is_named(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_an_nsight_export_is_named(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("create table t (x)")
     database.close()
-    assert "Nsight Systems exports are not read yet" in refusal(path)
+    assert "no export of Nsight Systems" in refusal(path)
 
 
 def starts(trace: Trace) -> set[tuple[str, int]]:

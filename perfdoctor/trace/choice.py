@@ -1,0 +1,49 @@
+"""Which of the two readers reads a file: the compiled one pays where loading it costs less than it saves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from perfdoctor.errors import UsageError
+from perfdoctor.trace.kernel import native
+from perfdoctor.trace.source import Stream
+
+VARIABLE = "PERFDOCTOR_READER"
+"""Environment variable that names a reader: "fast" or "reference"; for tests and for comparing them."""
+
+_SMALL = 4 << 20
+_WORTH_COMPILING = 64 << 20
+_RATIO = 12  # of a trace's text to what gzip makes of it: 7 to 25 in real ones
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether the fast reader reads a file, and what the user should know about that."""
+
+    fast: bool
+    notes: tuple[str, ...] = ()
+
+
+def choose(stream: Stream) -> Choice:
+    """The reader for a file.
+
+    The reference reads 25 MB of text a second, the fast reader 500, but its machine code takes 0.1 s to load, and 5 s
+    to compile the first time. So where it is at hand it reads what is larger than 4 MB; else it is compiled for files
+    from 64 MB on, which would take the reference 2.5 s, as everybody who reads one such file reads more of them.
+    `perfdoctor check --warm` compiles ahead. What a compressed file holds is guessed from its size.
+
+    Raises:
+        UsageError: the environment names a reader that does not exist.
+    """
+    told = os.environ.get(VARIABLE, "")
+    if told not in ("", "fast", "reference"):
+        raise UsageError(f"{VARIABLE}={told}: there is no such reader; it is fast or reference")
+    if told:
+        return Choice(told == "fast")
+    size = stream.size * (_RATIO if stream.compressed else 1) if stream.size is not None else _WORTH_COMPILING
+    if native.is_loaded() or size < _SMALL:
+        return Choice(native.is_loaded())
+    if not native.is_possible():
+        return Choice(False, ("read with the slow reader because numba is not installed; pip install numba",))
+    return Choice(size >= _WORTH_COMPILING or native.is_kept())

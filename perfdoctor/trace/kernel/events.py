@@ -1,0 +1,403 @@
+"""Events become rows: the keys that a plan knows, their values, and the column buffers of each kind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perfdoctor.trace.kernel.grammar import (
+    CLOSE,
+    CLOSE_LIST,
+    COMMA,
+    DIGITS,
+    MINUS,
+    NULL,
+    OPEN,
+    OPEN_LIST,
+    POINT,
+    QUOTE,
+    ZERO,
+    digits_end,
+    key_end,
+    nest_end,
+    plain_end,
+    printed_end,
+    spaces_end,
+    string_end,
+    value_end,
+    value_of,
+)
+from perfdoctor.trace.kernel.machine import byte, compiled, four, load, store
+from perfdoctor.trace.kernel.words import Table, find, hashed, interned, put, rehash, table_at
+from perfdoctor.trace.layout import (
+    ARGUMENTS,
+    CATEGORY,
+    CLASSIFY,
+    CLOSED,
+    COMPLETE,
+    CONTROL,
+    DURATION,
+    FAULT,
+    FULL,
+    HALF,
+    INSIDE,
+    INTERN,
+    LIMIT_US,
+    MARK,
+    MORE,
+    NONE,
+    NOTHING,
+    NUMBER,
+    ODD,
+    ORDER,
+    PAD,
+    PAIR,
+    PHASE,
+    PID,
+    REACHED,
+    SCAN,
+    SEEN,
+    SKIP,
+    START,
+    STRING,
+    TAG,
+    TIME,
+    UNKNOWN,
+    VERDICTS,
+    WORD,
+)
+
+(
+    _AT_TEXT, _AT_SIZE, _AT_BEGIN, _AT_END, _AT_LAST, _AT_KEYS, _AT_WORDS, _AT_TAGS, _AT_PAIRS, _AT_ACTIONS,
+    _AT_KNOWN, _AT_RECORD, _AT_BLANK, _AT_SLOTS, _AT_VERDICTS, _AT_SOURCES, _AT_COLUMNS, _AT_ROWS, _AT_BATCH,
+    _AT_FILLED, _AT_POSITION, _AT_SEEN, _AT_PHASES,
+) = range(0, 8 * len(CONTROL), 8)  # fmt: skip
+_VERDICT_SIZE = 8 * VERDICTS
+_NEAR = 16  # a word or number that ends this close to the end of the text may go on beyond it
+
+
+class Context(NamedTuple):
+    """Everything that stays the same while events are read."""
+
+    end: int
+    keys: Table
+    words: Table
+    tags: Table
+    pairs: Table
+    actions: int
+    known: int
+    record: int
+    blank: int
+    slots: int
+    verdicts: int
+    sources: int
+    columns: int
+    rows: int
+    batch: int
+    filled: int
+
+
+@compiled
+def _time(p: int, at: int) -> int:
+    """Store the microseconds at p as nanoseconds: digits below are rounded half up, as `times` does."""
+    negative = byte(p) == MINUS
+    p += negative
+    q = digits_end(p)
+    if q < 0 or q - p > 16 or (q - p > 1 and byte(p) == ZERO):
+        return -p
+    ns = 0
+    while p < q:
+        ns = 10 * ns + byte(p) - ZERO
+        p += 1
+    if ns >= LIMIT_US:
+        return -p
+    ns *= 1000
+    if byte(p) == POINT:
+        q = digits_end(p + 1)
+        if q < 0 or (negative and q - p > 4):
+            return -max(p, -q)
+        for place, unit in enumerate((100, 10, 1)):
+            if p + 1 + place < q:
+                ns += unit * (byte(p + 1 + place) - ZERO)
+        ns += q - p > 4 and byte(p + 4) >= ZERO + 5
+        p = q
+    store(at, -ns if negative else ns)
+    return p
+
+
+@compiled
+def _integer(p: int, at: int) -> int:
+    """Store the integer at p."""
+    negative = byte(p) == MINUS
+    p += negative
+    q = digits_end(p)
+    if q < 0 or q - p > DIGITS or (q - p > 1 and byte(p) == ZERO) or (negative and byte(p) == ZERO):
+        return -p
+    number = 0
+    while p < q:
+        number = 10 * number + byte(p) - ZERO
+        p += 1
+    store(at, -number if negative else number)
+    return p
+
+
+@compiled
+def _word(p: int, end: int, at: int, base: int, table: Table) -> int:
+    """Store the id of the string at p, counted from `base`."""
+    close = string_end(p + 1, end)
+    if close < 0:
+        return close
+    number = interned(p + 1, close, table)
+    if number < 0:
+        return number
+    store(at, base + number)
+    return close + 1
+
+
+@compiled
+def _text(p: int, end: int, at: int, table: Table) -> int:
+    """Store the id of the JSON text at p. Only new texts are checked byte for byte."""
+    c = byte(p)
+    q = nest_end(p, end) if c in (OPEN, OPEN_LIST) else plain_end(p, end)
+    if q < 0:
+        return q
+    mixed = hashed(p, q)
+    number = find(p, q, mixed, table)
+    if number < 0:
+        checked = value_end(p, end)
+        if checked != q:
+            return min(checked, -p)
+        number = put(p, q, mixed, -number - 1, table)
+        if number < 0:
+            return number
+    store(at, number)
+    return q
+
+
+@compiled
+def _is_near(failed: int, end: int) -> bool:
+    """Whether reading failed so close to the end of the text that more of it may help."""
+    return -failed + _NEAR >= end
+
+
+@compiled
+def _skipped(p: int, end: int) -> int:
+    """The end of a value at p that nobody wants."""
+    q = value_end(p, end)
+    if q > 0 or _is_near(q, end):
+        return q
+    printed = printed_end(p)
+    return printed if printed > 0 else q
+
+
+@compiled
+def _take(p: int, action: int, slot: int, t: Context) -> int:
+    """Take over the value at p as the action says."""
+    c = byte(p)
+    at = t.record + 8 * slot
+    if action == TIME:
+        return _time(p, at)
+    if action == INSIDE:
+        return _open(p, t) if c == OPEN else _skipped(p, t.end)
+    if action in (TAG, WORD):
+        return _word(p, t.end, at, 0, t.tags if action == TAG else t.words) if c == QUOTE else -p
+    if action == NUMBER and c == QUOTE:
+        return _word(p, t.end, at, STRING, t.words)
+    if four(p) == NULL:
+        return p + 4
+    return _integer(p, at) if action == NUMBER else _text(p, t.end, at, t.words)
+
+
+@compiled
+def _open(p: int, t: Context) -> int:
+    """Step into the arguments whose brace is at p: to the first key, or behind them where they are empty."""
+    p = spaces_end(p + 1)
+    if byte(p) == CLOSE:
+        return p + 1
+    store(t.record + 8 * ARGUMENTS, 1)
+    return p
+
+
+@compiled
+def _member(p: int, inside: int, t: Context) -> int:
+    """Take over the member whose key is at p. A known key that stands in one event twice is odd."""
+    close = key_end(p, t.end)
+    value = value_of(close) if close > 0 else close
+    if value < 0:
+        return value
+    key = find(p + 1, close, hashed(p + 1, close), t.keys)
+    entry = t.actions + 16 * (inside * (t.known + 1) + (key if key >= 0 else t.known))
+    action, slot = load(entry), load(entry + 8)
+    if action == SKIP:
+        return _skipped(value, t.end)
+    seen = load(t.record + 8 * SEEN)
+    if seen & (1 << slot):
+        return -p
+    store(t.record + 8 * SEEN, seen | (1 << slot))
+    return _take(value, action, slot, t)
+
+
+@compiled
+def _event(p: int, t: Context) -> int:
+    """Read the event whose brace is at p into the record."""
+    inside = 0
+    p = spaces_end(p + 1)
+    if byte(p) == CLOSE:
+        return p + 1
+    while True:
+        p = _member(p, inside, t)
+        if p < 0:
+            return p
+        if load(t.record + 8 * ARGUMENTS) != inside:
+            inside = 1
+            continue
+        p = spaces_end(p)
+        if inside and byte(p) == CLOSE:
+            inside = 0
+            store(t.record + 8 * ARGUMENTS, 0)
+            p = spaces_end(p + 1)
+        if byte(p) == CLOSE:
+            return p + 1
+        if byte(p) != COMMA:
+            return -p
+        p = spaces_end(p + 1)
+
+
+@compiled
+def _commit(t: Context, order: int) -> int:
+    """Write the record as a row of its kind if it is wanted; 0, or a negative code."""
+    phase = load(t.record + 8 * PHASE)
+    category = load(t.record + 8 * CATEGORY)
+    verdict = load(t.verdicts + _VERDICT_SIZE * phase) if phase >= 0 else 0
+    kind = load(t.verdicts + _VERDICT_SIZE * category + 8) if category >= 0 else NONE
+    if verdict == UNKNOWN or kind == UNKNOWN:
+        return CLASSIFY
+    if verdict != COMPLETE or kind < 0:
+        return ODD if verdict == HALF else 0
+    if load(t.record + 8 * START) == NOTHING or load(t.record + 8 * DURATION) == NOTHING:
+        return ODD
+    pid = t.record + 8 * PID
+    pair = interned(pid, pid + 16, t.pairs)
+    if pair < 0:
+        return pair
+    store(t.record + 8 * PAIR, pair)
+    store(t.record + 8 * ORDER, order)
+    store(t.record + 8 * MARK, load(t.verdicts + _VERDICT_SIZE * category + 16))
+    return _write(kind, t)
+
+
+@compiled
+def _write(kind: int, t: Context) -> int:
+    """Write the columns of a kind from the record; 0, or FULL where there is no room for another row."""
+    row = load(t.filled + 8 * kind)
+    if row >= t.batch:
+        return FULL
+    for column in range(kind * t.columns, (kind + 1) * t.columns):
+        source = load(t.sources + 8 * column)
+        if source < 0:
+            break
+        store(t.rows + 8 * (column * t.batch + row), load(t.record + 8 * source))
+    store(t.filled + 8 * kind, row + 1)
+    return 0
+
+
+@compiled
+def _after(p: int) -> int:
+    """Where the next event may begin, after the one that ends at p: past the comma, or at the closing bracket."""
+    p = spaces_end(p)
+    c = byte(p)
+    return p + 1 if c == COMMA else p if c == CLOSE_LIST else -p
+
+
+@compiled
+def _one(p: int, order: int, t: Context) -> int:
+    """Read and commit the event at p; returns where the next may begin."""
+    if byte(p) != OPEN:
+        return CLOSED if byte(p) == CLOSE_LIST else -p
+    for slot in range(t.slots):
+        store(t.record + 8 * slot, load(t.blank + 8 * slot))
+    p = _event(p, t)
+    p = _after(p) if p > 0 else p
+    code = _commit(t, order) if p > 0 else p
+    return p if code == 0 else code
+
+
+@compiled
+def _context(control: int) -> Context:
+    """What the control block says, with the text's offsets as addresses."""
+    return Context(
+        load(control + _AT_TEXT) + load(control + _AT_END),
+        table_at(load(control + _AT_KEYS)),
+        table_at(load(control + _AT_WORDS)),
+        table_at(load(control + _AT_TAGS)),
+        table_at(load(control + _AT_PAIRS)),
+        load(control + _AT_ACTIONS),
+        load(control + _AT_KNOWN),
+        load(control + _AT_RECORD),
+        load(control + _AT_BLANK),
+        load(control + _AT_SLOTS),
+        load(control + _AT_VERDICTS),
+        load(control + _AT_SOURCES),
+        load(control + _AT_COLUMNS),
+        load(control + _AT_ROWS),
+        load(control + _AT_BATCH),
+        load(control + _AT_FILLED),
+    )
+
+
+@compiled
+def _is_sound(control: int) -> bool:
+    """Whether the text lies within its buffer, with zeros behind it."""
+    begin, end, size = (load(control + _AT_BEGIN), load(control + _AT_END), load(control + _AT_SIZE))
+    if not 0 <= begin <= end <= size - PAD:
+        return False
+    behind = 0
+    for at in range(0, PAD, 8):
+        behind |= load(load(control + _AT_TEXT) + end + at)
+    return behind == 0
+
+
+@compiled
+def scan(control: int) -> int:
+    """Read events until something stops it, which is returned; `position`, `seen` and `phases` say how far it came.
+
+    Args:
+        control: Address of int64 numbers in the order of `layout.CONTROL`.
+    """
+    if not _is_sound(control):
+        return FAULT
+    t = _context(control)
+    text, last = load(control + _AT_TEXT), load(control + _AT_LAST)
+    p = text + load(control + _AT_BEGIN)
+    seen, phases = load(control + _AT_SEEN), load(control + _AT_PHASES)
+    stopped = REACHED
+    while p - text < last:
+        q = _one(spaces_end(p), seen, t)
+        if q < 0:
+            stopped = q if q >= FAULT else MORE if _is_near(q, t.end) else ODD
+            break
+        p = q
+        seen += 1
+        phases += load(t.record + 8 * PHASE) >= 0
+    store(control + _AT_POSITION, spaces_end(p) - text if stopped != REACHED else p - text)
+    store(control + _AT_SEEN, seen)
+    store(control + _AT_PHASES, phases)
+    return stopped
+
+
+@compiled
+def enter(operation: int, a: int, b: int, c: int, d: int, e: int) -> int:
+    """The one function that is called from outside; the arguments are those of what is done.
+
+    Args:
+        operation: SCAN, INTERN (the bytes from one address to another, in the table at a third) or REHASH.
+        a: The first argument, and so on.
+        b: See `a`.
+        c: See `a`.
+        d: See `a`.
+        e: See `a`.
+    """
+    if operation == SCAN:
+        return scan(a)
+    if operation == INTERN:
+        return interned(a, b, table_at(c))
+    return rehash(a, b, c, d, e)

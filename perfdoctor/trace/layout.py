@@ -1,0 +1,44 @@
+"""What the two halves of the scanner, Python and compiled, agree on: codes, slots of a record, the control block."""
+
+from __future__ import annotations
+
+from perfdoctor.trace.times import LIMIT_NS
+
+PAD = 128
+"""Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
+
+# Why the scanner stopped; minus an address, which is far below, says where it could not go on.
+MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
+
+# What the compiled code can be asked for.
+SCAN, INTERN, REHASH = range(3)
+
+# What to do with the value of a key.
+SKIP, TAG, WORD, NUMBER, TIME, TEXT, INSIDE = range(7)
+"""Nothing; intern as a tag (phase and category); intern a string; an integer or an interned string; microseconds;
+intern the JSON text of any value; go on with the keys inside."""
+
+# Slots of the record that an event is read into. The columns of arguments come after them. ARGUMENTS is 1 while these
+# are read, and SEEN has a bit for each slot whose key has come up.
+PHASE, CATEGORY, ORDER, MARK, START, DURATION, NAME, PID, TID, PAIR, ARGUMENTS, SEEN, FIRST_FREE = range(13)
+
+NONE = -1
+STRING = -(1 << 62)
+"""What stands for an interned string in a column of numbers: its id is added to this."""
+NOTHING = STRING - 1
+"""What stands for no value in the slots of times and of process and thread ids."""
+LIMIT_US = LIMIT_NS // 1000
+
+# What is known of a tag, three numbers each: whether events of this phase are complete, the kind of this category, and
+# the mark that its rows get.
+VERDICTS = 3
+UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
+
+# The control block: what `kernel.scan` is told, and from POSITION on what it answers.
+CONTROL = (
+    "text", "size", "begin", "end", "last", "keys", "words", "tags", "pairs", "actions", "known", "record", "blank",
+    "slots", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen", "phases",
+)  # fmt: skip
+
+TABLE = ("hashes", "ids", "mask", "offsets", "arena", "room", "count")
+"""The control block of a table of interned strings."""
