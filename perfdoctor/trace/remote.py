@@ -108,6 +108,8 @@ def fetched(path: str | os.PathLike[str], progress: Progress | None = None) -> I
                 done += len(block)
                 if progress is not None:
                     progress(done, total)
+        if total is not None and done < total:
+            raise TraceError(f"{shown(path)}: the connection ended after {done} of {total} bytes; try again")
         yield local
 
 
@@ -149,6 +151,8 @@ def _refuse(url: str, error: Exception) -> NoReturn:
         TraceError: always.
     """
     protocol, status = protocol_of(url), getattr(error, "code", None)
+    if status is not None and isinstance(error, OSError):
+        error.close()  # type: ignore[attr-defined]  # an HTTPError is the answer, too, and holds the connection
     if isinstance(error, ImportError):
         extra = _EXTRAS.get(protocol)
         how = f"pip install 'perfdoctor[{extra}]'" if extra else _first_line(error)

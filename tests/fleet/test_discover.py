@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
-from perfdoctor.errors import InputError
+from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.discover import TraceFile, find_traces
 
 
@@ -144,3 +147,66 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
             find_traces([tmp_path])
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_exports_of_nsight_systems_count_where_there_are_no_other_traces(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.sqlite", "rank1.SQLITE", "rank0.nsys-rep")
+    assert names(tmp_path, ".") == [("rank0.sqlite", 0), ("rank1.SQLITE", 1)]
+    make(tmp_path, "t.json.zst")
+    assert names(tmp_path, ".") == [("t.json.zst", None)]
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def urls(*paths: str) -> list[tuple[str, int | None]]:
+    return [(os.fspath(file.path), file.rank) for file in find_traces(paths)]
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_url_is_itself_and_standard_input_too() -> None:
+    assert urls("memory://x/rank3.json", "-") == [("memory://x/rank3.json", 3), ("-", None)]
+    assert urls("https://host/rank1.json?sig=a*b[c]") == [("https://host/rank1.json?sig=a*b[c]", 1)]
+
+
+def test_a_folder_behind_a_url_gives_its_traces(memory: Any) -> None:
+    for name in ("rank10.json.gz", "rank9.json", "report.json", "notes.txt", ".hidden.json", "deeper/rank1.json"):
+        memory.pipe(f"/run/{name}", b"{}")
+    assert urls("memory://run") == [("memory:///run/rank9.json", 9), ("memory:///run/rank10.json.gz", 10)]
+    assert urls("memory://run/") == urls("memory://run")
+
+
+def test_a_capture_behind_a_url_gives_timing_with_facts_and_evidence(memory: Any) -> None:
+    for rank in (0, 1):
+        for name in ("timing.json.gz", "evidence.json.gz", "facts.json"):
+            memory.pipe(f"/run/rank{rank}/{name}", b"{}")
+    found = find_traces(["memory://run"])
+    assert [file.rank for file in found] == [0, 1]
+    assert [os.fspath(file.path) for file in found] == [f"memory:///run/rank{rank}/timing.json.gz" for rank in (0, 1)]
+    assert all(file.facts is not None and file.facts.read_bytes() == b"{}" for file in found)
+    assert [os.fspath(file.evidence or "") for file in found] == [
+        f"memory:///run/rank{rank}/evidence.json.gz" for rank in (0, 1)
+    ]
+
+
+def test_a_pattern_behind_a_url_gives_what_it_matches(memory: Any) -> None:
+    for name in ("a.json", "b.json", "report.json"):
+        memory.pipe(f"/run/{name}", b"{}")
+    assert urls("memory://run/*.json") == [("memory:///run/a.json", None), ("memory:///run/b.json", None)]
+
+
+def test_what_holds_no_traces_behind_a_url_is_refused(memory: Any) -> None:
+    memory.pipe("/run/notes.txt", b"{}")
+    with pytest.raises(InputError, match="memory://run: no traces in this folder"):
+        find_traces(["memory://run"])
+    with pytest.raises(InputError, match="no file matches this pattern"):
+        find_traces(["memory://run/*.json"])
+    with pytest.raises(InputError, match="cannot be listed; give each file's URL"):
+        find_traces(["https://host/run/"])
+    with pytest.raises(TraceError, match="nothing is known that reads nonsense://"):
+        find_traces(["nonsense://host/run"])

@@ -210,3 +210,79 @@ def test_steps_are_sorted_disjoint_and_never_empty(
     assert (steps.intervals[1:, 0] >= steps.intervals[:-1, 1]).all()
     assert min(len(marks), 1) <= steps.count <= len(marks)
     assert steps.source == ("annotated" if marks else "none")
+
+
+def numbered(*names: str, every: float = 100, last: float = 90, thread: int = 1) -> TraceBuilder:
+    b = TraceBuilder()
+    for row, name in enumerate(names):
+        b.range(name, every * row, last, thread)
+    return b
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["step 0", "step 1", "step 2"],
+        ["Iteration 7", "Iteration 8", "Iteration 10"],
+        ["iter_1", "iter_2", "iter_3"],
+        ["train_step#98", "train_step#99", "train_step#100"],
+        ["global step: 4", "global step: 5", "global step: 6"],
+        ["step=1", "step=2", "step=3"],
+    ],
+)
+def test_ranges_that_count_steps_are_steps(names: list[str]) -> None:
+    steps = find_steps(numbered(*names).trace())
+    assert steps.source == "annotated"
+    assert spans_us(steps) == [[0, 90], [100, 190], [200, 290]]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["step 0", "step 1"],
+        ["step 0", "step 2", "step 1"],
+        ["step 0", "step 0", "step 0"],
+        ["layer 0", "layer 1", "layer 2"],
+        ["epoch 0", "epoch 1", "epoch 2"],
+        ["substep 0", "substep 1", "substep 2"],
+        ["optimizer step 0", "optimizer step 1", "optimizer step 2"],
+        ["step 0 forward", "step 1 forward", "step 2 forward"],
+        ["step", "step", "step"],
+        ["step 0", "iter 1", "step_2"],
+    ],
+)
+def test_ranges_that_count_no_steps_are_none(names: list[str]) -> None:
+    assert find_steps(numbered(*names).trace()).source == "none"
+
+
+def test_counting_ranges_that_overlap_or_lie_on_several_threads_are_no_steps() -> None:
+    assert find_steps(numbered("step 0", "step 1", "step 2", last=150).trace()).source == "none"
+    b = TraceBuilder()
+    for number in range(3):
+        b.range(f"step {number}", 100 * number, 90, thread=number + 1)
+    assert find_steps(b.trace()).source == "none"
+
+
+def test_the_longest_series_counts() -> None:
+    b = numbered("step 0", "step 1", "step 2", "step 3")
+    for number in range(3):
+        b.range(f"iter {number}", 500 + 100 * number, 20)
+    assert find_steps(b.trace()).count == 4
+
+
+def test_marks_of_the_profiler_come_before_ranges_that_count() -> None:
+    b = numbered("step 0", "step 1", "step 2").step(0, 150).step(150, 150)
+    assert spans_us(find_steps(b.trace())) == [[0, 150], [150, 300]]
+
+
+def test_ranges_that_count_come_before_what_loader_and_optimizer_imply() -> None:
+    b = numbered("step 0", "step 1", "step 2")
+    for number in range(4):
+        b.range(LOADER, 100 * number, 5).range(OPTIMIZER, 100 * number + 50, 10)
+    steps = find_steps(b.trace())
+    assert (steps.source, steps.count) == ("annotated", 3)
+
+
+def test_a_counted_step_lasts_until_the_gpu_has_done_what_it_launched() -> None:
+    b = numbered("step 0", "step 1", "step 2").kernel("k", 30, 120, launch_us=20)
+    assert spans_us(find_steps(b.trace())) == [[0, 150], [150, 190], [200, 290]]

@@ -1,0 +1,232 @@
+"""Traces behind URLs and on standard input."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from nsys_files import sayable, write_nsys
+
+from perfdoctor.errors import TraceError
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace import Trace, read
+from perfdoctor.trace.remote import fetched, is_remote, open_stream, protocol_of, shown
+from perfdoctor.trace.remote_path import RemotePath
+
+
+def small() -> TraceBuilder:
+    return TraceBuilder().step(0, 100).op("aten::mm", 5, 20).kernel("sgemm", 30, 40, launch_us=10)
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """A file system in memory, empty."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A web server on this machine, and the folder it serves."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    with serving(partial(Quiet, directory=str(folder))) as address:
+        yield address, folder
+
+
+class serving:  # noqa: N801 - read as a verb
+    """A web server with one handler for as long as the context lasts."""
+
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+    def __enter__(self) -> str:
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("path", "remote"),
+    [
+        ("s3://bucket/run/rank0.json", True),
+        ("memory://t.json", True),
+        ("https://host/t.json?sig=1", True),
+        ("simplecache::s3://bucket/t.json", True),
+        ("-", True),
+        ("t.json", False),
+        ("./-", False),
+        ("/data/a:b/t.json", False),
+        ("C:\\traces\\t.json", False),
+        ("a::b.json", False),
+    ],
+)
+def test_a_url_is_told_by_its_protocol(path: str, remote: bool) -> None:
+    assert is_remote(path) is remote
+
+
+def test_passwords_and_signatures_are_not_shown() -> None:
+    assert shown("https://me:secret@host/a.json?X-Amz-Signature=abc#x") == "https://host/a.json"
+    assert shown("s3://key:secret@bucket/a@b.json") == "s3://bucket/a@b.json"
+    assert shown("s3://bucket/what?.json") == "s3://bucket/what?.json"
+    assert shown("a?b.json") == "a?b.json"
+    assert str(RemotePath("https://me:secret@host/a.json?sig=1")) == "https://host/a.json"
+    assert protocol_of("S3://bucket") == "s3"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_trace_in_memory_is_read(memory: Any, said: Callable[[Trace], Any], pack: Callable[[bytes], bytes]) -> None:
+    memory.pipe("/run/t.json", pack(small().to_bytes()))
+    trace = read("memory://run/t.json")
+    assert said(trace) == said(small().trace())
+    assert trace.path == "memory://run/t.json"
+
+
+def test_a_trace_on_the_web_is_read(web: tuple[str, Path], said: Callable[[Trace], Any]) -> None:
+    address, folder = web
+    small().write(folder / "t.json.gz")
+    trace = read(f"{address}/t.json.gz?token=secret")
+    assert said(trace) == said(small().trace())
+    assert trace.path == f"{address}/t.json.gz"
+
+
+def test_an_export_of_nsight_systems_is_read_from_anywhere(memory: Any, tmp_path: Path) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict()))
+    memory.pipe("/t.sqlite", path.read_bytes())
+    trace = read("memory://t.sqlite")
+    assert (len(trace.gpu), trace.path) == (1, "memory://t.sqlite")
+
+
+def test_a_copy_is_gone_afterwards(memory: Any) -> None:
+    memory.pipe("/t.json", b"x" * 3_000_000)
+    told: list[tuple[int, int | None]] = []
+    with fetched("memory://t.json", lambda done, total: told.append((done, total))) as local:
+        assert local.stat().st_size == 3_000_000
+    assert not local.exists()
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (3_000_000, 3_000_000)
+
+
+def test_a_stream_shows_how_it_begins_and_gives_all(memory: Any) -> None:
+    memory.pipe("/t.json", b"0123456789" * 1000)
+    with open_stream("memory://t.json") as stream:
+        assert stream.peek(4).startswith(b"0123")
+        assert stream.read(3) + stream.read() == b"0123456789" * 1000
+
+
+def refusal(path: str) -> str:
+    with pytest.raises(TraceError) as caught:
+        read(path)
+    text = str(caught.value)
+    assert text.startswith(f"{shown(path)}: ")
+    assert "\n" not in text
+    assert "perfdoctor-" not in text
+    return text
+
+
+def test_what_cannot_be_read_is_one_sentence_with_the_url(memory: Any, web: tuple[str, Path]) -> None:
+    memory.pipe("/empty.json", b"")
+    memory.pipe("/text.json", b"hello")
+    assert "there is no such file" in refusal("memory://gone.json")
+    assert "empty" in refusal("memory://empty.json")
+    assert "not JSON" in refusal("memory://text.json")
+    assert "there is no such file" in refusal(f"{web[0]}/gone.json?sig=secret")
+    assert "nothing is known that reads nonsense://" in refusal("nonsense://x/t.json")
+    assert "it cannot be read" in refusal("http://127.0.0.1:9/t.json")
+    assert "report of Nsight Systems" in refusal("memory://t.nsys-rep")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "command"), [("s3", "perfdoctor[s3]"), ("gs", "perfdoctor[gcs]"), ("abfs", "adlfs")]
+)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, protocol: str, command: str) -> None:
+    for package in ("s3fs", "gcsfs", "adlfs"):
+        monkeypatch.setitem(sys.modules, package, None)
+    text = refusal(f"{protocol}://bucket/t.json")
+    assert f"reading {protocol}:// needs a package that is not installed" in text
+    assert command in text
+
+
+class Denied(Quiet):
+    def do_GET(self) -> None:
+        """Ask for credentials."""
+        self.send_error(403)
+
+
+class Broken(Quiet):
+    def do_GET(self) -> None:
+        """Promise more than there is."""
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(b'{"traceEvents": [')
+
+
+def test_a_server_that_denies_or_breaks_off_is_one_sentence() -> None:
+    with serving(Denied) as address:
+        assert "no permission" in refusal(f"{address}/t.json")
+    with serving(Broken) as address:
+        assert "the connection ended after 17 of 1000000 bytes" in refusal(f"{address}/t.json")
+
+
+def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "perfdoctor", *arguments]
+    return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
+
+
+def test_standard_input_is_read(tmp_path: Path) -> None:
+    ended = piped(gzip.compress(small().to_bytes()), "analyze", "-", "--json")
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b'"path":"-"' in ended.stdout.replace(b" ", b"")
+    path = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict()))
+    assert piped(path.read_bytes(), "analyze", "-", "-q").returncode == 0
+
+
+def test_nothing_on_standard_input_is_one_sentence() -> None:
+    ended = piped(b"", "analyze", "-")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"perfdoctor: -: the file is empty")
+    assert ended.stderr.count(b"\n") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_terminal_is_no_trace() -> None:
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "perfdoctor", "analyze", "-"]
+    began = time.monotonic()
+    ended = subprocess.run(command, stdin=follower, capture_output=True, timeout=60, check=False)
+    os.close(leader)
+    os.close(follower)
+    assert ended.returncode == 2
+    assert b"standard input is a terminal" in ended.stderr
+    assert time.monotonic() - began < 30
+
+
+def test_a_trace_from_standard_input_cannot_be_annotated(tmp_path: Path) -> None:
+    ended = piped(small().to_bytes(), "export", "-", "-o", str(tmp_path / "a.json.gz"))
+    assert ended.returncode == 2
+    assert b"cannot be annotated" in ended.stderr
+    assert not (tmp_path / "a.json.gz").exists()
