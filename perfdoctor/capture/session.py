@@ -109,9 +109,19 @@ class Session:
         Raises:
             UsageError: The session has not begun.
         """
-        if self._recorder is None or self._hooks is None:
+        if self._recorder is None:
             raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         yield
+        self.end_step()
+
+    def end_step(self) -> None:
+        """A step is over, and the next begins: for callbacks, which a loop tells of its steps.
+
+        Raises:
+            UsageError: The session has not begun.
+        """
+        if self._recorder is None or self._hooks is None:
+            raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         if not self._recorder.finished:
             self._hooks.tell(self._recorder.boundary)
 
@@ -224,4 +234,13 @@ def folder_for(options: CaptureOptions) -> Path:
     if outer is not None and options.out is None:
         return Path(outer)
     script = slug(Path(sys.argv[0]).stem) if sys.argv and sys.argv[0] else "session"
-    return make_folder(options.out, script, force=options.force, rank=launched_rank())
+    return make_folder(options.out, script, force=options.force, rank=own_rank())
+
+
+def own_rank() -> int | None:
+    """Our rank when other processes of the job may write to the same folder, else None."""
+    rank = launched_rank()
+    distributed = sys.modules.get("torch.distributed")
+    if rank is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()) if distributed.get_world_size() > 1 else None
+    return rank

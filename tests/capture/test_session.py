@@ -318,6 +318,24 @@ def test_a_session_records_marked_steps(tmp_path: Path) -> None:
     assert [f"ProfilerStep#{number}" in names for number in (4, 5, 6, 7, 8)] == [False, True, True, True, False]
 
 
+def test_a_loader_that_was_asked_before_the_session_is_described(tmp_path: Path) -> None:
+    iterator = iter(DataLoader(TensorDataset(torch.ones(9, 8)), batch_size=3, drop_last=True))
+    with profile(tmp_path / "out", skip=0, base=1, warmup=0, timing=1, evidence=0) as session:
+        for _ in range(3):
+            with session.step():
+                next(iterator)
+    (loader,) = json.loads((session.folder / "rank0" / "facts.json").read_text())["loaders"]
+    assert {name: loader[name] for name in ("dataset", "batch_size", "num_workers", "sampler", "drop_last")} == {
+        "dataset": "TensorDataset",
+        "batch_size": 3,
+        "num_workers": 0,
+        "sampler": "SequentialSampler",
+        "drop_last": True,
+    }
+    assert loader["batches"] == 3
+    assert loader["location"]["function"] == "test_a_loader_that_was_asked_before_the_session_is_described"
+
+
 def test_a_session_that_records_from_the_first_step(tmp_path: Path) -> None:
     with profile(tmp_path / "out", skip=0, base=0, warmup=0, timing=2, evidence=0) as session:
         for _ in range(2):

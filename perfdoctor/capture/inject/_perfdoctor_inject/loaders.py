@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import weakref
 from dataclasses import dataclass, field
@@ -86,6 +87,20 @@ def read_settings(loader: Any) -> dict[str, Any]:
     }
 
 
+def read_iterator(iterator: Any) -> dict[str, Any]:
+    """The same of a loader's iterator, for a loop that had begun before anybody listened; what it lacks is None."""
+    start_method = getattr(getattr(iterator, "_multiprocessing_context", None), "get_start_method", None)
+    sampler = getattr(iterator, "_index_sampler", None)
+    return {
+        "dataset": type(getattr(iterator, "_dataset", None)).__name__,
+        **{name: getattr(iterator, f"_{name}", None) for name in SETTINGS},
+        "batch_size": getattr(sampler, "batch_size", None),
+        "sampler": type(getattr(sampler, "sampler", sampler)).__name__,
+        "collate_fn": getattr(getattr(iterator, "_collate_fn", None), "__name__", None),
+        "start_method": start_method() if start_method is not None else None,
+    }
+
+
 @dataclass
 class LoaderBook:
     """All loaders of the process, found again by the loader object and by its iterators."""
@@ -112,8 +127,11 @@ class LoaderBook:
     def waited(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
         """The loop has waited in `__next__` of the iterator, and its thread has computed for `cpu_ns` of that."""
         record = self._by_object.get(iterator)
-        if record is not None:
-            record.batches += 1
-            record.wait_ns += wait_ns
-            record.wait_cpu_ns += cpu_ns
-            record.longest_wait_ns = max(record.longest_wait_ns, wait_ns)
+        if record is None:
+            record = LoaderRecord(read_iterator(iterator), None, user_location(sys._getframe(1)), iterations=1)
+            self._by_object[iterator] = record
+            self.records.append(record)
+        record.batches += 1
+        record.wait_ns += wait_ns
+        record.wait_cpu_ns += cpu_ns
+        record.longest_wait_ns = max(record.longest_wait_ns, wait_ns)

@@ -1,0 +1,36 @@
+"""Callbacks for trainers that own the loop; each imports its framework when it is first asked for.
+
+    from perfdoctor.integrations import LightningCallback
+    trainer = lightning.Trainer(callbacks=[LightningCallback("capture")])
+
+    from perfdoctor.integrations import TransformersCallback
+    trainer = transformers.Trainer(..., callbacks=[TransformersCallback("capture")])
+
+`perfdoctor run` needs none of them: it finds the steps of both by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.integrations.lightning import LightningCallback
+    from perfdoctor.integrations.transformers import TransformersCallback
+
+__all__ = ["LightningCallback", "TransformersCallback"]
+
+_HOMES = {
+    "LightningCallback": "perfdoctor.integrations.lightning",
+    "TransformersCallback": "perfdoctor.integrations.transformers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'perfdoctor.integrations' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
