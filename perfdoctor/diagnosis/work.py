@@ -110,25 +110,35 @@ def work_of(run: RankRun) -> Work:
     trace = run.trace
     gpu = trace.gpu
     cost, costs = _costs(trace)
+    item, first = distinct_rows((gpu.name, cost), max(len(trace.strings), len(costs)))
+    names, kinds = gpu.name[first], cost[first]
+    moves = _by_cost(costs, lambda c: c.kind == "memory")[kinds]
+    computes = names_where(run, lambda k: k.tensor_core != "na")[names]
+    moves_data = names_where(run, lambda k: k.category != "communication")[names]
+    takes = (kinds >= 0) & np.where(moves, moves_data, computes)
+    halved = takes & _by_cost(costs, lambda c: len(c.passes) > 1)[kinds]
     share = np.full(len(gpu), np.nan)
-    side = np.full(len(gpu), WHOLE, np.int8)
-    moves = _by_cost(costs, lambda c: c.kind == "memory")
-    halved = _by_cost(costs, lambda c: len(c.passes) > 1)
-    computes = names_where(run, lambda k: k.tensor_core != "na")
-    moves_data = names_where(run, lambda k: k.category != "communication")
-    rows = np.flatnonzero(cost >= 0)
-    moving = moves[cost[rows]]
-    taking = np.where(moving, moves_data[gpu.name[rows]], computes[gpu.name[rows]])
-    rows, moving = rows[taking], moving[taking]
-    alone = np.bincount(gpu.op[rows], minlength=1)[gpu.op[rows]] == 1
-    two = halved[cost[rows]]
-    share[rows[alone & ~two]] = 1.0
-    _share_by_time(trace, rows[moving & ~alone], share)
-    side[rows[two]] = _sides(trace, rows[two])
-    shared = rows[~moving & ~(alone & ~two)]
-    _share_main(trace, shared[~(halved[cost[shared]] & (side[shared] == WHOLE))], side, share)
-    item, items = _items(trace, cost, side, costs)
-    return Work(costs, cost, items, item, share)
+    rows = np.flatnonzero((takes & ~halved)[item])
+    op = gpu.op[rows]
+    alone = np.bincount(op, minlength=1)[op] == 1
+    share[rows[alone]] = 1.0
+    shared = rows[~alone]
+    moving = moves[item[shared]]
+    _share_by_time(trace, shared[moving], share)
+    _share_main(trace, shared[~moving], gpu.op[shared[~moving]], share)
+    part = np.zeros(len(first), np.int64)
+    if halved.any():
+        rows = np.flatnonzero(halved[item])
+        side = _sides(trace, rows)
+        rows, side = rows[side != WHOLE], side[side != WHOLE]
+        _share_main(trace, rows, gpu.op[rows].astype(np.int64) * len(PASSES) + side, share)
+        # Either gradient is an item of its own, behind all others.
+        number = len(first) + len(PASSES) * (np.cumsum(halved) - 1)
+        item[rows] = number[item[rows]] + side
+        twice = np.repeat(np.flatnonzero(halved), len(PASSES))
+        names, kinds = np.concatenate((names, names[twice])), np.concatenate((kinds, kinds[twice]))
+        part = np.concatenate((part, np.tile(np.arange(len(PASSES)) + 1, int(halved.sum()))))
+    return Work(costs, cost, _items(trace, names, kinds, part, costs), item, share)
 
 
 def _by_cost(costs: tuple[OpCost, ...], test: Callable[[OpCost], bool]) -> BoolArray:
@@ -151,7 +161,8 @@ def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
     at = gpu.op[rows]
     keep = priced[ops.name[at]]
-    rows, at = rows[keep], at[keep]
+    if not keep.all():
+        rows, at = rows[keep], at[keep]
     columns = tuple(column[at] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
     which, first = distinct_rows(columns, len(trace.strings))
     found: dict[OpCost, int] = {}
@@ -164,15 +175,11 @@ def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     return cost, tuple(found)
 
 
-def _items(trace: Trace, cost: Int32Array, side: Int8Array, costs: tuple[OpCost, ...]) -> tuple[Int64Array, Items]:
-    """The distinct combinations of name, cost and part, and which one each GPU item is."""
-    name = trace.gpu.name
-    item, first = distinct_rows((name, cost * 3 + side), max(len(trace.strings), 3 * len(costs) + 3))
+def _items(trace: Trace, names: Int32Array, kinds: Int32Array, part: Int64Array, costs: tuple[OpCost, ...]) -> Items:
+    """Names, costs and parts (0 the whole, then PASSES) with their FLOPs and bytes."""
     flops, moved = _tables(costs)
-    names, kinds = name[first], cost[first]
-    part = kinds.astype(np.int64) * 3 + side[first] + 1
-    single = [_single_read(trace.strings[code]) for code in names.tolist()]
-    return item, Items(names, kinds, flops[part], moved[part] * np.array(single, np.float64))
+    single = np.array([_single_read(trace.strings[code]) for code in names.tolist()], np.float64)
+    return Items(names, kinds, flops[kinds, part], moved[kinds, part] * single)
 
 
 def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array, Int64Array]:
@@ -248,12 +255,11 @@ def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
     return side
 
 
-def _share_main(trace: Trace, rows: Int64Array, side: Int8Array, share: FloatArray) -> None:
-    """Give each op's (each gradient's) work to the launches of its main kernel."""
+def _share_main(trace: Trace, rows: Int64Array, key: npt.NDArray[np.signedinteger[Any]], share: FloatArray) -> None:
+    """Give the work of each op (each gradient: each key) to the launches of its main kernel."""
     if not len(rows):
         return
     gpu = trace.gpu
-    key = gpu.op[rows].astype(np.int64) * 3 + side[rows] + 1
     dur = np.maximum(gpu.end_ns[rows] - gpu.start_ns[rows], 1)
     order = np.lexsort((dur, key))
     last = np.append(key[order][1:] != key[order][:-1], True)
@@ -273,7 +279,7 @@ def _tables(costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArray]:
         for part in cost.passes:
             column = PASSES.index(part.name) + 1
             flops[i, column], moved[i, column] = part.flops, part.bytes
-    return flops.reshape(-1), moved.reshape(-1)
+    return flops, moved
 
 
 def _single_read(name: str) -> float:

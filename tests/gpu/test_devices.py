@@ -25,6 +25,8 @@ from perfdoctor.gpu.devices import PrecisionAdvice, device_vendor, reduced_preci
         ("NVIDIA H100 PCIe", (9, 0), "bf16", 756),
         ("NVIDIA GB200", (10, 0), "bf16", 2500),
         ("NVIDIA B200", (10, 0), "bf16", 2250),
+        ("NVIDIA RTX A4000", (8, 6), "bf16", 76.7),
+        ("NVIDIA B300 SXM6 AC", (10, 3), "bf16", 2250),
         ("AMD Instinct MI300X", (9, 4), "bf16", 1307.4),
     ],
 )
@@ -51,7 +53,7 @@ def test_known_names_have_their_peaks(name: str, capability: tuple[int, int], dt
         "NVIDIA H200 NVL",
         "NVIDIA L40",
         "NVIDIA T400",
-        "NVIDIA B300 SXM6 AC",
+        "NVIDIA GB300",
         "Quadro GP100",
     ],
 )
@@ -185,3 +187,53 @@ def test_any_name_is_accepted(name: str, capability: tuple[int, int] | None, ven
     assert has_tensor_cores(name, capability, vendor) in (True, False, None)
     device = find_device(name, capability, vendor)
     assert device is None or device.peaks_flops
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "tera_flops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "fp32", 19.5),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 19.5),
+        ("NVIDIA A100-SXM4-80GB", "fp16", 78),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 39),
+        ("NVIDIA A100-SXM4-80GB", "fp64", 9.7),
+        ("NVIDIA H100 80GB HBM3", "bf16", 133.8),
+        ("AMD Instinct MI210", "fp16", 45.2),
+        ("AMD Instinct MI300X", "fp16", 163.4),
+    ],
+)
+def test_vector_units_have_their_own_peaks(name: str, operand: str, tera_flops: float) -> None:
+    device = find_device(name)
+
+    assert device is not None
+    assert device.vector_peak_flops(operand) == pytest.approx(tera_flops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "tera_flops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "fp32", 156),
+        ("NVIDIA A100-SXM4-80GB", "fp64", 19.5),
+        ("AMD Instinct MI300X", "fp32", 163.4),
+        ("Tesla V100-SXM2-16GB", "fp32", None),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("NVIDIA RTX A6000", "fp64", None),
+    ],
+)
+def test_matrix_units_have_peaks_for_the_types_that_they_take(
+    name: str, operand: str, tera_flops: float | None
+) -> None:
+    device = find_device(name)
+
+    assert device is not None
+    expected = None if tera_flops is None else pytest.approx(tera_flops * 1e12)
+    assert device.matrix_peak_flops(operand) == expected
+
+
+def test_attainable_rates_are_shares_of_the_peaks() -> None:
+    device = find_device("NVIDIA H100 80GB HBM3")
+
+    assert device is not None
+    assert device.attainable_flops("bf16") == pytest.approx(0.79 * 989.4e12)
+    assert device.attainable_flops("int4") is None
+    assert device.attainable_bandwidth_bytes_per_s == pytest.approx(0.9 * 3350e9)
