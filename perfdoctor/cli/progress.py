@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from perfdoctor.reporters.wording import clean
 
@@ -22,21 +22,23 @@ _NAME_WIDTH = 40
 
 @contextmanager
 def reading_bar(
-    *, wanted: bool = True, clock: Callable[[], float] = time.monotonic
+    *, wanted: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[FileProgress], None] | None]:
     """What to pass on as `progress`: a bar by bytes on stderr, which comes after a second and leaves no trace.
 
     Args:
         wanted: False where the user wants silence.
+        stream: instead of stderr.
         clock: tells the seconds.
 
     Yields:
-        None where stderr is no terminal, or none that can move its cursor.
+        None where that is no terminal, or none that can move its cursor.
     """
-    if not wanted or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    stream = sys.stderr if stream is None else stream
+    if not wanted or not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
-    bar = Bar(clock)
+    bar = Bar(stream, clock)
     try:
         yield bar.show
     finally:
@@ -46,7 +48,8 @@ def reading_bar(
 class Bar:
     """One bar for all files, made when it is first shown: importing rich takes a tenth of a second."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream = stream
         self._clock = clock
         self._since = clock()
         self._progress: Progress | None = None
@@ -57,7 +60,7 @@ class Bar:
         if self._progress is None or self._task is None:
             if self._clock() - self._since < _PATIENCE_SECONDS:
                 return
-            self._progress = _new_bar()
+            self._progress = _new_bar(self._stream)
             self._progress.start()
             self._task = self._progress.add_task("", total=None)
         which = f" ({state.number} of {state.files})" if state.files > 1 else ""
@@ -73,7 +76,7 @@ class Bar:
             self._progress.stop()
 
 
-def _new_bar() -> Progress:
+def _new_bar(stream: TextIO) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -82,6 +85,6 @@ def _new_bar() -> Progress:
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=stream),
         transient=True,
     )

@@ -1,0 +1,209 @@
+"""The bar that shows how far the reading is: on a terminal, after a second, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from perfdoctor.api import FileProgress, analyze
+from perfdoctor.cli.progress import reading_bar
+from perfdoctor.testing import TraceBuilder
+
+
+class Terminal(io.StringIO):
+    """Text that takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    return Terminal()
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def at(done: int, total: int | None = 1000, name: str = "t.json", number: int = 1, files: int = 1) -> FileProgress:
+    return FileProgress(name, number, files, done, total)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_what_takes_a_second_gets_a_bar_with_name_and_bytes(terminal: Terminal) -> None:
+    clock = Clock()
+    with reading_bar(stream=terminal, clock=clock) as show:
+        assert show is not None
+        show(at(100))
+        assert terminal.getvalue() == ""
+        clock.now += 1.0
+        show(at(500, name="rank[red]1\x1b[31m.json", number=2, files=3))
+    seen = plain(terminal.getvalue())
+    assert "reading rank[red]1.json (2 of 3)" in seen
+    assert "500/1,000 bytes" in seen or "0.5/1.0 kB" in seen
+    # The last thing it does is to take itself away.
+    assert terminal.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:
+    clock = Clock()
+    with reading_bar(stream=terminal, clock=clock) as show:
+        assert show is not None
+        show(at(100))
+        clock.now += 0.99
+        show(at(1000))
+    assert terminal.getvalue() == ""
+
+
+def test_an_unknown_total_is_shown_as_unknown(terminal: Terminal) -> None:
+    clock = Clock()
+    with reading_bar(stream=terminal, clock=clock) as show:
+        assert show is not None
+        clock.now += 2
+        show(at(500, total=None))
+    assert "500/?" in plain(terminal.getvalue())
+
+
+def test_a_long_name_is_cut_in_front(terminal: Terminal) -> None:
+    clock = Clock()
+    with reading_bar(stream=terminal, clock=clock) as show:
+        assert show is not None
+        clock.now += 2
+        show(at(1, name="x" * 100 + "rank3.json"))
+    assert "reading ..." in plain(terminal.getvalue())
+    assert "xrank3.json" in plain(terminal.getvalue())
+
+
+def test_nothing_is_shown_where_silence_is_wanted_or_no_terminal_is(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reading_bar(wanted=False, stream=terminal) as show:
+        assert show is None
+    with reading_bar(stream=io.StringIO()) as show:
+        assert show is None
+    monkeypatch.setenv("TERM", "dumb")
+    with reading_bar(stream=terminal) as show:
+        assert show is None
+
+
+def test_the_bar_goes_away_when_reading_fails(terminal: Terminal) -> None:
+    clock = Clock()
+
+    def read() -> None:
+        with reading_bar(stream=terminal, clock=clock) as show:
+            assert show is not None
+            clock.now += 2
+            show(at(1))
+            raise InterruptedError
+
+    before = threading.active_count()
+    with pytest.raises(InterruptedError):
+        read()
+    assert threading.active_count() == before
+    assert terminal.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_analysis_tells_how_far_each_file_is(tmp_path) -> None:
+    paths = [TraceBuilder(rank=rank).step(0, 9).kernel("k", 1, 5).write(tmp_path / f"r{rank}.json") for rank in (0, 1)]
+    told: list[FileProgress] = []
+    analyze(paths, progress=told.append)
+    last = {state.name: state for state in told}
+    assert [(state.number, state.files) for state in last.values()] == [(1, 2), (2, 2)]
+    for path in paths:
+        assert last[path.name].done_bytes == last[path.name].total_bytes == path.stat().st_size
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Sends a small trace in two parts, a second and a half apart."""
+
+    def do_GET(self) -> None:
+        """The trace."""
+        text = TraceBuilder().step(0, 100).kernel("sgemm", 5, 90, launch_us=1).to_bytes().ljust(3 << 20)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text[: 2 << 20])
+        time.sleep(1.5)
+        self.wfile.write(text[2 << 20 :])
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/slow.json"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def on_a_terminal(*arguments: str, piped: bool = True) -> tuple[str, bytes]:
+    """What the command writes to a terminal on stderr, and to a pipe on stdout."""
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "perfdoctor", *arguments]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    out = subprocess.PIPE if piped else follower
+    with subprocess.Popen(command, stdout=out, stderr=follower, env=environment) as process:
+        os.close(follower)
+        text = b""
+        try:
+            while block := os.read(leader, 1 << 16):
+                text += block
+        except OSError:  # how a terminal of Linux ends
+            pass
+        stdout = process.stdout.read() if process.stdout else b""
+    os.close(leader)
+    assert process.returncode == 0, text
+    return text.decode(), stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_a_real_terminal_shows_the_bar_and_stdout_only_the_report(slow: str) -> None:
+    shown, report = on_a_terminal("analyze", slow)
+    assert "reading slow.json" in plain(shown)
+    assert shown.rstrip().endswith("\x1b[2K")
+    assert report.startswith(b"Your step takes")
+    assert b"\x1b" not in report
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+@pytest.mark.parametrize("option", ["--json", "-q"])
+def test_a_piped_json_and_quiet_are_silent(slow: str, option: str) -> None:
+    shown, report = on_a_terminal("analyze", slow, option)
+    assert shown == ""
+    assert report
+
+
+def test_without_a_terminal_nothing_is_written_and_rich_is_not_loaded(tmp_path) -> None:
+    path = TraceBuilder().step(0, 100).kernel("sgemm", 5, 90, launch_us=1).write(tmp_path / "t.json")
+    code = (
+        "import sys; from perfdoctor.cli.main import main; "
+        f"assert main(['analyze', '-q', {str(path)!r}]) == 0; assert 'rich.progress' not in sys.modules"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
