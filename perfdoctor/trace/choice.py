@@ -12,6 +12,8 @@ from perfdoctor.trace.source import Stream
 VARIABLE = "PERFDOCTOR_READER"
 """Environment variable that names a reader: "fast" or "reference"; for tests and for comparing them."""
 
+FAST, REFERENCE = "fast", "reference"
+
 _SMALL = 4 << 20
 _WORTH_COMPILING = 64 << 20
 _RATIO = 12  # of a trace's text to what gzip makes of it: 7 to 25 in real ones
@@ -36,14 +38,24 @@ def choose(stream: Stream) -> Choice:
     Raises:
         UsageError: the environment names a reader that does not exist.
     """
-    told = os.environ.get(VARIABLE, "")
-    if told not in ("", "fast", "reference"):
-        raise UsageError(f"{VARIABLE}={told}: there is no such reader; it is fast or reference")
+    told = named()
     if told:
-        return Choice(told == "fast")
+        return Choice(told == FAST)
     size = stream.size * (_RATIO if stream.compressed else 1) if stream.size is not None else _WORTH_COMPILING
     if native.is_loaded() or size < _SMALL:
         return Choice(native.is_loaded())
     if not native.is_possible():
         return Choice(False, ("read with the slow reader because numba is not installed; pip install numba",))
     return Choice(size >= _WORTH_COMPILING or native.is_kept())
+
+
+def named() -> str:
+    """The reader that the environment names; empty when it names none.
+
+    Raises:
+        UsageError: there is no such reader.
+    """
+    told = os.environ.get(VARIABLE, "")
+    if told not in ("", FAST, REFERENCE):
+        raise UsageError(f"{VARIABLE}={told}: there is no such reader; it is {FAST} or {REFERENCE}")
+    return told

@@ -67,6 +67,7 @@ TEXTS = {
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
 _RANK_STRIDE = 10**8  # tools that merge ranks into one file add rank x 1e8 to the process ids
+_DEEP = 100
 _LAST_NUMBER = re.compile(r"([0-9]+)\s*\Z")
 
 
@@ -319,13 +320,24 @@ def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
 
 
 def json_text(value: Any) -> bytes | None:
-    """The JSON text of a value, without white space; None for no value."""
+    """The JSON text of a value, without white space; None for no value, or one nested deeper than any real one."""
     if value is None:
         return None
     try:
         return orjson.dumps(value)
-    except TypeError:  # lone surrogates, or integers beyond 64 bits
+    except TypeError:  # lone surrogates, integers beyond 64 bits, or nested too deeply
+        if _is_deep(value):
+            return None
         return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than `repr` surely can follow."""
+    level = [value]
+    for _ in range(_DEEP):
+        nests = [each for each in level if isinstance(each, (list, dict))]
+        level = [inner for each in nests for inner in (each.values() if isinstance(each, dict) else each)]
+    return bool(level)
 
 
 def _sane_id(value: object) -> int | str:

@@ -119,16 +119,21 @@ def _fast_zlib() -> ModuleType:
 
 
 def _zstd(compressed: Iterator[bytes], path: str) -> Pieces:
-    """Inflate every frame of a zstandard file as far as it goes."""
+    """Inflate every frame of a zstandard file as far as it goes; one without any text counts as cut.
+
+    The package zstandard does not tell a cut file from a whole one.
+    """
     open_reader, errors = _zstd_reader(path)
     reader = open_reader(_Readable(compressed))
+    some = False
     while True:
         try:
             text = reader.read(_MOST)
         except errors:
             return False
         if not text:
-            return True
+            return some
+        some = True
         yield text
 
 

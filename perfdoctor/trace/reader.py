@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from perfdoctor.errors import TraceError
-from perfdoctor.trace.choice import choose
+from perfdoctor.trace import choice
 from perfdoctor.trace.columns import Columns
 from perfdoctor.trace.events import EDGE, EventReader, Walk
 from perfdoctor.trace.kineto import Reading, build
 from perfdoctor.trace.model import Trace
 from perfdoctor.trace.source import Progress, Stream, nothing_in
-from perfdoctor.trace.window import Text, Window
+from perfdoctor.trace.window import BLOCK, Text, Window, piecewise
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
@@ -33,9 +33,9 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
         TraceError: the file cannot be opened, is empty, or is no such trace.
     """
     with Stream(path, progress) as stream:
-        choice = choose(stream)
+        chosen = choice.choose(stream)
         walk: Walk
-        if choice.fast:
+        if chosen.fast:
             walk, columns = _fast(stream, min(2, _cores()) if threads is None else threads)
         else:
             walk = EventReader(stream.text())
@@ -43,17 +43,29 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
         stream.tell(last=True)
         if walk.empty:
             raise nothing_in(stream)
-        return _built(walk, columns, os.fspath(path), *choice.notes)
+        return _built(walk, columns, os.fspath(path), *chosen.notes)
 
 
-def parse(text: Text, path: str) -> Trace:
-    """Read a trace from its JSON text, with the reference reader; `path` names it.
+def parse(text: Text, path: str, *, block: int | None = None) -> Trace:
+    """Read a trace from its JSON text; `path` names it.
+
+    Args:
+        text: The text, which need not be large: the reference reader reads it, unless the environment says otherwise.
+        path: What the file is called.
+        block: Read with the fast reader, that many bytes at a time.
 
     Raises:
         TraceError: it is no such trace.
     """
-    walk = EventReader(text)
-    return _built(walk, _all(walk), path)
+    if block is None and choice.named() == choice.FAST:
+        block = BLOCK
+    if block is None:
+        walk = EventReader(text)
+        return _built(walk, _all(walk), path)
+    from perfdoctor.trace.fast import FastReader
+
+    reader = FastReader(piecewise(text, block))
+    return _built(reader, reader.columns(), path)
 
 
 def _fast(stream: Stream, threads: int) -> tuple[Walk, Columns]:

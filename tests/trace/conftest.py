@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from perfdoctor.trace import Trace
+from perfdoctor.trace import Table, Trace
+from perfdoctor.trace.choice import VARIABLE
 
 HERE = Path(__file__).parent
 for folder in (HERE, HERE.parent / "analyzers"):
@@ -18,6 +21,18 @@ for folder in (HERE, HERE.parent / "analyzers"):
         sys.path.append(str(folder))
 
 _TEXTS = {"name", "dims", "types", "strides", "concrete"}
+
+
+@pytest.fixture(scope="module", params=["reference", "fast"])
+def each_reader(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets every test of a module run with either reader."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = request.param
+    yield
+    if before is None:
+        del os.environ[VARIABLE]
+    else:
+        os.environ[VARIABLE] = before
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +65,32 @@ def _rows(trace: Trace, name: str) -> list[dict[str, Any]]:
         elif key == "thread":
             columns[key] = [trace.threads[code] for code in codes]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[[Trace, Trace], None]:
+    """Asserts that two traces say the same in every column, whatever the numbers of their codes."""
+    return _assert_same
+
+
+def _assert_same(one: Trace, other: Trace) -> None:
+    for column in fields(one):
+        mine, others = getattr(one, column.name), getattr(other, column.name)
+        if isinstance(mine, Table):
+            for name, values in _decoded(one, mine).items():
+                np.testing.assert_array_equal(values, _decoded(other, others)[name], f"{column.name}.{name}")
+        elif column.name in ("strings", "threads"):
+            assert sorted(mine) == sorted(others)
+        elif column.name == "processes":
+            assert dict(zip(one.threads, mine, strict=False)) == dict(zip(other.threads, others, strict=False))
+        elif column.name != "path":
+            assert mine == others, column.name
+
+
+def _decoded(trace: Trace, table: Table) -> dict[str, Any]:
+    strings, threads = np.array([*trace.strings, None], object), np.array([*trace.threads, None], object)
+    columns = {column.name: getattr(table, column.name) for column in fields(table)}
+    return {
+        name: strings[column] if name in _TEXTS else threads[column] if name == "thread" else column
+        for name, column in columns.items()
+    }

@@ -13,6 +13,8 @@ import pytest
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import KERNEL, MEMCPY, MEMSET, Trace, parse, read
 
+pytestmark = pytest.mark.usefixtures("each_reader")
+
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
 Said = Callable[[Trace], dict[str, Any]]
 

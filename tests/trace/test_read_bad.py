@@ -19,6 +19,8 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
 from perfdoctor.trace.source import refuse
 
+pytestmark = pytest.mark.usefixtures("each_reader")
+
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
@@ -67,7 +69,7 @@ def refusal(path: Path) -> str:
         (b"[1, 2, 3]", "JSON, but no trace"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": null, "dur": 1}]', "none of its events can be read (1 "),
         (b"PK\x03\x04rest", "a zip archive"),
-        (b"\x28\xb5\x2f\xfdrest", "compressed with zstd"),
+        (b"\x28\xb5\x2f\xfdrest", "the compressed file is cut or damaged"),
         ("{}".encode("utf-16"), "UTF-16"),
     ],
 )

@@ -16,6 +16,8 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse
 from perfdoctor.trace.events import EventReader
 
+pytestmark = pytest.mark.usefixtures("each_reader")
+
 Said = Callable[[Trace], dict[str, Any]]
 
 NAMES = st.one_of(
