@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,29 @@ def test_signals_are_forwarded(
         assert recorded.facts()["exit"] == kept
         assert recorded.annotated_steps("timing") == [5, 6]
     assert ("KeyboardInterrupt" in recorded.stderr) == (number == signal.SIGINT)
+
+
+def test_sigterm_in_a_collective_saves_and_kills(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    ready = launcher.folder / "ready_collective"
+    source = capture_kit["TRAIN"].replace(
+        "optimizer = ",
+        f"""import torch.distributed as dist
+store = {str(launcher.folder / "store")!r}
+first = os.fork()
+dist.init_process_group("gloo", init_method="file://" + store, rank=0 if first else 1, world_size=2)
+if not first:
+    while os.getppid() != 1: time.sleep(0.05)  # never joins the collective; ends with its parent
+    os._exit(0)
+optimizer = """,
+    )
+    wait = f"    if number == 7: open({str(ready)!r}, 'w').close(); dist.all_reduce(torch.ones(1))\n"
+    started = time.monotonic()
+    recorded = launcher.record(source + wait, while_running=capture_kit["interrupter"](ready, signal.SIGTERM))
+    assert recorded.exit_code == 143
+    assert time.monotonic() - started < 25
+    assert recorded.facts()["exit"] == "SIGTERM"
+    assert recorded.annotated_steps("timing") == [5, 6]
+    assert len(recorded.steps()) == 7
 
 
 def test_a_short_program_is_told_what_would_fit(launcher: Any, capture_kit: dict[str, Any]) -> None:

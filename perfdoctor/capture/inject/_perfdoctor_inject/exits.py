@@ -9,7 +9,11 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
+from .blocked import BlockedWatch
 from .recorder import Recorder
+
+# Longer than saving takes; a program that ends must not wait for ever.
+SAVING_S = 20.0
 
 
 class Exits:
@@ -17,6 +21,9 @@ class Exits:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self._blocked = BlockedWatch(self._terminated, self._finish_blocked)
+        # Held by whoever saves: the main thread and the watch of blocked calls may both want to.
+        self._saving = threading.RLock()
 
     def install(self) -> None:
         """Watch all of them."""
@@ -28,10 +35,14 @@ class Exits:
 
     def finish(self, why: str) -> None:
         """Save what there is; an error of ours must not change how the program ends."""
+        if not self._saving.acquire(timeout=SAVING_S):
+            return
         try:
             self.recorder.finish(why)
         except Exception as error:
             self.recorder.give_up(error)
+        finally:
+            self._saving.release()
 
     def _watch_os_exit(self) -> None:
         """`os._exit` runs no exit handlers: launchers and multiprocessing end their processes with it."""
@@ -51,14 +62,21 @@ class Exits:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            self._blocked.install()
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        self._blocked.handled()
         self.finish("SIGTERM")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
+    def _finish_blocked(self) -> None:
+        self.finish("SIGTERM")
+
     def _forked(self) -> None:
         """A forked helper must die of SIGTERM at once, as it would without us."""
+        self._blocked.forked()
+        self._saving = threading.RLock()
         self.recorder.forked()
         if self.recorder.finished and signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
