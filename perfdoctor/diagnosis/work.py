@@ -183,7 +183,7 @@ def _items(trace: Trace, names: Int32Array, kinds: Int32Array, part: Int64Array,
 
 
 def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of several columns of codes from -4 to `size` (excluded).
+    """Number the distinct combinations of several columns of codes from -1 to `size` (excluded).
 
     Tables instead of sorting: a million rows have a few thousand combinations, and sorting them takes several times as
     long.
@@ -196,11 +196,14 @@ def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array,
     if not count:
         return which, which
     for column in columns:
-        number, codes = _numbered(column, size + _BELOW_ZERO)
+        number, codes = _numbered(column, size + 1)  # code -1 indexes the end of the table
         if distinct * codes > _TABLE:
             which, distinct = _dense(which, distinct)
-        which *= codes
-        which += number[column]
+        if distinct > 1:
+            which *= codes
+            which += number[column]
+        else:
+            which = number[column]
         distinct *= codes
     which, distinct = _dense(which, distinct)
     first = np.empty(distinct, np.int64)
@@ -208,7 +211,6 @@ def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array,
     return which, first
 
 
-_BELOW_ZERO = 4  # negative codes index the end of a table
 _TABLE = 1 << 21
 
 

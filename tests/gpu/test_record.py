@@ -1,0 +1,52 @@
+"""The script that records GPU cases: what of it a CPU can run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdoctor import read
+from perfdoctor.gpu.roofline import cost_of_op
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "record.py"
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_cases_for_the_cpu_are_recorded_with_shapes_and_summed_up(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = start(str(tmp_path / "out"), "--cpu", "--only", "bmm")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert set(told["cases"]) == {"bmm-bf16", "bmm-bf16-odd"}
+    assert told["left_out"] == {}
+    trace = read(tmp_path / "out" / "bmm-bf16-odd.json.gz")
+    ops = trace.ops
+    costs = [
+        cost_of_op(trace.strings[name], trace.text(dims), trace.text(types), trace.text(strides), trace.text(concrete))
+        for name, dims, types, strides, concrete in zip(
+            *(column.tolist() for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete)), strict=True
+        )
+    ]
+    products = [cost for cost in costs if cost is not None and cost.kind == "gemm"]
+    assert {(cost.m, cost.n, cost.k, cost.batch, cost.dtype) for cost in products} == {(513, 513, 64, 48, "bf16")}
+
+
+def test_without_a_gpu_it_says_so_and_records_nothing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = start(str(tmp_path / "out"))
+
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
