@@ -44,9 +44,14 @@ def choose(stream: Stream) -> Choice:
     size = stream.size * (_RATIO if stream.compressed else 1) if stream.size is not None else _WORTH_COMPILING
     if native.is_loaded() or size < _SMALL:
         return Choice(native.is_loaded())
-    if not native.is_possible():
-        return Choice(False, ("read with the slow reader because numba is not installed; pip install numba",))
-    return Choice(size >= _WORTH_COMPILING or native.is_kept())
+    if size < _WORTH_COMPILING and not native.is_kept():
+        return Choice(fast=False)
+    try:
+        native.load()
+    except Exception as error:  # of a package that is missing, too new for another, or built for another machine
+        why = str(error).partition("\n")[0] or type(error).__name__
+        return Choice(False, (f"read with the slow reader, because numba cannot be used ({why}); pip install -U numba",))
+    return Choice(fast=True)
 
 
 def named() -> str:

@@ -62,11 +62,6 @@ def is_kept() -> bool:
     return any(any(folder.glob(f"kernel-{_of_sources()}-*.bin")) for folder in _folders())
 
 
-def is_possible() -> bool:
-    """Whether numba is installed, or what it would compile is on disk and can be loaded."""
-    return all(_version(package) for package in ("numba", "llvmlite"))
-
-
 def _compile() -> bytes:
     """Compile with numba; the name of the function and the object code."""
     import llvmlite.binding as llvm
