@@ -79,14 +79,17 @@ class Account:
 
     `detail` maps every name of DETAILS to ns, `buckets` sums them to compute, bandwidth, communication and overhead;
     each adds up to `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor
-    Cores, None where there is no GPU. `parts` holds the intervals behind `detail`, `steps` the steps (n, 2): for
-    exports, not part of the JSON report.
+    Cores, None where there is no GPU. Not part of the JSON report: `mfu` (0 to 1) and `achieved_bytes_per_s` of the
+    kernels that memory bounds, None where FLOPs, bytes or peaks are unknown; `parts`, the intervals behind `detail`,
+    and `steps` (n, 2), for exports.
     """
 
     rank: int | None
     window_ns: int
     detail: Mapping[str, int]
     tensor_core: Mapping[str, int | None]
+    mfu: float | None = field(default=None, compare=False)
+    achieved_bytes_per_s: float | None = field(default=None, compare=False)
     parts: Mapping[str, Intervals] = field(default_factory=dict, repr=False, compare=False)
     steps: Intervals = field(default_factory=lambda: EMPTY, repr=False, compare=False)
 
@@ -148,6 +151,8 @@ def account_of(run: RankRun) -> Account:
         window_ns=run.window_ns,
         detail={name: iv.total(parts[name]) for name in DETAILS},
         tensor_core=_tensor_core_use(run),
+        mfu=run.mfu,
+        achieved_bytes_per_s=run.achieved_bytes_per_s,
         parts=parts,
         steps=run.steps.intervals,
     )

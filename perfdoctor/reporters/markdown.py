@@ -99,8 +99,9 @@ def _split(report: Report) -> Iterator[str]:
     yield "\n".join(rows)
     if split.details:
         yield "\n".join(f"- {part.words}: {duration(part.ns)} ({escape(share(part.share))})" for part in split.details)
-    if split.tensor_cores:
-        yield escape(split.tensor_cores)
+    said = [escape(line) for line in (split.tensor_cores, split.rates) if line]
+    if said:
+        yield "  \n".join(said)
 
 
 def _ranks(report: Report) -> str:

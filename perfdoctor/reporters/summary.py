@@ -15,7 +15,7 @@ from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
 from perfdoctor.diagnosis.finding import Finding
 from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
-from perfdoctor.reporters.wording import clean, counted, duration, share
+from perfdoctor.reporters.wording import UNKNOWN, clean, counted, duration, share
 
 # Below this share of the step a detail is no news: the same 1 % from which a finding counts as low.
 WORTH_A_WORD = 0.01
@@ -78,6 +78,7 @@ class Split:
     buckets: tuple[Part, ...]
     details: tuple[Part, ...]
     tensor_cores: str | None
+    rates: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,20 @@ def split(report: Report) -> Split | None:
         buckets,
         tuple(told),
         tensor_core_words(report.account, count),
+        _rate_words(report),
     )
+
+
+def _rate_words(report: Report) -> str | None:
+    """How much of the device the steps use, on the mean of all ranks; None without a GPU."""
+    if not has_gpu(report):
+        return None
+    mfu = [a.mfu for a in report.account if a.mfu is not None]
+    rates = [a.achieved_bytes_per_s for a in report.account if a.achieved_bytes_per_s is not None]
+    if not mfu and not rates:
+        return f"MFU {UNKNOWN}: it takes input shapes and a device whose peaks are known"
+    speed = f"{sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else UNKNOWN
+    return f"MFU {share(sum(mfu) / len(mfu) if mfu else None)}; memory-bound kernels move {speed}"
 
 
 def _steps_of(account: Account, report: Report) -> int:

@@ -145,8 +145,9 @@ class Terminal(Reporter):
         yield Padding(legend, (0, 0, 0, 2))
         for part in split.details:
             yield Text(f"      {duration(part.ns):>8}  {share(part.share):>7}  {part.words}", style="dim")
-        if split.tensor_cores:
-            yield Padding(_text(split.tensor_cores), (0, 0, 0, 2))
+        for line in (split.tensor_cores, split.rates):
+            if line:
+                yield Padding(_text(line), (0, 0, 0, 2))
 
     def _glyph(self, bucket: str) -> str:
         _, block, ascii_glyph = _BUCKET_LOOK[bucket]
