@@ -16,6 +16,18 @@ import pytest
 pytest.importorskip("torch")
 
 
+THREADED = """
+import threading
+def work():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in DataLoader(data, batch_size=4):
+        train_step(batch, optimizer)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
 @pytest.fixture(scope="module")
 def ordinary(launcher: Any, capture_kit: dict[str, Any]) -> tuple[Any, Any]:
     """One ordinary program, plain and recorded."""
@@ -174,7 +186,7 @@ def test_signals_are_forwarded(
     assert ("KeyboardInterrupt" in recorded.stderr) == (number == signal.SIGINT)
 
 
-def test_sigterm_in_a_collective_saves_and_kills(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_sigterm_in_a_collective_kills_and_keeps_what_was_saved(launcher: Any, capture_kit: dict[str, Any]) -> None:
     ready = launcher.folder / "ready_collective"
     source = capture_kit["TRAIN"].replace(
         "optimizer = ",
@@ -187,14 +199,16 @@ if not first:
     os._exit(0)
 optimizer = """,
     )
-    wait = f"    if number == 7: open({str(ready)!r}, 'w').close(); dist.all_reduce(torch.ones(1))\n"
+    # In the evidence window, whose session only the blocked thread could close.
+    wait = f"    if number == 10: open({str(ready)!r}, 'w').close(); dist.all_reduce(torch.ones(1))\n"
     started = time.monotonic()
     recorded = launcher.record(source + wait, while_running=capture_kit["interrupter"](ready, signal.SIGTERM))
-    assert recorded.exit_code == 143
+    assert (recorded.exit_code, recorded.stderr) == (143, "")
     assert time.monotonic() - started < 25
     assert recorded.facts()["exit"] == "SIGTERM"
-    assert recorded.annotated_steps("timing") == [5, 6]
-    assert len(recorded.steps()) == 7
+    assert recorded.annotated_steps("timing") == [5, 6, 7]
+    assert len(recorded.steps()) == 10
+    assert "the evidence window was lost" in recorded.notes
 
 
 def test_a_short_program_is_told_what_would_fit(launcher: Any, capture_kit: dict[str, Any]) -> None:
@@ -311,22 +325,33 @@ if __name__ == "__main__":
 
 
 def test_training_in_a_thread(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    source = (
-        capture_kit["PRELUDE"]
-        + """
-import threading
-def work():
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for batch in DataLoader(data, batch_size=4):
-        train_step(batch, optimizer)
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-"""
-    )
+    source = capture_kit["PRELUDE"] + THREADED
     recorded = launcher.record(source)
     assert recorded.exit_code == 0
     assert recorded.annotated_steps("timing") == [5, 6, 7]
+
+
+def test_training_in_a_thread_that_ends_in_a_window(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"].replace("STEPS = 14", "STEPS = 10") + THREADED
+    recorded = launcher.record(source + 'print("joined")\n')
+    assert (recorded.exit_code, recorded.stdout) == (0, "joined\n")
+    assert recorded.annotated_steps("timing") == [5, 6, 7]
+    assert recorded.annotated_steps("evidence") == [9]
+    assert "the evidence window (shapes, source lines) is incomplete" in recorded.notes
+
+
+def test_a_training_thread_left_behind_in_a_window(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"] + THREADED.replace(
+        "thread.start()", "thread.daemon = True; thread.start()"
+    ).replace("thread.join()", "while not reached: time.sleep(0.01)").replace(
+        "import threading", "import threading; reached = []"
+    ).replace(
+        "        train_step", "        if steps == 10: reached.append(1); time.sleep(60)\n        train_step"
+    ).replace("for batch in ", "for steps, batch in enumerate(").replace("batch_size=4):", "batch_size=4)):")
+    recorded = launcher.record(source + 'print("left")\n')
+    assert (recorded.exit_code, recorded.stdout) == (0, "left\n")
+    assert recorded.annotated_steps("timing") == [5, 6, 7]
+    assert "the evidence window was lost" in recorded.notes
 
 
 def test_a_compiled_model_gets_no_graph_breaks(launcher: Any, capture_kit: dict[str, Any]) -> None:

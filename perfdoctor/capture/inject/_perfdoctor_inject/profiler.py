@@ -10,7 +10,9 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,10 +44,29 @@ def keep_cupti_for_graphs() -> None:
         os.environ["TEARDOWN_CUPTI"] = "0"
 
 
+class ThreadEnd:
+    """Lives as long as the thread that keeps it in a `threading.local`, and tells of its end in that very thread."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._tell()
+
+
 class WindowProfiler:
     """At most one Kineto session at a time, ours or the user's."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread_ends: Callable[[], None]) -> None:
+        """Nothing is open yet.
+
+        Args:
+            thread_ends: Called in a thread other than the main one that ends with a session of ours open: it must be
+                closed there, or the process crashes on its way out.
+        """
+        self._thread_ends = thread_ends
+        self._end_of_thread = threading.local()
         self.recording = False
         self.saving = False
         self._profile: Any = None
@@ -54,6 +75,12 @@ class WindowProfiler:
         self._lines = Lines()
         self._quiet = QuietAllocator()
         self._options: tuple[str, ...] = ()
+        self._thread: int | None = None
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether another thread has opened the session: closing it from this one crashes the process at times."""
+        return self._profile is not None and self._thread != threading.get_ident()
 
     @property
     def prepared(self) -> bool:
@@ -78,7 +105,9 @@ class WindowProfiler:
             self._options = (*EVIDENCE, MEMORY) if self._quiet.available else EVIDENCE
         options: dict[str, Any] = dict.fromkeys(self._options, True)
         profile: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
-        self._profile, self._trace = profile, trace
+        self._profile, self._trace, self._thread = profile, trace, threading.get_ident()
+        if threading.current_thread() is not threading.main_thread() and not hasattr(self._end_of_thread, "told"):
+            self._end_of_thread.told = ThreadEnd(self._thread_ends)
         profile._prepare_trace()
 
     def start(self) -> None:
@@ -115,6 +144,8 @@ class WindowProfiler:
 
     def abort(self) -> None:
         """Close whatever is open and keep nothing."""
+        if self.out_of_reach:
+            return
         with contextlib.suppress(Exception):
             self.stop()
 

@@ -61,7 +61,7 @@ class Recorder:
         unseen = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = Plan(replace(settings, skip=1) if unseen else settings)
         self.detector = StepDetector()
-        self.profiler = WindowProfiler()
+        self.profiler = WindowProfiler(self._thread_ended)
         self.ranges = Ranges(required=settings.nvtx_only)
         self.loaders = LoaderBook()
         self.tally = facts.Tally()
@@ -334,6 +334,9 @@ class Recorder:
         trace = self.plan.stage.trace
         self.ranges.off(here=self._thread == threading.get_ident())
         running, self._range = self._range, None
+        if self.profiler.out_of_reach:
+            self._note(f"the {trace} window was lost: the training thread was gone or held up in a call")
+            return
         if not self.profiler.recording or trace is None or self.folder is None:
             self.profiler.abort()
             return
@@ -345,6 +348,11 @@ class Recorder:
             return
         name = self.profiler.stop_and_save(self.folder, self.step if running is not None else None)
         self.windows[trace] = {**self._window, "complete": not partial, "file": name}
+
+    def _thread_ended(self) -> None:
+        """The training thread ends: what it has open is closed while it can be."""
+        if not self.finished and self.profiler.prepared:
+            self._close_window(partial=True)
 
     def _everything_recorded(self) -> None:
         self._recorded = True
