@@ -17,6 +17,7 @@ from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
 from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
+from perfdoctor.diagnosis.traffic import Traffic, traffic_of
 from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
 from perfdoctor.diagnosis.work import Work, work_of
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
@@ -171,6 +172,11 @@ class RankRun:
     def work(self) -> Work:
         """FLOPs and bytes of each GPU item, from the recorded inputs of the ops that launched them."""
         return work_of(self)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Which story each memory-bound GPU item belongs to: optimizer, layout copies, casts, pointwise work."""
+        return traffic_of(self)
 
     @cached_property
     def verdicts(self) -> Verdicts:

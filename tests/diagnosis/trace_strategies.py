@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
+from matrix_bursts import BURSTS as MATRIX_BURSTS
+from memory_bursts import BURSTS as MEMORY_BURSTS
 
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.testing import TraceBuilder
@@ -32,7 +34,7 @@ LOADERS = (
 CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaGetDevice")
 RANGES = ("gloo:all_reduce", "Optimizer.step#SGD.step", "forward", *LOADERS)
 OPS = ("aten::item", "aten::mm", "aten::nonzero", "aten::copy_", "c10d::allreduce_")
-DEVICES = ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "Quadro GP100", None)
+DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB", "Quadro GP100", None)
 
 
 def run_of(file: File, scale: int = 1, shift_us: float = 0) -> RankRun:
@@ -42,7 +44,9 @@ def run_of(file: File, scale: int = 1, shift_us: float = 0) -> RankRun:
 
 
 def _builder(device: str | None, rank: int | None = None) -> TraceBuilder:
-    capability = {"Tesla V100-SXM2-16GB": (7, 0), "Quadro GP100": (6, 0)}.get(device or "", (8, 0))
+    capability = {"NVIDIA H100 80GB HBM3": (9, 0), "Tesla V100-SXM2-16GB": (7, 0), "Quadro GP100": (6, 0)}.get(
+        device or "", (8, 0)
+    )
     return TraceBuilder(device=device, capability=capability if device else None, rank=rank)
 
 
@@ -100,8 +104,12 @@ def lawful_file(draw: st.DrawFn) -> File:
         if stepped:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
         taken: set[Span] = set()
-        if draw(st.integers(0, 3)) == 0:
+        kind = draw(st.integers(0, 4))
+        if kind == 0:
             _eager(trace, at)
+        elif kind == 1:
+            draw(st.sampled_from((*MEMORY_BURSTS, *MATRIX_BURSTS)))(trace, at)
+            continue
         else:
             taken = _work(draw, trace, at)
         _host(draw, trace, at, taken)

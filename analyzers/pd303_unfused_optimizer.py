@@ -1,0 +1,131 @@
+"""PD303: the optimizer goes over the parameters several times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.matrix import top_kernels
+from perfdoctor.diagnosis.optimizer_steps import OptimizerSteps, steps_of
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.source import place_of_range
+from perfdoctor.diagnosis.traffic import OPTIMIZER, STEP_RANGE
+from perfdoctor.trace import intervals as iv
+
+_HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
+
+
+class UnfusedOptimizer(RankAnalyzer):
+    """The optimizer's step takes many kernels, each a pass over the parameters, where one pass would do.
+
+    What it finds:
+        GPU work launched within `Optimizer.step#...` by a loop over the parameters, or by foreach kernels: one pass
+        over all parameters for each primitive (multiply, add, square root, divide).
+
+    Why it costs time:
+        An optimizer computes next to nothing: it is as fast as parameter, gradient and state can be read and written.
+        Fused Adam moves 28 bytes a float32 parameter in one pass, foreach about three times that in ten passes, and a
+        loop over the parameters also launches one kernel for each tensor and primitive.
+
+    How it is measured:
+        Passes are counted by op: kernels of one op, over those of the rarest op that matters. One fused pass takes at
+        least about as long as the longest of them: the rest is the most that can be saved. Where the GPU waits for
+        the step's launches longer than it works on it, that wait counts, too.
+
+    How to fix:
+        fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one; else
+        torch.compile(optimizer.step).
+
+    When it is wrong:
+        Fused steps round differently in the last bits. Optimizers that do more than move data (Shampoo, K-FAC) are
+        left alone if most of their time is matrix maths or communication.
+
+    Needs:
+        Kernels, their launches, and the ranges that PyTorch records around optimizer steps.
+
+    References:
+        PyTorch, "torch.optim", foreach and fused; PyTorch Performance Tuning Guide; NVIDIA Apex, fused optimizers.
+    """
+
+    rule: ClassVar[str] = "PD303"
+    name: ClassVar[str] = "unfused-optimizer"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    # min_share: of what could be saved, a low finding's worth (contracts.md): the fix is one argument.
+    # min_passes: 1 is fused.
+    # min_kernels: fewer kernels than this a step are a toy, or fused in all but name.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_passes": 2, "min_kernels": 5})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/optim.html",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+    )
+
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        """A finding for each class of optimizer where a fused one could save `min_share` of the step."""
+        trace = rank.trace
+        launched = rank.traffic.optimizer
+        ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
+        for code in np.unique(ranges[rank.traffic.rows_of(OPTIMIZER)]).tolist():
+            steps = steps_of(rank, np.flatnonzero(ranges == code), trace.strings[code])
+            if steps is not None:
+                yield from self._judge(rank, steps)
+
+    def _judge(self, rank: RankRun, steps: OptimizerSteps) -> Iterator[Finding]:
+        cost = rank.per_step(iv.total(steps.claim))
+        most = round(cost * (1 - 1 / max(steps.passes, 1)))
+        kernels = rank.per_step(len(steps.rows))
+        if steps.count_of_passes < self.settings["min_passes"] or kernels < self.settings["min_kernels"]:
+            return
+        if (rank.share(most) or 0) < self.settings["min_share"]:
+            return
+        fact = _fact(rank, steps.optimizer)
+        if fact.get("fused"):
+            return
+        whole = "step" if rank.steps.count else "trace"
+        mask = np.zeros(len(rank.trace.gpu), bool)
+        mask[steps.rows] = True
+        yield self.finding(
+            rank,
+            title=f"{steps.optimizer} goes over the parameters {steps.count_of_passes} times"
+            f" {'tensor by tensor' if steps.loops else 'with foreach'}: {kernels:,} kernels a {whole}",
+            cost_ns=cost,
+            saving=Saving(0, None, most, "bounded"),
+            advice=_advice(steps),
+            fix=f"torch.optim.{steps.optimizer}(..., fused=True)"
+            if steps.optimizer in _HAS_FUSED
+            else "optimizer.step = torch.compile(optimizer.step)",
+            claim=Claim(steps.claim, kernels=not steps.starved),
+            confidence=0.8,
+            location=place_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+            evidence=(
+                Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
+                Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
+                Evidence("foreach, as captured", _said(fact.get("foreach"))),
+                Evidence("fused, as captured", _said(fact.get("fused"))),
+                *top_kernels(rank, mask),
+            ),
+            subject=steps.optimizer,
+        )
+
+
+def _advice(steps: OptimizerSteps) -> str:
+    if steps.optimizer in _HAS_FUSED:
+        return f"Use the fused {steps.optimizer}: one kernel reads and writes each parameter and its state once."
+    if steps.loops:
+        return "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step)."
+    return "There is no fused one in torch.optim: torch.compile(optimizer.step) fuses the foreach kernels."
+
+
+def _fact(rank: RankRun, optimizer: str) -> Mapping[str, object]:
+    found = (rank.facts or {}).get("optimizers")
+    known = found if isinstance(found, list) else []
+    return next((each for each in known if isinstance(each, dict) and each.get("class") == optimizer), {})
+
+
+def _said(value: object) -> str | None:
+    return None if value is None else "yes" if value else "no"

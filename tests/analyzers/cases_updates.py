@@ -1,0 +1,278 @@
+"""Cases of the rules about parameters and their gradients: PD303, PD304, PD305."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memory_programs import CAST, FILL, FLOAT, FOREACH, FUSED_ADAM, GEMM, HALF, IMAGE, MUL, SCALAR, WEIGHT, Do, program
+from rule_cases import POINTWISE, TENSOR_GEMM, Case, Says, healthy
+
+from perfdoctor.testing import TraceBuilder
+
+# --- PD303 ------------------------------------------------------------------------------------------------------------
+
+ADAM, SGD = "Optimizer.step#AdamW.step", "Optimizer.step#SGD.step"
+PRIMITIVES = ("lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
+
+
+def foreach(us: float = 20) -> tuple[Do, ...]:
+    """A step of foreach Adam: seven passes, the longest twice as long as the others."""
+    return tuple(Do(FOREACH, us * (2 if name == "addcdiv_" else 1), (f"aten::_foreach_{name}",)) for name in PRIMITIVES)
+
+
+def loop(tensors: int = 20, us: float = 5) -> tuple[Do, ...]:
+    """A step of SGD with momentum, tensor by tensor: a multiplication and two additions for each."""
+    each = (Do(MUL, us, ("aten::mul_",)), Do(POINTWISE, us, ("aten::add_",)), Do(POINTWISE, us, ("aten::add_",)))
+    return each * tensors
+
+
+def two_optimizers() -> TraceBuilder:
+    """AdamW with foreach for two groups of parameters, and SGD tensor by tensor; then a step without either."""
+    trace = program(*foreach() * 2, around=ADAM)
+    start = 400.0
+    for row in range(96):
+        trace.op("aten::mul_" if row % 3 else "aten::add_", 100 + 2 * row, 1.9)
+        trace.kernel(
+            MUL if row % 3 else POINTWISE, start, 5, correlation=trace.call("cudaLaunchKernel", 101 + 2 * row, 0.1)
+        )
+        start += 5
+    return trace.range(SGD, 100, 200).step(1000, 1000)
+
+
+PD303 = [
+    Case(
+        "PD303",
+        "foreach",
+        lambda: program(*foreach(), around=ADAM, frame="train.py(3): main"),
+        (
+            Says(
+                "high",
+                160_000,
+                (0, None, 120_000),  # all but the longest of the passes
+                location="train.py:3",
+                title="AdamW goes over the parameters 7 times with foreach: 7 kernels a step",
+                fix="torch.optim.AdamW(..., fused=True)",
+                evidence={"kernel time of the step": 160_000, "fused, as captured": None},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(  # two of three passes are the additions'
+        "PD303",
+        "tensor-by-tensor",
+        lambda: program(*loop(), around=SGD),
+        (
+            Says(
+                "high",
+                300_000,
+                (0, None, 200_000),
+                title="SGD goes over the parameters 3 times tensor by tensor: 60 kernels a step",
+            ),
+        ),
+    ),
+    Case(
+        "PD303",
+        "starved",
+        lambda: program(*loop(us=2), around=SGD, late=True),
+        (
+            Says(
+                "high",
+                # 2 us of work and 10 of waiting for each of 60 kernels; the wait before the first is none of the step's
+                120_000 + 59 * 10_000,
+                title="tensor by tensor",
+                evidence={"kernel time of the step": 120_000, "GPU waits for its launches": 590_000},
+            ),
+        ),
+    ),
+    Case(
+        "PD303",
+        "own-class",
+        lambda: program(*loop(), around="Optimizer.step#Lion.step", steps=2),
+        (Says("high", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"),),
+    ),
+    Case(
+        "PD303",
+        "as-captured",
+        lambda: program(*foreach(10), around=ADAM),
+        (Says("medium", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
+        {"optimizers": [{"class": "SGD", "fused": True}, {"class": "AdamW", "foreach": True, "fused": False}]},
+    ),
+    Case(
+        "PD303",
+        "two-optimizers",
+        two_optimizers,
+        (Says("high", 240_000, title="SGD"), Says("high", 160_000, title="AdamW")),
+    ),
+    Case(  # six groups of parameters: 42 kernels in the same seven passes
+        "PD303",
+        "groups-of-parameters",
+        lambda: program(*foreach(5) * 6, around=ADAM),
+        (Says("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
+    ),
+    Case("PD303", "healthy", healthy),
+    Case("PD303", "fused", lambda: program(*[Do(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, around=ADAM)),
+    Case("PD303", "compiled", lambda: program(*[Do("triton_for_fused_1", 30)] * 7, around=ADAM)),
+    Case("PD303", "small-share", lambda: program(*foreach(1.5), around=ADAM)),
+    Case(
+        "PD303",
+        "fused-as-captured",
+        lambda: program(*foreach(), around=ADAM),
+        facts={"optimizers": [{"class": "AdamW", "fused": True}]},
+    ),
+    Case("PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, around="Optimizer.step#Shampoo.step")),
+    Case("PD303", "outside-of-the-step", lambda: program(*foreach(), around="backward")),
+]
+
+# --- PD304 ------------------------------------------------------------------------------------------------------------
+
+ZERO = "Optimizer.zero_grad#SGD.zero_grad"
+FILLS = (Do(FILL, 10, ("aten::zero_", "aten::fill_")),) * 12
+ACCUMULATE = ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "aten::add_")
+
+
+def zeroing(*fills: Do, adds: int = 0, rest_us: float = 0) -> TraceBuilder:
+    """Fills within zero_grad; then additions by another thread in the backward pass; then products."""
+    trace = program(*fills, around=ZERO)
+    start = sum(fill.dur_us for fill in fills)
+    for row in range(adds):
+        host = 300.0 + 4 * row
+        trace.op(ACCUMULATE[0], host, 3, 2).op(ACCUMULATE[1], host + 0.5, 2, 2)
+        trace.kernel(POINTWISE, start, 10, correlation=trace.call("cudaLaunchKernel", host + 1, 0.1, 2))
+        start += 10
+    return trace.kernel(TENSOR_GEMM, start, rest_us, launch_us=250) if rest_us else trace
+
+
+PD304 = [
+    Case(
+        "PD304",
+        "fills-and-additions",
+        lambda: zeroing(*FILLS, adds=12),
+        (
+            Says(
+                "high",
+                240_000,
+                (0, None, 240_000),
+                title="filled with zeros: 12 fills a step",
+                fix="set_to_none=True",
+                evidence={"filling": 120_000, "adding to zeros": 120_000, "zero_grad(set_to_none=False) calls": None},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD304",
+        "accumulated-over-two-passes",
+        lambda: zeroing(*FILLS, adds=24),
+        (Says("high", 120_000, evidence={"adding to zeros": 0}),),
+    ),
+    Case(
+        "PD304",
+        "memsets",
+        lambda: zeroing(*[Do("Memset", 2, ("aten::zero_",))] * 20, rest_us=100),
+        (Says("medium", 40_000),),
+    ),
+    Case(
+        "PD304",
+        "foreach",
+        lambda: zeroing(*[Do(FOREACH, 1, ("aten::_foreach_zero_",))] * 12),
+        (Says("low", 12_000, (0, None, 12_000)),),
+    ),
+    Case(
+        "PD304",
+        "half-a-percent-and-captured",
+        lambda: zeroing(*[replace(FILLS[0], dur_us=0.5)] * 10),
+        (Says("info", 5_000, evidence={"zero_grad(set_to_none=False) calls": 10}),),
+        {"zero_grad_to_zero": 10},
+    ),
+    Case("PD304", "healthy", healthy),
+    Case("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
+    Case("PD304", "a-toy", lambda: zeroing(*FILLS[:9])),
+    Case("PD304", "fills-elsewhere", lambda: program(*FILLS, around="forward")),
+    Case("PD304", "additions-without-fills", lambda: zeroing(adds=12)),
+]
+
+# --- PD305 ------------------------------------------------------------------------------------------------------------
+
+MATRIX, BATCH = [1024, 512], [64, 512]
+
+
+def cast(
+    sizes: Sequence[int] = MATRIX,
+    us: float = 20,
+    to: str = HALF,
+    source: str = FLOAT,
+    around: str = "aten::linear",
+    inputs: Sequence[object] = (BATCH, MATRIX, [1024]),
+) -> Do:
+    ops = (around, "aten::to", "aten::_to_copy", "aten::copy_")
+    return Do(CAST, us, ops, [list(sizes), list(sizes), []], [to, source, SCALAR], outer_shapes=list(inputs))
+
+
+BACK = cast(to=FLOAT, source=HALF, around="ToCopyBackward0", inputs=())
+HALF_PRODUCT = Do(TENSOR_GEMM, 100, ("aten::linear", "aten::addmm"))
+
+PD305 = [
+    Case(
+        "PD305",
+        "inference",
+        lambda: program(*(cast(), HALF_PRODUCT) * 6, frame="serve.py(5): answer"),
+        (
+            Says(
+                "high",
+                120_000,
+                (0, None, 120_000),
+                location="serve.py:5",
+                title="cast at every step: 6 casts a step",
+                advice="leave autocast out",
+                fix="model.to(torch.bfloat16)",
+                evidence={"of weights": 120_000, "of their gradients": 0, "read and written": 6 * 6 * 1024 * 512},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD305",
+        "training",
+        lambda: program(*(cast(), HALF_PRODUCT) * 4, *[BACK] * 4),
+        (
+            Says(
+                "high",
+                160_000,
+                advice="master weights",
+                evidence={"of weights": 80_000, "of their gradients": 80_000},
+            ),
+        ),
+    ),
+    Case(
+        "PD305",
+        "convolutions-and-biases",
+        lambda: program(
+            *(
+                cast(size, around="aten::conv2d", inputs=(IMAGE, WEIGHT, [64]))
+                for size in (WEIGHT, [64], WEIGHT, [64], WEIGHT)
+            ),
+            HALF_PRODUCT,
+        ),
+        (Says("high", 100_000),),
+    ),
+    Case(
+        "PD305",
+        "two-percent",
+        lambda: program(*[cast(us=4)] * 5, GEMM, steps=2),
+        (Says("low", 20_000, title="5 casts a step"),),
+    ),
+    Case(
+        "PD305",
+        "back-to-float32",
+        lambda: program(*[cast(to=FLOAT, source=HALF, around="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
+        (Says("high", 160_000),),
+    ),
+    Case("PD305", "healthy", healthy),
+    Case("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),
+    Case("PD305", "asked-for-by-the-program", lambda: program(*[cast(around="forward", inputs=(MATRIX,))] * 8)),
+    Case("PD305", "integers", lambda: program(*[cast(source="long int")] * 8)),
+    Case(
+        "PD305", "without-shapes", lambda: program(*[replace(cast(), shapes=None, types=None, outer_shapes=None)] * 8)
+    ),
+]
