@@ -88,10 +88,10 @@ class Account:
     window_ns: int
     detail: Mapping[str, int]
     tensor_core: Mapping[str, int | None]
-    mfu: float | None = field(default=None, compare=False)
-    achieved_bytes_per_s: float | None = field(default=None, compare=False)
     parts: Mapping[str, Intervals] = field(default_factory=dict, repr=False, compare=False)
     steps: Intervals = field(default_factory=lambda: EMPTY, repr=False, compare=False)
+    mfu: float | None = field(default=None, compare=False)
+    achieved_bytes_per_s: float | None = field(default=None, compare=False)
 
     @property
     def buckets(self) -> dict[str, int]:
