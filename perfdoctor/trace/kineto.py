@@ -117,8 +117,11 @@ class _Block:
 
     def sorted(self) -> _Block:
         """The rows by start, longest first: an event stands before those that it contains."""
-        start = self.columns["start_ns"]
-        order = np.lexsort((-self.columns["dur_ns"], start))
+        start, dur = self.columns["start_ns"], self.columns["dur_ns"]
+        order = np.argsort(start, kind="stable")
+        tied = start[order[1:]] == start[order[:-1]]
+        if (tied & (dur[order[1:]] > dur[order[:-1]])).any():
+            order = np.lexsort((-dur, start))
         return self.rows(order)
 
     def joined(self, other: _Block) -> _Block:

@@ -19,7 +19,7 @@ def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int
     without length lies in what begins before or with it. Events that overlap without nesting, which rounding produces
     in real files, get a parent that contains their start or none.
     """
-    order = np.lexsort((-end_ns, start_ns, thread))
+    order = _by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     end = np.maximum(end_ns[order], start + 1)  # an event without length still lies in its parent
     first = np.searchsorted(lane, lane, side="left")
@@ -33,7 +33,7 @@ def innermost(
     start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
 ) -> Int32Array:
     """For each instant and thread the row of the smallest event that contains it, or -1; the end is outside."""
-    order = np.lexsort((-end_ns, start_ns, thread))
+    order = _by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     first = np.searchsorted(lane, at_thread, side="left")
     begun = rows_up_to(at_thread, at_ns, lane, start)
@@ -49,27 +49,54 @@ def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_n
     return counted[len(of_keys) :]
 
 
+def _by_thread(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int64Array:
+    """The order by thread, then start, longest first."""
+    tied = start_ns[1:] == start_ns[:-1]
+    # Tables are sorted by start already: then one key is left to sort by.
+    if (start_ns[1:] >= start_ns[:-1]).all() and not (tied & (end_ns[1:] > end_ns[:-1])).any():
+        return np.argsort(thread, kind="stable")
+    return np.lexsort((-end_ns, start_ns, thread))
+
+
 def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int64Array) -> Int64Array:
     """For each query the last position in ``[first, before)`` whose end lies after the instant `at`, or -1.
 
-    A binary descent over the largest ends of blocks: the cost is n log n whatever the depth, also for events that all
-    overlap, where a walk from event to event would take n squared.
+    A search over the largest ends of blocks, back from `before` in blocks of doubling size and then down within the
+    block: most answers lie near, and the cost is n log n at worst, also for events that all overlap, where a walk from
+    event to event would take n squared.
     """
     position = before - 1
-    reach = int((before - first).max()) if len(before) else 0
-    largest = [end]
-    while 1 << len(largest) <= reach:
-        below, step = largest[-1], 1 << (len(largest) - 1)
-        wider = below.copy()
-        np.maximum(below[step:], below[:-step], out=wider[step:])
-        largest.append(wider)
-    for level in range(len(largest) - 1, -1, -1):
-        # A block may reach back over `first` into another thread; the descent that ends there has found none.
-        open_yet = position >= first
-        skip = open_yet & (largest[level][np.where(open_yet, position, 0)] <= at) if len(end) else open_yet
-        position = np.where(skip, position - (1 << level), position)
-    result: Int64Array = np.where(position >= first, position, NONE)
+    largest: list[Int64Array] = []
+    within: list[Int64Array] = []  # by size of block the queries whose answer lies in the one that ends at the position
+    active = np.flatnonzero(position >= first)
+    while len(active):
+        largest.append(_largest(largest, end))
+        level = len(largest) - 1
+        open_yet = largest[level][position[active]] > at[active]
+        within.append(active[open_yet])
+        active = active[~open_yet]
+        position[active] -= 1 << level
+        active = active[position[active] >= first[active]]
+    found = np.empty(0, np.int64)
+    for level in range(len(largest) - 2, -1, -1):
+        found = np.concatenate((found, within[level + 1]))
+        ended = found[largest[level][position[found]] <= at[found]]
+        position[ended] -= 1 << level
+    result = np.full(len(position), NONE, np.int64)
+    for some in within:
+        # A block may reach back over `first` into another thread: what it found there counts for nothing.
+        result[some] = np.where(position[some] >= first[some], position[some], NONE)
     return result
+
+
+def _largest(largest: list[Int64Array], end: Int64Array) -> Int64Array:
+    """The largest end in the block before each position, of twice the size of those before."""
+    if not largest:
+        return end
+    below, step = largest[-1], 1 << (len(largest) - 1)
+    wider = below.copy()
+    np.maximum(below[step:], below[:-step], out=wider[step:])
+    return wider
 
 
 def _rows(order: Int64Array, found: Int64Array) -> Int32Array:
