@@ -92,7 +92,8 @@ class UnfusedPointwise(RankAnalyzer):
             cost_ns=cost,
             saving=Saving(0, None, most, "bounded"),
             advice="Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, "
-            "gelu, scaled_dot_product_attention.",
+            "gelu, scaled_dot_product_attention."
+            + (" Some of the program is compiled; these are not." if rank.traffic.compiled.any() else ""),
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,

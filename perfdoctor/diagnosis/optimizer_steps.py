@@ -45,6 +45,11 @@ class OptimizerSteps:
     busy_ns: int
     wait_ns: int
 
+    @property
+    def saved_ns(self) -> int:
+        """The most of `claim` that one fused pass could save."""
+        return round(self.busy_ns * (1 - 1 / max(self.passes, 1))) + (self.wait_ns if self.starved else 0)
+
 
 def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps | None:
     """What one class of optimizer did; None for fused and generated ones, and where other work prevails."""

@@ -110,6 +110,16 @@ PD303 = [
         lambda: program(*foreach(5) * 6, around=ADAM),
         (Says("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
     ),
+    Case(  # one pass, but the GPU waits for each of its launches
+        "PD303",
+        "one-pass-starved",
+        lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 60, around=SGD, late=True),
+        (
+            Says(
+                "high", 120_000 + 59 * 10_000, (0, None, 590_000), title="SGD goes over the parameters tensor by tensor"
+            ),
+        ),
+    ),
     Case("PD303", "healthy", healthy),
     Case("PD303", "fused", lambda: program(*[Do(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, around=ADAM)),
     Case("PD303", "compiled", lambda: program(*[Do("triton_for_fused_1", 30)] * 7, around=ADAM)),
@@ -121,6 +131,11 @@ PD303 = [
         facts={"optimizers": [{"class": "AdamW", "fused": True}]},
     ),
     Case("PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, around="Optimizer.step#Shampoo.step")),
+    Case(
+        "PD303",
+        "one-pass-of-few-tensors",
+        lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 24, around=SGD, late=True),
+    ),
     Case("PD303", "outside-of-the-step", lambda: program(*foreach(), around="backward")),
 ]
 
