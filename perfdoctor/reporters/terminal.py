@@ -202,7 +202,7 @@ class Terminal(Reporter):
             )
         shown = finding.evidence if self.verbosity > 0 else finding.evidence[:_EVIDENCE_SHOWN]
         for evidence in shown:
-            label = shorten_words(clean(evidence.label), _LONGEST_WORD)
+            label = shorten(shorten_words(clean(evidence.label), _LONGEST_WORD), self.width)
             room = 10_000 if self.verbosity > 0 else max(self.width - len(label) - _INDENT - 6, 16)
             yield _hanging("-", _text(f"{label}: {shorten(quantity(evidence), room)}", style="dim"))
         if len(shown) < len(finding.evidence):
