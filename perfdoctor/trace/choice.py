@@ -50,7 +50,9 @@ def choose(stream: Stream) -> Choice:
         native.load()
     except Exception as error:  # of a package that is missing, too new for another, or built for another machine
         why = str(error).partition("\n")[0] or type(error).__name__
-        return Choice(False, (f"read with the slow reader, because numba cannot be used ({why}); pip install -U numba",))
+        return Choice(
+            False, (f"read with the slow reader, because numba cannot be used ({why}); pip install -U numba",)
+        )
     return Choice(fast=True)
 
 

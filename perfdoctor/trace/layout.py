@@ -7,6 +7,9 @@ from perfdoctor.trace.times import LIMIT_NS
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
 
+MOST_KEYS, LONGEST_KEY = 512, PAD // 2
+"""Keys that are numbered, and how long they may be. Others are unknown, and so are numbered ones that no plan has."""
+
 # Why the scanner stopped; minus an address, which is far below, says where it could not go on.
 MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
 
@@ -19,8 +22,8 @@ SKIP, TAG, WORD, NUMBER, TIME, TEXT, INSIDE = range(7)
 intern the JSON text of any value; go on with the keys inside."""
 
 # Slots of the record that an event is read into. The columns of arguments come after them. ARGUMENTS is 1 while these
-# are read, and SEEN has a bit for each slot whose key has come up.
-PHASE, CATEGORY, ORDER, MARK, START, DURATION, NAME, PID, TID, PAIR, ARGUMENTS, SEEN, FIRST_FREE = range(13)
+# are read, SEEN has a bit for each slot whose key has come up, BEFORE is the number of the last key.
+PHASE, CATEGORY, ORDER, MARK, START, DURATION, NAME, PID, TID, PAIR, ARGUMENTS, SEEN, BEFORE, FIRST_FREE = range(14)
 
 NONE = -1
 STRING = -(1 << 62)
@@ -34,9 +37,9 @@ LIMIT_US = LIMIT_NS // 1000
 VERDICTS = 3
 UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 
-# The control block: what `kernel.scan` is told, and from POSITION on what it answers.
+# The control block: what the compiled code is told, from POSITION on what it answers, and behind it the record.
 CONTROL = (
-    "text", "size", "begin", "end", "last", "keys", "words", "tags", "pairs", "actions", "known", "record", "blank",
+    "text", "size", "begin", "end", "last", "stop", "keys", "words", "tags", "pairs", "actions", "follows", "blank",
     "slots", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen", "phases",
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ Rows: TypeAlias = dict[str, Column]
 
 BATCH = 4096  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
 _NEVER = 1 << 62
+_KEY_BITS = 11  # places for four times as many keys as are numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,13 @@ class Scanner:
         self._batch = batch
         self.blocks: list[list[Rows]] = [[] for _ in plan.kinds]
         self.words, self.pairs = Interner(14, 1 << 20), Interner(8, 1 << 14)
-        self._tags, self._keys = Interner(8, 1 << 12), Interner(8, 1 << 12)
+        self._tags, self._keys = Interner(8, 1 << 12), Interner(_KEY_BITS, at.MOST_KEYS * (at.LONGEST_KEY + 8) + PAD)
         self._actions = self._key_table()
+        self._follows = np.full(2 * (at.MOST_KEYS + 1), -1, np.int64)
         self._blank = np.full(plan.slots, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
         self._blank[[at.ARGUMENTS, at.SEEN]] = 0
-        self._record = self._blank.copy()
+        self._blank[at.BEFORE] = at.MOST_KEYS
         self._verdicts = np.empty((0, at.VERDICTS), np.int64)
         width = max(map(len, plan.kinds))
         self._sources = np.full((len(plan.kinds), width), -1, np.int64)
@@ -135,7 +137,7 @@ class Scanner:
             self._sources[kind, : len(columns)] = [slot for slot, _ in columns.values()]
         self._rows = np.empty((len(plan.kinds), width, batch), np.int64)
         self._filled = np.zeros(len(plan.kinds), np.int64)
-        self._control = np.zeros(len(at.CONTROL), np.int64)
+        self._control = np.zeros(len(at.CONTROL) + plan.slots, np.int64)
         self._judged = 0
         self._make_room(0)
 
@@ -195,7 +197,7 @@ class Scanner:
         for name in names:
             text = np.frombuffer(name.encode() + bytes(PAD), np.uint8)
             native.enter(at.INTERN, text.ctypes.data, text.ctypes.data + len(name), self._keys.control.ctypes.data)
-        table = np.full((2, len(names) + 1, 2), (at.SKIP, 0), np.int64)
+        table = np.full((2, at.MOST_KEYS + 1, 2), (at.SKIP, 0), np.int64)
         for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
             for number, name in enumerate(names):
                 table[level, number] = keys.get(name, (at.SKIP, 0))
@@ -212,11 +214,11 @@ class Scanner:
         self._verdicts = verdicts
         arrays = {
             "keys": self._keys.control, "words": self.words.control, "tags": self._tags.control,
-            "pairs": self.pairs.control, "actions": self._actions, "record": self._record, "blank": self._blank,
+            "pairs": self.pairs.control, "actions": self._actions, "follows": self._follows, "blank": self._blank,
             "verdicts": self._verdicts, "sources": self._sources, "rows": self._rows, "filled": self._filled,
         }  # fmt: skip
         told = {name: array.ctypes.data for name, array in arrays.items()}
-        told |= {"known": len(self._keys), "slots": self._plan.slots, "columns": self._rows.shape[1]}
+        told |= {"slots": self._plan.slots, "columns": self._rows.shape[1]}
         for name, value in (told | {"batch": self._batch}).items():
             self._control[at.CONTROL.index(name)] = value
 

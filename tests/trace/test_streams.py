@@ -34,7 +34,7 @@ def small() -> bytes:
     return b.event(ph="E", ts=9, pid=1, tid=2).to_bytes()
 
 
-def large(events: int = 72_000) -> bytes:
+def large(events: int = 88_000) -> bytes:
     """More text than one window and one part hold."""
     b = TraceBuilder(rank=1)
     for i in range(events // 4):
@@ -270,7 +270,7 @@ trace = perfdoctor.read({str(path)!r})
 print(trace.events, *trace.warnings)
 """
     said = python(program)
-    assert said.startswith("72000 read with the slow reader, because numba cannot be used (")
+    assert said.startswith("88000 read with the slow reader, because numba cannot be used (")
     assert said.endswith("); pip install -U numba\n")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from perfdoctor.trace.kernel.grammar import (
     CLOSE,
     CLOSE_LIST,
@@ -27,9 +25,10 @@ from perfdoctor.trace.kernel.grammar import (
     value_of,
 )
 from perfdoctor.trace.kernel.machine import byte, compiled, four, load, store
-from perfdoctor.trace.kernel.words import Table, find, hashed, interned, put, rehash, table_at
+from perfdoctor.trace.kernel.words import ARENA, OFFSETS, SIZE, find, hashed, interned, put, rehash, same
 from perfdoctor.trace.layout import (
     ARGUMENTS,
+    BEFORE,
     CATEGORY,
     CLASSIFY,
     CLOSED,
@@ -42,8 +41,10 @@ from perfdoctor.trace.layout import (
     INSIDE,
     INTERN,
     LIMIT_US,
+    LONGEST_KEY,
     MARK,
     MORE,
+    MOST_KEYS,
     NONE,
     NOTHING,
     NUMBER,
@@ -67,33 +68,13 @@ from perfdoctor.trace.layout import (
 )
 
 (
-    _AT_TEXT, _AT_SIZE, _AT_BEGIN, _AT_END, _AT_LAST, _AT_KEYS, _AT_WORDS, _AT_TAGS, _AT_PAIRS, _AT_ACTIONS,
-    _AT_KNOWN, _AT_RECORD, _AT_BLANK, _AT_SLOTS, _AT_VERDICTS, _AT_SOURCES, _AT_COLUMNS, _AT_ROWS, _AT_BATCH,
-    _AT_FILLED, _AT_POSITION, _AT_SEEN, _AT_PHASES,
+    _AT_TEXT, _AT_SIZE, _AT_BEGIN, _AT_END, _AT_LAST, _AT_STOP, _AT_KEYS, _AT_WORDS, _AT_TAGS, _AT_PAIRS, _AT_ACTIONS,
+    _AT_FOLLOWS, _AT_BLANK, _AT_SLOTS, _AT_VERDICTS, _AT_SOURCES, _AT_COLUMNS, _AT_ROWS, _AT_BATCH, _AT_FILLED,
+    _AT_POSITION, _AT_SEEN, _AT_PHASES,
 ) = range(0, 8 * len(CONTROL), 8)  # fmt: skip
+_RECORD = 8 * len(CONTROL)
 _VERDICT_SIZE = 8 * VERDICTS
 _NEAR = 16  # a word or number that ends this close to the end of the text may go on beyond it
-
-
-class Context(NamedTuple):
-    """Everything that stays the same while events are read."""
-
-    end: int
-    keys: Table
-    words: Table
-    tags: Table
-    pairs: Table
-    actions: int
-    known: int
-    record: int
-    blank: int
-    slots: int
-    verdicts: int
-    sources: int
-    columns: int
-    rows: int
-    batch: int
-    filled: int
 
 
 @compiled
@@ -141,7 +122,7 @@ def _integer(p: int, at: int) -> int:
 
 
 @compiled
-def _word(p: int, end: int, at: int, base: int, table: Table) -> int:
+def _word(p: int, end: int, at: int, base: int, table: int) -> int:
     """Store the id of the string at p, counted from `base`."""
     close = string_end(p + 1, end)
     if close < 0:
@@ -154,7 +135,7 @@ def _word(p: int, end: int, at: int, base: int, table: Table) -> int:
 
 
 @compiled
-def _text(p: int, end: int, at: int, table: Table) -> int:
+def _text(p: int, end: int, at: int, table: int) -> int:
     """Store the id of the JSON text at p. Only new texts are checked byte for byte."""
     c = byte(p)
     q = nest_end(p, end) if c in (OPEN, OPEN_LIST) else plain_end(p, end)
@@ -190,54 +171,99 @@ def _skipped(p: int, end: int) -> int:
 
 
 @compiled
-def _take(p: int, action: int, slot: int, t: Context) -> int:
+def _take(p: int, action: int, slot: int, t: int) -> int:
     """Take over the value at p as the action says."""
     c = byte(p)
-    at = t.record + 8 * slot
+    at = t + _RECORD + 8 * slot
     if action == TIME:
         return _time(p, at)
     if action == INSIDE:
-        return _open(p, t) if c == OPEN else _skipped(p, t.end)
-    if action in (TAG, WORD):
-        return _word(p, t.end, at, 0, t.tags if action == TAG else t.words) if c == QUOTE else -p
-    if action == NUMBER and c == QUOTE:
-        return _word(p, t.end, at, STRING, t.words)
+        return _open(p, t) if c == OPEN else _skipped(p, load(t + _AT_STOP))
+    if action == TAG:
+        return _word(p, load(t + _AT_STOP), at, 0, load(t + _AT_TAGS)) if c == QUOTE else -p
+    if c == QUOTE and action in (WORD, NUMBER):
+        return _word(p, load(t + _AT_STOP), at, STRING if action == NUMBER else 0, load(t + _AT_WORDS))
+    if action == WORD:
+        return -p
     if four(p) == NULL:
         return p + 4
-    return _integer(p, at) if action == NUMBER else _text(p, t.end, at, t.words)
+    return _integer(p, at) if action == NUMBER else _text(p, load(t + _AT_STOP), at, load(t + _AT_WORDS))
 
 
 @compiled
-def _open(p: int, t: Context) -> int:
+def _open(p: int, t: int) -> int:
     """Step into the arguments whose brace is at p: to the first key, or behind them where they are empty."""
     p = spaces_end(p + 1)
     if byte(p) == CLOSE:
         return p + 1
-    store(t.record + 8 * ARGUMENTS, 1)
+    store(t + _RECORD + 8 * ARGUMENTS, 1)
     return p
 
 
 @compiled
-def _member(p: int, inside: int, t: Context) -> int:
-    """Take over the member whose key is at p. A known key that stands in one event twice is odd."""
-    close = key_end(p, t.end)
-    value = value_of(close) if close > 0 else close
+def _begin_of_key(key: int, t: int) -> int:
+    """Where the text of a numbered key begins in its table's arena."""
+    return load(load(load(t + _AT_KEYS) + OFFSETS) + 8 * key)
+
+
+@compiled
+def _length_of_key(key: int, t: int) -> int:
+    """The bytes of a numbered key."""
+    return _begin_of_key(key + 1, t) - _begin_of_key(key, t)
+
+
+@compiled
+def _key(p: int, guess: int, t: int) -> int:
+    """The number of the key at p: the guess if it fits, else looked up; MOST_KEYS where there is no room for it."""
+    if guess >= 0 and byte(p) == QUOTE:
+        text, length = load(load(t + _AT_KEYS) + ARENA) + _begin_of_key(guess, t), _length_of_key(guess, t)
+        if byte(p + 1 + length) == QUOTE and same(p + 1, text, length):
+            return guess
+    close = key_end(p, load(t + _AT_STOP))
+    if close < 0:
+        return close
+    # A longer one than the zeros behind the text is never compared with a guess.
+    if close - p > LONGEST_KEY:
+        return MOST_KEYS
+    mixed = hashed(p + 1, close)
+    number = find(p + 1, close, mixed, load(t + _AT_KEYS))
+    if number < 0 and load(load(load(t + _AT_KEYS) + SIZE)) < MOST_KEYS:
+        number = put(p + 1, close, mixed, -number - 1, load(t + _AT_KEYS))
+    return number if number >= 0 else MOST_KEYS
+
+
+@compiled
+def _member(p: int, inside: int, t: int) -> int:
+    """Take over the member whose key is at p. A known key that stands in one event twice is odd.
+
+    Events are alike: what followed the key before the last time is what follows it now, nearly always.
+    """
+    before = load(t + _AT_FOLLOWS) + 8 * (inside * (MOST_KEYS + 1) + load(t + _RECORD + 8 * BEFORE))
+    guess = load(before)
+    key = _key(p, guess, t)
+    if key < 0:
+        return key
+    store(t + _RECORD + 8 * BEFORE, key)
+    if key == MOST_KEYS:
+        value = value_of(key_end(p, load(t + _AT_STOP)))
+    else:
+        store(before, key)
+        value = value_of(p + 1 + _length_of_key(key, t))
     if value < 0:
         return value
-    key = find(p + 1, close, hashed(p + 1, close), t.keys)
-    entry = t.actions + 16 * (inside * (t.known + 1) + (key if key >= 0 else t.known))
+    entry = load(t + _AT_ACTIONS) + 16 * (inside * (MOST_KEYS + 1) + key)
     action, slot = load(entry), load(entry + 8)
     if action == SKIP:
-        return _skipped(value, t.end)
-    seen = load(t.record + 8 * SEEN)
+        return _skipped(value, load(t + _AT_STOP))
+    seen = load(t + _RECORD + 8 * SEEN)
     if seen & (1 << slot):
         return -p
-    store(t.record + 8 * SEEN, seen | (1 << slot))
+    store(t + _RECORD + 8 * SEEN, seen | (1 << slot))
     return _take(value, action, slot, t)
 
 
 @compiled
-def _event(p: int, t: Context) -> int:
+def _event(p: int, t: int) -> int:
     """Read the event whose brace is at p into the record."""
     inside = 0
     p = spaces_end(p + 1)
@@ -247,13 +273,13 @@ def _event(p: int, t: Context) -> int:
         p = _member(p, inside, t)
         if p < 0:
             return p
-        if load(t.record + 8 * ARGUMENTS) != inside:
+        if load(t + _RECORD + 8 * ARGUMENTS) != inside:
             inside = 1
             continue
         p = spaces_end(p)
         if inside and byte(p) == CLOSE:
             inside = 0
-            store(t.record + 8 * ARGUMENTS, 0)
+            store(t + _RECORD + 8 * ARGUMENTS, 0)
             p = spaces_end(p + 1)
         if byte(p) == CLOSE:
             return p + 1
@@ -263,40 +289,40 @@ def _event(p: int, t: Context) -> int:
 
 
 @compiled
-def _commit(t: Context, order: int) -> int:
+def _commit(t: int, order: int) -> int:
     """Write the record as a row of its kind if it is wanted; 0, or a negative code."""
-    phase = load(t.record + 8 * PHASE)
-    category = load(t.record + 8 * CATEGORY)
-    verdict = load(t.verdicts + _VERDICT_SIZE * phase) if phase >= 0 else 0
-    kind = load(t.verdicts + _VERDICT_SIZE * category + 8) if category >= 0 else NONE
+    phase = load(t + _RECORD + 8 * PHASE)
+    category = load(t + _RECORD + 8 * CATEGORY)
+    verdict = load(load(t + _AT_VERDICTS) + _VERDICT_SIZE * phase) if phase >= 0 else 0
+    kind = load(load(t + _AT_VERDICTS) + _VERDICT_SIZE * category + 8) if category >= 0 else NONE
     if verdict == UNKNOWN or kind == UNKNOWN:
         return CLASSIFY
     if verdict != COMPLETE or kind < 0:
         return ODD if verdict == HALF else 0
-    if load(t.record + 8 * START) == NOTHING or load(t.record + 8 * DURATION) == NOTHING:
+    if load(t + _RECORD + 8 * START) == NOTHING or load(t + _RECORD + 8 * DURATION) == NOTHING:
         return ODD
-    pid = t.record + 8 * PID
-    pair = interned(pid, pid + 16, t.pairs)
+    pid = t + _RECORD + 8 * PID
+    pair = interned(pid, pid + 16, load(t + _AT_PAIRS))
     if pair < 0:
         return pair
-    store(t.record + 8 * PAIR, pair)
-    store(t.record + 8 * ORDER, order)
-    store(t.record + 8 * MARK, load(t.verdicts + _VERDICT_SIZE * category + 16))
+    store(t + _RECORD + 8 * PAIR, pair)
+    store(t + _RECORD + 8 * ORDER, order)
+    store(t + _RECORD + 8 * MARK, load(load(t + _AT_VERDICTS) + _VERDICT_SIZE * category + 16))
     return _write(kind, t)
 
 
 @compiled
-def _write(kind: int, t: Context) -> int:
+def _write(kind: int, t: int) -> int:
     """Write the columns of a kind from the record; 0, or FULL where there is no room for another row."""
-    row = load(t.filled + 8 * kind)
-    if row >= t.batch:
+    row = load(load(t + _AT_FILLED) + 8 * kind)
+    if row >= load(t + _AT_BATCH):
         return FULL
-    for column in range(kind * t.columns, (kind + 1) * t.columns):
-        source = load(t.sources + 8 * column)
+    for column in range(kind * load(t + _AT_COLUMNS), (kind + 1) * load(t + _AT_COLUMNS)):
+        source = load(load(t + _AT_SOURCES) + 8 * column)
         if source < 0:
             break
-        store(t.rows + 8 * (column * t.batch + row), load(t.record + 8 * source))
-    store(t.filled + 8 * kind, row + 1)
+        store(load(t + _AT_ROWS) + 8 * (column * load(t + _AT_BATCH) + row), load(t + _RECORD + 8 * source))
+    store(load(t + _AT_FILLED) + 8 * kind, row + 1)
     return 0
 
 
@@ -309,39 +335,16 @@ def _after(p: int) -> int:
 
 
 @compiled
-def _one(p: int, order: int, t: Context) -> int:
+def _one(p: int, order: int, t: int) -> int:
     """Read and commit the event at p; returns where the next may begin."""
     if byte(p) != OPEN:
         return CLOSED if byte(p) == CLOSE_LIST else -p
-    for slot in range(t.slots):
-        store(t.record + 8 * slot, load(t.blank + 8 * slot))
+    for slot in range(load(t + _AT_SLOTS)):
+        store(t + _RECORD + 8 * slot, load(load(t + _AT_BLANK) + 8 * slot))
     p = _event(p, t)
     p = _after(p) if p > 0 else p
     code = _commit(t, order) if p > 0 else p
     return p if code == 0 else code
-
-
-@compiled
-def _context(control: int) -> Context:
-    """What the control block says, with the text's offsets as addresses."""
-    return Context(
-        load(control + _AT_TEXT) + load(control + _AT_END),
-        table_at(load(control + _AT_KEYS)),
-        table_at(load(control + _AT_WORDS)),
-        table_at(load(control + _AT_TAGS)),
-        table_at(load(control + _AT_PAIRS)),
-        load(control + _AT_ACTIONS),
-        load(control + _AT_KNOWN),
-        load(control + _AT_RECORD),
-        load(control + _AT_BLANK),
-        load(control + _AT_SLOTS),
-        load(control + _AT_VERDICTS),
-        load(control + _AT_SOURCES),
-        load(control + _AT_COLUMNS),
-        load(control + _AT_ROWS),
-        load(control + _AT_BATCH),
-        load(control + _AT_FILLED),
-    )
 
 
 @compiled
@@ -365,19 +368,20 @@ def scan(control: int) -> int:
     """
     if not _is_sound(control):
         return FAULT
-    t = _context(control)
+    t = control
     text, last = load(control + _AT_TEXT), load(control + _AT_LAST)
+    store(control + _AT_STOP, text + load(control + _AT_END))
     p = text + load(control + _AT_BEGIN)
     seen, phases = load(control + _AT_SEEN), load(control + _AT_PHASES)
     stopped = REACHED
     while p - text < last:
         q = _one(spaces_end(p), seen, t)
         if q < 0:
-            stopped = q if q >= FAULT else MORE if _is_near(q, t.end) else ODD
+            stopped = q if q >= FAULT else MORE if _is_near(q, load(t + _AT_STOP)) else ODD
             break
         p = q
         seen += 1
-        phases += load(t.record + 8 * PHASE) >= 0
+        phases += load(t + _RECORD + 8 * PHASE) >= 0
     store(control + _AT_POSITION, spaces_end(p) - text if stopped != REACHED else p - text)
     store(control + _AT_SEEN, seen)
     store(control + _AT_PHASES, phases)
@@ -399,5 +403,5 @@ def enter(operation: int, a: int, b: int, c: int, d: int, e: int) -> int:
     if operation == SCAN:
         return scan(a)
     if operation == INTERN:
-        return interned(a, b, table_at(c))
+        return interned(a, b, c)
     return rehash(a, b, c, d, e)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.trace.kernel.machine import brackets, byte, compiled, four, load, lowest, quotes
+from perfdoctor.trace.kernel.machine import brackets, byte, compiled, four, lowest, others, quotes
 
 QUOTE, COMMA, MINUS, POINT, ZERO = 34, 44, 45, 46, 48
 OPEN_LIST, CLOSE_LIST, OPEN, CLOSE = 91, 93, 123, 125
@@ -10,7 +10,6 @@ NULL = 0x6C6C756E  # four bytes of text as a number
 DIGITS = 18  # that surely fit into int64
 _COLON, _NINE = 58, 57
 _DEEPEST = 60  # levels of nesting that fit into the bits of one number
-_SPACES = 0x2020202020202020
 _TRUE, _FALS = 0x65757274, 0x736C6166
 _INFI, _NITY, _NAN, _C_INF, _C_NAN = 0x69666E49, 0x7974696E, 0x4E614E, 0x666E69, 0x6E616E
 
@@ -18,11 +17,13 @@ _INFI, _NITY, _NAN, _C_INF, _C_NAN = 0x69666E49, 0x7974696E, 0x4E614E, 0x666E69,
 @compiled
 def spaces_end(p: int) -> int:
     """The end of the white space at p."""
-    while True:
-        c = byte(p)
-        if c > 32 or (c != 32 and c != 10 and c != 13 and c != 9):
-            return p
-        p += 8 if load(p) == _SPACES else 1
+    if byte(p) > 32:
+        return p
+    bits = others(p)
+    while bits == 0:
+        p += 64
+        bits = others(p)
+    return p + lowest(bits)
 
 
 @compiled

@@ -16,6 +16,7 @@ Primitive: TypeAlias = Callable[..., int]
 """A function of int64 numbers to one, which only compiled code can call."""
 
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 123, 125
+_SPACES = (32, 10, 13, 9)
 _WORD = ir.IntType(64)
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 
@@ -82,6 +83,13 @@ def _is_bracket(builder: Any, text: Any) -> list[Any]:
     return [*tests, builder.icmp_unsigned("==", text, _all_of(_QUOTE))]
 
 
+def _is_no_space(builder: Any, text: Any) -> list[Any]:
+    spaces = builder.icmp_unsigned("==", text, _all_of(_SPACES[0]))
+    for space in _SPACES[1:]:
+        spaces = builder.or_(spaces, builder.icmp_unsigned("==", text, _all_of(space)))
+    return [builder.not_(spaces)]
+
+
 byte, four, load = _loader(8), _loader(32), _loader(64)
 store = _primitive(_store, 2)
 """Stores 64 bits: `store(address, value)`."""
@@ -89,6 +97,8 @@ quotes = _primitive(lambda builder, address: _where(builder, address, _is_quote)
 """Of the 64 bytes at an address those that are quotation marks or backslashes, as bits."""
 brackets = _primitive(lambda builder, address: _where(builder, address, _is_bracket), 1)
 """Of the 64 bytes at an address those that are brackets, braces or quotation marks, as bits."""
+others = _primitive(lambda builder, address: _where(builder, address, _is_no_space), 1)
+"""Of the 64 bytes at an address those that are no white space, as bits."""
 lowest = _primitive(lambda builder, bits: builder.cttz(bits, cgutils.true_bit), 1)
 """The position of the lowest bit that is set; there is one."""
 shifted = _primitive(lambda builder, value, bits: builder.lshr(value, bits), 2)

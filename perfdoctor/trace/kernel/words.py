@@ -1,25 +1,12 @@
-"""Byte strings become numbers: a hash table whose parts are given by their addresses."""
+"""Byte strings become numbers: a hash table, given by the address of its control block of addresses and sizes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from perfdoctor.trace.kernel.machine import compiled, load, shifted, store
-from perfdoctor.trace.layout import GROW
+from perfdoctor.trace.layout import GROW, TABLE
 
+HASHES, IDS, MASK, OFFSETS, ARENA, ROOM, SIZE = range(0, 8 * len(TABLE), 8)
 _MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)
-
-
-class Table(NamedTuple):
-    """A table of interned byte strings, by the addresses of its parts; `perfdoctor.trace.scan.Interner` owns them."""
-
-    hashes: int
-    ids: int
-    mask: int
-    offsets: int
-    arena: int
-    room: int
-    size: int
 
 
 @compiled
@@ -38,7 +25,7 @@ def hashed(start: int, stop: int) -> int:
 
 
 @compiled
-def _same(one: int, other: int, length: int) -> bool:
+def same(one: int, other: int, length: int) -> bool:
     """Whether bytes at two addresses are the same."""
     while length >= 8:
         if load(one) != load(other):
@@ -50,39 +37,39 @@ def _same(one: int, other: int, length: int) -> bool:
 
 
 @compiled
-def find(start: int, stop: int, mixed: int, table: Table) -> int:
+def find(start: int, stop: int, mixed: int, table: int) -> int:
     """The id of bytes in a table, or minus the place for them, less one."""
-    place = shifted(mixed, 20) & table.mask
+    place = shifted(mixed, 20) & load(table + MASK)
     while True:
-        number = load(table.ids + 8 * place)
+        number = load(load(table + IDS) + 8 * place)
         if number == 0:
             return -place - 1
-        if load(table.hashes + 8 * place) == mixed:
-            begin = load(table.offsets + 8 * (number - 1))
-            length = load(table.offsets + 8 * number) - begin
-            if length == stop - start and _same(start, table.arena + begin, length):
+        if load(load(table + HASHES) + 8 * place) == mixed:
+            begin = load(load(table + OFFSETS) + 8 * (number - 1))
+            length = load(load(table + OFFSETS) + 8 * number) - begin
+            if length == stop - start and same(start, load(table + ARENA) + begin, length):
                 return number - 1
-        place = (place + 1) & table.mask
+        place = (place + 1) & load(table + MASK)
 
 
 @compiled
-def put(start: int, stop: int, mixed: int, place: int, table: Table) -> int:
+def put(start: int, stop: int, mixed: int, place: int, table: int) -> int:
     """A new id for bytes, or GROW where the table has no room: it is at most half full, with 16 bytes to spare."""
-    count = load(table.size)
-    begin = load(table.offsets + 8 * count)
-    if begin + (stop - start) + 16 > table.room or 2 * (count + 1) > table.mask:
+    count = load(load(table + SIZE))
+    begin = load(load(table + OFFSETS) + 8 * count)
+    if begin + (stop - start) + 16 > load(table + ROOM) or 2 * (count + 1) > load(table + MASK):
         return GROW
     for at in range(0, stop - start, 8):
-        store(table.arena + begin + at, load(start + at))
-    store(table.offsets + 8 * (count + 1), begin + (stop - start))
-    store(table.hashes + 8 * place, mixed)
-    store(table.ids + 8 * place, count + 1)
-    store(table.size, count + 1)
+        store(load(table + ARENA) + begin + at, load(start + at))
+    store(load(table + OFFSETS) + 8 * (count + 1), begin + (stop - start))
+    store(load(table + HASHES) + 8 * place, mixed)
+    store(load(table + IDS) + 8 * place, count + 1)
+    store(load(table + SIZE), count + 1)
     return count
 
 
 @compiled
-def interned(start: int, stop: int, table: Table) -> int:
+def interned(start: int, stop: int, table: int) -> int:
     """The id of bytes, a new one if need be; GROW where there is no room for one."""
     mixed = hashed(start, stop)
     number = find(start, stop, mixed, table)
@@ -102,9 +89,3 @@ def rehash(hashes: int, ids: int, new_hashes: int, new_ids: int, size: int) -> i
             store(new_hashes + 8 * new, mixed)
             store(new_ids + 8 * new, number)
     return 0
-
-
-@compiled
-def table_at(at: int) -> Table:
-    """A table from the addresses of its parts, which lie at an address."""
-    return Table(load(at), load(at + 8), load(at + 16), load(at + 24), load(at + 32), load(at + 40), load(at + 48))
