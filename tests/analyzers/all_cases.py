@@ -5,7 +5,9 @@ from __future__ import annotations
 import cases_facts
 import cases_idle
 import cases_kernels
+import cases_memory
 import cases_ranks
+import cases_updates
 from rule_cases import Case
 
 CASES: list[Case] = [
@@ -17,6 +19,12 @@ CASES: list[Case] = [
     *cases_idle.PD107,
     *cases_kernels.PD201,
     *cases_kernels.PD203,
+    *cases_memory.PD301,
+    *cases_memory.PD302,
+    *cases_updates.PD303,
+    *cases_updates.PD304,
+    *cases_updates.PD305,
+    *cases_memory.PD306,
     *cases_ranks.PD401,
     *cases_ranks.PD402,
 ]
