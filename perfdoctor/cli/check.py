@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,7 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from perfdoctor.errors import GateError
 from perfdoctor.reporters.output import emit
@@ -40,10 +43,17 @@ class Check:
     seen: str
 
 
-def check() -> None:
+def check(
+    *,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile the reader of large traces now, not with the first.")
+    ] = False,
+) -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""
     from perfdoctor.cli.tables import table
 
+    if warm:
+        _warm()
     found = list(_checks())
     colours = {OK: "green", MISSING: "yellow", BROKEN: "bold red"}
     emit(table(("what", "state", "seen, and what to do"), [(c.what, c.state, c.seen) for c in found], colours))
@@ -156,15 +166,30 @@ def _ask_torch() -> dict[str, Any] | Check:
     return Check("torch", BROKEN, f"importing it fails: {reason}; reinstall it")
 
 
+def _warm() -> None:
+    """Compile the reader; `_numba` says how that went."""
+    from perfdoctor.trace.kernel import native
+
+    with contextlib.suppress(Exception):  # whatever numba cannot do here
+        native.load()
+
+
 def _numba() -> Check:
+    """Whether large traces are read by compiled code, and where that is kept."""
     from importlib.util import find_spec
 
+    from perfdoctor.trace.kernel import native
+
+    kept = native.kept_in()
+    if kept is not None:
+        return Check("numba", OK, f"the compiled reader is kept in {kept}")
     if find_spec("numba") is None:
-        return Check("numba", MISSING, "pip install numba")
-    home = os.environ.get("NUMBA_CACHE_DIR") or str(Path(__file__).parent.parent)
-    if os.access(home, os.W_OK):
-        return Check("numba", OK, f"compiled code is kept in {home}")
-    return Check("numba", OK, f"{home} is read-only: set NUMBA_CACHE_DIR, or code is compiled anew by each user")
+        return Check("numba", MISSING, "large traces are read 15 times as slowly; pip install numba")
+    if native.is_loaded():
+        return Check(
+            "numba", OK, "no cache folder can be written: every process that reads a large trace compiles, 5 s"
+        )
+    return Check("numba", OK, "the first large trace compiles the reader, 5 s; perfdoctor check --warm does it now")
 
 
 def _folder(folder: Path) -> Check:

@@ -44,7 +44,7 @@ def choose(stream: Stream) -> Choice:
     size = stream.size * (_RATIO if stream.compressed else 1) if stream.size is not None else _WORTH_COMPILING
     if native.is_loaded() or size < _SMALL:
         return Choice(native.is_loaded())
-    if size < _WORTH_COMPILING and not native.is_kept():
+    if size < _WORTH_COMPILING and native.kept_in() is None:
         return Choice(fast=False)
     try:
         native.load()

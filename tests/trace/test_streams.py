@@ -249,7 +249,7 @@ print([name for name in ("numba", "llvmlite", "perfdoctor.trace.scan") if name i
 
 def test_what_is_large_is_read_without_numba_once_it_is_compiled(tmp_path: Path, large_text: bytes) -> None:
     scan.warm()
-    assert native.is_kept()
+    assert native.kept_in() is not None
     path = tmp_path / "t.json"
     path.write_bytes(large_text)
     program = f"""
@@ -289,10 +289,10 @@ def test_machine_code_goes_to_the_first_folder_that_can_be_written(
     closed.write_bytes(b"")
     monkeypatch.setattr(native, "_folders", lambda: iter([closed / "never", free]))
     assert native._from_disk() is None
-    assert not native.is_kept()
+    assert native.kept_in() is None
     assert native._to_disk(b"code") == b"code"
     assert native._from_disk() == b"code"
-    assert native.is_kept()
+    assert native.kept_in() == free
 
 
 def test_machine_code_that_is_damaged_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

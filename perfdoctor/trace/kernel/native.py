@@ -57,9 +57,9 @@ def is_loaded() -> bool:
     return bool(_loaded)
 
 
-def is_kept() -> bool:
-    """Whether there is machine code on disk, most likely for this machine; llvmlite is not imported to find out."""
-    return any(any(folder.glob(f"kernel-{_of_sources()}-*.bin")) for folder in _folders())
+def kept_in() -> Path | None:
+    """The folder with machine code on disk, most likely for this machine; llvmlite is not imported to find out."""
+    return next((folder for folder in _folders() if any(folder.glob(f"kernel-{_of_sources()}-*.bin"))), None)
 
 
 def _compile() -> bytes:
