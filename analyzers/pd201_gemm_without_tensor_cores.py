@@ -59,10 +59,10 @@ class GemmWithoutTensorCores(RankAnalyzer):
         Time of gemm kernels with verdict "no". Verdicts have four values: helpers (split-K tails, layout copies) are
         no matrix maths, and what neither the name nor the achieved FLOP/s tell stays unknown and is not counted.
         Vector products (gemv), products with a dimension of 16 or less, products whose recorded shapes say that
-        memory bounds them, kernels under 10 us in total and devices without Tensor Cores (Pascal and older, GeForce
-        GTX 16) never count. Whether TF32 is allowed is read from the captured facts, else from other products that
-        use it. The saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by the ratio of
-        peaks. Kernels that a convolution launched belong to PD203.
+        memory bounds them, kernels as short as any kernel, types under 10 us in total and devices without Tensor
+        Cores (Pascal and older, GeForce GTX 16) never count. Whether TF32 is allowed is read from the captured facts,
+        else from other products that use it. The saving is bounded by the roofline on Tensor Cores where shapes are
+        recorded, else by the ratio of peaks. Kernels that a convolution launched belong to PD203.
 
     How to fix:
         float32: allow TF32, or train under autocast; where TF32 is allowed already, make M, N and K multiples of 8.

@@ -86,7 +86,8 @@ class TensorCoreSlowPath(RankAnalyzer):
             return
         cost = rank.per_step(iv.total(time))
         over = _over_roofline(rank, rows)
-        if (rank.share(cost) or 0) < self.settings["min_share" if over else "min_share_untold"]:
+        least = self.settings["min_share"]
+        if (rank.share(cost) or 0) < (least if over else max(least, self.settings["min_share_untold"])):
             return
         blamed = _blamed(rank, rows) if over else []
         op = top_op(rank, rows)
@@ -123,9 +124,9 @@ class TensorCoreSlowPath(RankAnalyzer):
 
 def _untagged(rank: RankRun) -> BoolArray:
     """For each GPU item whether it is a kernel of AMD's, which name no alignment, with a misaligned dimension."""
-    amd = rank.kernels_where(lambda k: k.alignment is None and (k.arch or "").startswith("gfx"))
-    if not amd.any():
-        return amd
+    if rank.source.vendor != "amd":
+        return np.zeros(len(rank.trace.gpu), bool)
+    amd = rank.kernels_where(lambda k: k.alignment is None)
     misaligned = np.array([bool(_dimensions(rank, i)) for i in range(len(rank.work.items))], bool)
     result: BoolArray = amd & misaligned[rank.work.item]
     return result

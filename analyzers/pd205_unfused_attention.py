@@ -111,7 +111,8 @@ class UnfusedAttention(RankAnalyzer):
         sequence = _sequence(rank, found, group)
         long = sequence is not None and sequence >= self.settings["min_sequence"]
         cost = rank.per_step(iv.total(time))
-        if (rank.share(cost) or 0) < self.settings["min_share" if long else "min_share_short"]:
+        least = self.settings["min_share"]
+        if (rank.share(cost) or 0) < (least if long else max(least, self.settings["min_share_short"])):
             return
         saved = _saved_share(rank, found, group)
         calls = len(np.unique(group[rows]))

@@ -37,6 +37,7 @@ class SmallMatmuls(RankAnalyzer):
         Gemm kernels of at most 5 us (or twice the shortest kernels of the trace); with recorded shapes those of at
         most `max_kernel_ns` whose roofline is under twice the shortest time of a kernel. They are told if there are
         `min_kernels` of them a step and they are most of the step's products: a few small ones are in every model.
+        Vector products do not count.
         With shapes the saving is bounded by their roofline; without, no saving is given.
 
     How to fix:
@@ -71,7 +72,7 @@ class SmallMatmuls(RankAnalyzer):
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
         """One finding when such products take at least `min_share` of the step."""
-        products = matrix_rows(rank, "gemm")
+        products = matrix_rows(rank, "gemm") & ~rank.kernels_where(lambda k: k.gemv_like)
         rows = products & self._small(rank)
         count, whole = int(rows.sum()), int(products.sum())
         time = rank.within_window(rows)

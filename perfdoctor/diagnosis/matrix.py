@@ -84,8 +84,8 @@ def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed
     """The kernels of a category that could use Tensor Cores and do not, by operand type.
 
     Left out: types that take less than 10 us, gemv-like and depthwise kernels, products with a dimension of 16 or less,
-    convolutions in groups of under 8 channels, what memory bounds by its recorded shapes, everything on a device
-    without Tensor Cores or one of which it is not known whether it has any.
+    convolutions in groups of under 8 channels, what memory bounds by its recorded shapes, kernels as short as any,
+    everything on a device without Tensor Cores or one of which it is not known whether it has any.
     """
     if rank.tensor_cores is not True:
         return ()
@@ -93,7 +93,7 @@ def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed
     of_category = matrix_rows(rank, category)
     whole_ns = max(int(gpu.dur_ns[of_category].sum()), 1)
     rows = of_category & verdicts.is_("no") & ~rank.kernels_where(lambda k: k.gemv_like or k.depthwise)
-    rows &= ~small_products(rank) & ~_narrow_groups(rank) & ~_memory_bounds(rank)
+    rows &= ~small_products(rank) & ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
     operand = verdicts.operand[rank.work.item]
     found = []
     for code in np.unique(operand[rows]).tolist():
