@@ -5,6 +5,7 @@ from __future__ import annotations
 import cases_facts
 import cases_idle
 import cases_kernels
+import cases_matrix
 import cases_memory
 import cases_ranks
 import cases_updates
@@ -18,7 +19,13 @@ CASES: list[Case] = [
     *cases_idle.PD104,
     *cases_idle.PD107,
     *cases_kernels.PD201,
+    *cases_matrix.PD202,
     *cases_kernels.PD203,
+    *cases_matrix.PD204,
+    *cases_matrix.PD205,
+    *cases_matrix.PD206,
+    *cases_matrix.PD207,
+    *cases_matrix.PD208,
     *cases_memory.PD301,
     *cases_memory.PD302,
     *cases_updates.PD303,

@@ -27,6 +27,8 @@ def runs(
     wait_us: float = 990,
     steps: int = 1,
     shapes: Any = None,
+    types: Any = None,
+    concrete: Any = None,
     op: str = "",
 ) -> TraceBuilder:
     """Kernels one after the other from each step's begin; the CPU then waits for the GPU until the step's end."""
@@ -35,7 +37,7 @@ def runs(
         at = start = 1000.0 * number
         trace.step(at, 1000)
         if op:
-            trace.op(op, at, 9, shapes=shapes)
+            trace.op(op, at, 9, shapes=shapes, types=types, concrete=concrete)
         for row, (name, dur_us) in enumerate(kernels):
             trace.kernel(name, start, dur_us, launch_us=at + 0.1 * row)
             start += dur_us
@@ -95,13 +97,13 @@ PD201 = [
         "PD201",
         "float64",
         lambda: runs((DGEMM, 50), (TENSOR_GEMM, 900)),
-        (Says("medium", 50_000, (0, None, 50_000), advice="by accident"),),
+        (Says("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
     ),
     Case(
         "PD201",
         "half-precision-on-cuda-cores",
         lambda: runs((HALF_ON_CUDA_CORES, 20), device=V100),
-        (Says("low", 20_000, (0, None, 20_000), advice="multiples of 8", title="in fp16"),),
+        (Says("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
     Case(
         "PD201",
@@ -121,6 +123,31 @@ PD201 = [
         lambda: runs((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
         (Says("high", 300_000, (0, None, 262_500)),),
     ),
+    Case(  # the others would not use TF32 if it were off
+        "PD201",
+        "although-tf32-is-on",
+        lambda: runs((SGEMM, 200), (TF32_GEMM, 600)),
+        (Says("high", 200_000, (0, None, 175_000), title="although TF32 is on", advice="multiples of 8"),),
+    ),
+    Case(
+        "PD201",
+        "captured-flags-say-that-tf32-is-on",
+        lambda: runs((SGEMM, 200)),
+        (Says("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
+        facts={"flags": {"matmul_allow_tf32": True}},
+    ),
+    Case(
+        "PD201",
+        "float32-beside-bfloat16",
+        lambda: runs((SGEMM, 100), (TENSOR_GEMM, 600)),
+        (Says("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
+    ),
+    Case(  # 8.6 GFLOP on 33 MB: 68 us in TF32, by its roofline, where the ratio of peaks would say 75
+        "PD201",
+        "bounded-by-the-roofline",
+        lambda: runs((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
+        (Says("high", 600_000, (0, None, 532_849), confidence=0.9),),
+    ),
     Case("PD201", "healthy", healthy),
     Case("PD201", "pascal", lambda: runs(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
     Case("PD201", "turing-without-tensor-cores", lambda: runs((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
@@ -129,6 +156,18 @@ PD201 = [
     ),
     Case("PD201", "small-inner-dimension", lambda: runs((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])),
     Case("PD201", "tf32", lambda: runs((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
+    Case("PD201", "product-of-a-convolution", lambda: runs((SGEMM, 500), op="aten::cudnn_convolution")),
+    Case(  # 17 rows on a matrix of 64 MB: memory bounds it, with or without Tensor Cores
+        "PD201",
+        "bound-by-memory",
+        lambda: runs((SGEMM, 60), op="aten::mm", shapes=[[17, 4096], [4096, 4096]], types=["float", "float"]),
+    ),
+    Case(  # 100 TFLOP/s are five times what CUDA cores can do: the name is wrong
+        "PD201",
+        "faster-than-its-name-says",
+        lambda: runs((SGEMM, 687), op="aten::mm", shapes=[[4096, 4096], [4096, 2048]], types=["float", "float"]),
+    ),
+    Case("PD201", "nothing-but-half-precision", lambda: runs((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
     Case("PD201", "unknown-device", lambda: runs((SGEMM, 800), device=None)),
     Case("PD201", "verdict-unknown-and-too-little", lambda: runs(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
 ]
@@ -138,15 +177,28 @@ DGRAD = "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int,
 BF16_ON_CUDA_CORES = "void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(int, int, int)"
 AMD_WINOGRAD = "miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1"
 TF32_CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16"
+HALF_CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_stage4"
 WINOGRAD_HELPER = "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>"
 LAYOUT_COPY = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>"
 DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
+
+
+def grouped(groups: int, channels: int) -> TraceBuilder:
+    """A 1 x 1 convolution in groups, on CUDA cores."""
+    return runs(
+        (SCUDNN, 400),
+        op="aten::convolution",
+        shapes=[[8, channels, 56, 56], [channels, channels // groups, 1, 1], *[[]] * 7],
+        types=["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"],
+        concrete=["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", str(groups)],
+    )
+
 
 PD203 = [
     Case(
         "PD203",
         "float32-on-a100",
-        lambda: runs((SCUDNN, 400), (TF32_CONVOLUTION, 400), op="aten::convolution"),
+        lambda: runs((SCUDNN, 400), (HALF_CONVOLUTION, 400), op="aten::convolution"),
         (
             Says(
                 "high",
@@ -175,7 +227,7 @@ PD203 = [
         "PD203",
         "half-precision-already",
         lambda: runs((BF16_ON_CUDA_CORES, 25)),
-        (Says("low", 25_000, (0, None, 25_000), advice="in half precision already", fix="channels_last"),),
+        (Says("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
     ),
     Case(
         "PD203",
@@ -189,10 +241,31 @@ PD203 = [
         lambda: runs((SCUDNN, 800), wait_us=50),
         (Says("high", 800_000, (0, None, 50_000)),),
     ),
+    Case(  # cuDNN computes it as a product
+        "PD203",
+        "product-of-a-convolution",
+        lambda: runs(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
+        (Says("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
+    ),
+    Case(
+        "PD203",
+        "although-tf32-is-on",
+        lambda: runs((SCUDNN, 200), (TF32_CONVOLUTION, 400)),
+        (Says("high", 200_000, (0, None, 175_000), title="33%", advice="TF32 is allowed already", fix="benchmark"),),
+    ),
+    Case(
+        "PD203",
+        "float64",
+        lambda: runs(("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)),
+        (Says("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
+    ),
     Case("PD203", "healthy", healthy),
     Case("PD203", "pascal", lambda: runs(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")),
     Case("PD203", "turing-without-tensor-cores", lambda: runs((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
     Case("PD203", "depthwise", lambda: runs((DEPTHWISE, 800))),
     Case("PD203", "helpers", lambda: runs((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
+    Case("PD203", "product-of-no-convolution", lambda: runs((SGEMM, 800), op="aten::mm")),
+    Case("PD203", "groups-of-four-channels", lambda: grouped(64, 256)),
+    Case("PD203", "bound-by-memory", lambda: grouped(1, 16)),
     Case("PD203", "unknown-device", lambda: runs((SCUDNN, 800), device=None)),
 ]

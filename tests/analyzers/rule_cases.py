@@ -26,7 +26,7 @@ class Says:
 
     severity: str
     cost_ns: int
-    saving: tuple[int, int | None, int] | None = None
+    saving: tuple[int | None, int | None, int | None] | None = None
     location: str | None = None
     title: str = ""
     advice: str = ""

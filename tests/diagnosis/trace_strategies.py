@@ -104,11 +104,11 @@ def lawful_file(draw: st.DrawFn) -> File:
         if stepped:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
         taken: set[Span] = set()
-        kind = draw(st.integers(0, 4))
+        kind = draw(st.integers(0, 5))
         if kind == 0:
             _eager(trace, at)
-        elif kind == 1:
-            draw(st.sampled_from((*MEMORY_BURSTS, *MATRIX_BURSTS)))(trace, at)
+        elif kind < 3:
+            draw(st.sampled_from(MEMORY_BURSTS if kind == 1 else MATRIX_BURSTS))(trace, at)
             continue
         else:
             taken = _work(draw, trace, at)

@@ -1,0 +1,546 @@
+"""Cases of the rules about how matrix maths is done: PD202, PD204, PD205, PD206, PD207, PD208."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM, Case, Says, healthy
+
+from perfdoctor.testing import TraceBuilder
+
+A100, H100, B200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"
+V100, RTX4090, RTX5090 = "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 5090"
+MI300X = "AMD Instinct MI300X"
+CAPABILITY = {A100: (8, 0), H100: (9, 0), B200: (10, 0), V100: (7, 0), RTX4090: (8, 9), RTX5090: (12, 0)}
+
+BF16, FP32, FP64 = "c10::BFloat16", "float", "double"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An op and the one kernel that it launches; without an op the call stands alone."""
+
+    kernel: str
+    dur_us: float
+    op: str = ""
+    shapes: Sequence[object] | None = None
+    types: Sequence[str] | None = None
+    concrete: Sequence[str] | None = None
+    outer: str = ""
+    thread: int = 1
+
+
+def launches(*each: Launch, device: str | None = A100, until: float = 1000) -> TraceBuilder:
+    """One step: ops of 8 us one after the other, their kernels back to back, then the wait for the GPU."""
+    trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or "")).step(0, until)
+    start = 1.0
+    for row, one in enumerate(each):
+        at = 1 + 2 * row
+        if one.outer:
+            trace.op(one.outer, at, 1.9, thread=one.thread)
+        if one.op:
+            trace.op(one.op, at + 0.1, 1.7, one.thread, one.shapes, one.types, None, one.concrete)
+        call = trace.call("cudaLaunchKernel", at + 0.2, 1, thread=one.thread)
+        trace.kernel(one.kernel, start, one.dur_us, correlation=call)
+        start += one.dur_us
+    begin = 3 + 2 * len(each)
+    trace.call("cudaDeviceSynchronize", begin, until - begin)
+    return trace
+
+
+def placed(trace: TraceBuilder) -> TraceBuilder:
+    trace.frame("model.py(20): forward", 0, 400)
+    return trace
+
+
+ALIGN2 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)"
+ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
+ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(Params)"
+TF32_ALIGN1 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1>(Params)"
+TF32_ALIGN4 = "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"
+TENSILE = "Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT128x64x32_MI16x16x1_SN_LDSB0_AFC1_AFEM1"
+WGMMA = (
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel"
+    "__5x_cublas"
+)
+
+
+def product(kernel: str, dur_us: float, m: int, n: int, k: int, dtype: str = BF16, op: str = "aten::mm") -> Launch:
+    """A product of two matrices."""
+    return Launch(kernel, dur_us, op, [[m, k], [k, n]], [dtype, dtype])
+
+
+def head(dur_us: float, n: int = 30522, kernel: str = ALIGN2, m: int = 4096) -> Launch:
+    """The projection on a vocabulary, in bfloat16."""
+    return Launch(
+        kernel, dur_us, "aten::addmm", [[n], [m, 768], [768, n], [], []], [BF16, BF16, BF16, "Scalar", "Scalar"]
+    )
+
+
+def scores(dur_us: float, kernel: str = ALIGN1, m: int = 3137, n: int = 3137, k: int = 64, batch: int = 96) -> Launch:
+    """A batched product of attention, in bfloat16."""
+    return Launch(kernel, dur_us, "aten::bmm", [[batch, m, k], [batch, k, n]], [BF16, BF16], outer="aten::matmul")
+
+
+PD202 = [
+    Case(  # 192 GFLOP take 246 us at 79 % of the peak, which large products reach
+        "PD202",
+        "vocabulary",
+        lambda: placed(launches(head(700), Launch(WGMMA, 200), device=H100)),
+        (
+            Says(
+                "high",
+                700_000,
+                (0, None, 454_323),
+                location="model.py:20",
+                title="N = 30522: pad to 30528",
+                advice="Pad 30522 to 30528 where the layer is made",
+                confidence=0.8,
+                evidence={"launched by": "aten::addmm", "N = 30522: pad to 30528": 700_000, ALIGN2: 700_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD202",
+        "attention-names-the-dimension-that-is-contiguous",
+        lambda: launches(scores(1900), scores(1700, n=64, k=3137), device=H100, until=4000),
+        (
+            Says(
+                "high",
+                3_600_000,
+                title="N = 3137: pad to 3144, and 1 more",
+                advice="scaled_dot_product_attention",
+                evidence={"N = 3137: pad to 3144": 1_900_000, "K = 3137: pad to 3144": 1_700_000},
+            ),
+        ),
+    ),
+    Case(  # one element at a time instead of eight
+        "PD202",
+        "without-shapes",
+        lambda: launches(Launch(ALIGN1, 300), device=H100),
+        (
+            Says(
+                "high",
+                300_000,
+                (0, None, 262_500),
+                title="rows do not start at multiples of 16 bytes",
+                confidence=0.5,
+                evidence={"time over the roofline's": None},
+            ),
+        ),
+    ),
+    Case(
+        "PD202",
+        "amd-by-the-shapes",
+        lambda: launches(scores(900, TENSILE), device=MI300X),
+        (Says("high", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
+    ),
+    Case(
+        "PD202",
+        "tf32",
+        lambda: launches(product(TF32_ALIGN1, 150, 4096, 1030, 1024, FP32)),
+        (Says("high", 150_000, title="N = 1030: pad to 1032"),),
+    ),
+    Case(  # most of the time is in kernels of which nothing is recorded: the dimension of the rest is not to blame
+        "PD202",
+        "shapes-of-the-smaller-part",
+        lambda: launches(Launch(ALIGN1, 500), head(400), device=H100),
+        (Says("high", 900_000, title="rows do not start", confidence=0.5),),
+    ),
+    Case("PD202", "aligned", lambda: launches(head(700, 30528, ALIGN8), device=H100)),
+    Case("PD202", "near-the-roofline", lambda: launches(head(360), device=H100)),
+    Case("PD202", "small-dimension", lambda: launches(head(300, 10), device=H100)),
+    Case("PD202", "little-without-shapes", lambda: launches(Launch(ALIGN1, 29), device=H100)),
+    Case("PD202", "amd-aligned", lambda: launches(scores(900, TENSILE, n=3136), device=MI300X)),
+    Case("PD202", "tf32-aligned-to-four", lambda: launches(product(TF32_ALIGN4, 300, 4096, 1028, 1024, FP32))),
+]
+
+DGEMM = "ampere_dgemm_128x64_nn"
+DMMA = "cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1"
+ADD_DOUBLE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<double>, Array<char*, 3> >"
+CAST_DOUBLE = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
+    "::{lambda()#3}::operator()() const::{lambda()#6}::operator()() const::{lambda(double)#1}>"
+)
+INDEX = "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<at::native::OpaqueType<8> > >"
+NAN_TO_NUM = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::nan_to_num_kernel_cuda(at::TensorIteratorBase&, "
+    "c10::optional<double>, c10::optional<double>)::{lambda(float)#1}>"
+)
+SCDNN_DOUBLE = "void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>(int, int)"
+
+
+def elementwise(kernel: str, dur_us: float, op: str, *arguments: tuple[list[int], str]) -> Launch:
+    """An op of some tensors."""
+    return Launch(kernel, dur_us, op, [size for size, _ in arguments], [kind for _, kind in arguments])
+
+
+PD204 = [
+    Case(  # TF32 on Tensor Cores has 16 times the peak of float64 on CUDA cores
+        "PD204",
+        "product",
+        lambda: launches(Launch(DGEMM, 400, "aten::mm"), Launch(TENSOR_GEMM, 500)),
+        (
+            Says(
+                "high",
+                400_000,
+                title="1 kernels compute in float64",
+                advice="numpy",
+                fix="float32",
+                evidence={"in matrix products and convolutions": 400_000, "launched by": "aten::mm"},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(  # an A100 has half the rate for float64 and needs twice the bytes: so half is saved
+        "PD204",
+        "pointwise",
+        lambda: placed(launches(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
+        (
+            Says(
+                "high",
+                200_000,
+                (0, None, 100_513),
+                location="model.py:20",
+                evidence={"first float64 op": "aten::add", "in matrix products and convolutions": 0},
+            ),
+        ),
+    ),
+    Case(
+        "PD204",
+        "geforce-has-a-64th-of-the-rate",
+        lambda: launches(Launch(CAST_DOUBLE, 64), device=RTX4090),
+        (Says("medium", 64_000, (0, None, 63_000)),),
+    ),
+    Case(  # the kernel's name says only that elements have eight bytes
+        "PD204",
+        "told-by-the-types",
+        lambda: launches(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
+        (Says("medium", 30_000, (0, None, 15_077), evidence={"launched by": "aten::index"}),),
+    ),
+    Case(
+        "PD204",
+        "on-tensor-cores",
+        lambda: launches(Launch(DMMA, 90)),
+        (Says("medium", 90_000),),
+    ),
+    Case(
+        "PD204",
+        "unknown-device",
+        lambda: launches(Launch(SCDNN_DOUBLE, 120), Launch(ADD_DOUBLE, 20), device=None),
+        (Says("high", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}),),
+    ),
+    Case("PD204", "healthy", healthy),
+    Case(
+        "PD204",
+        "python-numbers-are-recorded-as-double",
+        lambda: launches(elementwise(POINTWISE, 400, "aten::mul", ([64, 64], FP32), ([], FP64))),
+    ),
+    Case("PD204", "an-optional-argument", lambda: launches(Launch(NAN_TO_NUM, 400))),
+    Case(
+        "PD204",
+        "a-single-number-on-the-device",
+        lambda: launches(elementwise(ADD_DOUBLE, 400, "aten::add_", ([1], FP64), ([], FP64))),
+    ),
+    Case("PD204", "metrics", lambda: launches(Launch(ADD_DOUBLE, 9.9), Launch(TENSOR_GEMM, 900), until=1100)),
+    Case(
+        "PD204",
+        "a-compiled-region-with-one-such-argument",
+        lambda: launches(elementwise(POINTWISE, 400, "CompiledFunction", ([64, 64], FP64), ([64, 64], FP32))),
+    ),
+]
+
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16>"
+SOFTMAX_BACKWARD = (
+    "void at::native::(anonymous namespace)::cunn_SoftMaxBackward<8, c10::BFloat16, float, c10::BFloat16>"
+)
+SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<c10::BFloat16> >"
+
+
+def attention(
+    products_us: float,
+    softmax_us: float,
+    length: int | None = 1024,
+    outer: str = "",
+    between: Sequence[Launch] = (Launch(SCALE, 50, "aten::mul"),),
+    softmax: str = "aten::_softmax",
+    threads: tuple[int, int, int] = (1, 1, 1),
+) -> list[Launch]:
+    """Product, scaling, softmax, product; 32 heads of size 64, without shapes for a length of None."""
+
+    def of(m: int, n: int, k: int) -> dict[str, Any]:
+        return {"shapes": [[32, m, k], [32, k, n]], "types": [BF16, BF16]} if length else {}
+
+    size = length or 0
+    return [
+        Launch(
+            TENSOR_GEMM,
+            products_us,
+            "aten::bmm",
+            **of(size, size, 64),
+            outer=outer or "aten::matmul",
+            thread=threads[0],
+        ),
+        *between,
+        Launch(SOFTMAX, softmax_us, softmax, outer=outer or "aten::softmax", thread=threads[1]),
+        Launch(
+            TENSOR_GEMM,
+            products_us,
+            "aten::bmm",
+            **of(size, 64, size),
+            outer=outer or "aten::matmul",
+            thread=threads[2],
+        ),
+    ]
+
+
+def gradient(length: int, products_us: float, softmax_us: float) -> list[Launch]:
+    """Its backward pass."""
+
+    def product_of(m: int, n: int, k: int) -> Launch:
+        return Launch(TENSOR_GEMM, products_us, "aten::bmm", [[32, m, k], [32, k, n]], [BF16, BF16])
+
+    return [
+        product_of(length, length, 64),
+        product_of(length, 64, length),
+        Launch(SOFTMAX_BACKWARD, softmax_us, "aten::_softmax_backward_data"),
+        product_of(length, 64, length),
+        product_of(64, length, length),
+    ]
+
+
+PD205 = [
+    Case(
+        "PD205",
+        "long-sequence",
+        lambda: placed(launches(*attention(100, 200), Launch(TENSOR_GEMM, 400, "aten::mm"))),
+        (
+            Says(
+                "high",
+                450_000,
+                location="model.py:20",
+                title="over a sequence of 1024",
+                fix="scaled_dot_product_attention",
+                confidence=0.8,
+                evidence={"attentions": 1, "sequence": 1024, "all but the products": 250_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD205",
+        "a-hundredth-of-the-step-when-the-sequence-is-long",
+        lambda: launches(*attention(10, 10, between=()), until=2000),
+        (Says("low", 30_000),),
+    ),
+    Case(
+        "PD205",
+        "without-shapes-the-products-remain",
+        lambda: launches(*attention(100, 200, None)),
+        (Says("high", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
+    ),
+    Case(
+        "PD205",
+        "backward",
+        lambda: launches(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *gradient(1024, 50, 100)),
+        (Says("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
+    ),
+    Case(
+        "PD205",
+        "the-fused-call-fell-back",
+        lambda: launches(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
+        (Says("high", 450_000, advice="fell back to its unfused form"),),
+    ),
+    Case(
+        "PD205",
+        "short-but-much",
+        lambda: launches(*attention(30, 40, 128)),
+        (Says("high", 150_000, title="over a sequence of 128"),),
+    ),
+    Case("PD205", "healthy", healthy),
+    Case("PD205", "short-and-little", lambda: launches(*attention(10, 10, 128, between=()), until=2000)),
+    Case(
+        "PD205",
+        "a-layer-between",
+        lambda: launches(*attention(100, 200, between=(Launch(TENSOR_GEMM, 100, "aten::addmm"),))),
+    ),
+    Case("PD205", "log-softmax-of-a-loss", lambda: launches(*attention(100, 200, softmax="aten::_log_softmax"))),
+    Case(
+        "PD205",
+        "softmax-of-a-router",
+        lambda: launches(Launch(TENSOR_GEMM, 300, "aten::mm"), Launch(SOFTMAX, 200, "aten::_softmax")),
+    ),
+    Case("PD205", "on-other-threads", lambda: launches(*attention(100, 200, threads=(1, 2, 3)))),
+]
+
+TINY = "ampere_sgemm_32x32_sliced1x4_tn"
+TINY_TENSILE = "Cijk_Alik_Bljk_HHS_BH_MT16x16x64_MI16x16x16x1_SN_1LDSB0"
+GEMV = "void gemvNSP_kernel<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 1, 32, 4, 1024>"
+
+
+def cells(count: int, dur_us: float, kernel: str = TINY, outer: str = "", op: str = "aten::addmm") -> list[Launch]:
+    """As many small products, in ops without recorded shapes."""
+    return [Launch(kernel, dur_us, op, outer=outer) for _ in range(count)]
+
+
+PD206 = [
+    Case(
+        "PD206",
+        "lstm-cells",
+        lambda: launches(*cells(120, 4, outer="aten::lstm_cell")),
+        (
+            Says(
+                "high",
+                480_000,
+                (None, None, None),
+                title="120 matrix products a step are too small for the GPU, half of them shorter than 4.0 us",
+                advice="nn.LSTM or nn.GRU over the whole sequence",
+                fix="LSTM",
+                confidence=0.7,
+                evidence={"cells of recurrent networks": 120, "launched by": "aten::lstm_cell"},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD206",
+        "gates-by-themselves",
+        lambda: launches(*cells(200, 2, op="")),
+        (Says("high", 400_000, advice="concatenate weights", confidence=0.5),),
+    ),
+    Case(  # 64 x 256 x 256 take 0.1 us by their bytes and FLOPs, and 8 us as they are
+        "PD206",
+        "shapes-say-that-latency-is-all",
+        lambda: launches(*[product(TINY, 8, 64, 256, 256, FP32) for _ in range(100)]),
+        (Says("high", 800_000, title="8.0 us"),),
+    ),
+    Case(
+        "PD206",
+        "amd",
+        lambda: launches(*cells(100, 3, TINY_TENSILE), device=MI300X),
+        (Says("high", 300_000),),
+    ),
+    Case(
+        "PD206",
+        "unknown-device",
+        lambda: launches(*cells(110, 1), Launch(TENSOR_GEMM, 800), device=None),
+        (Says("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
+    ),
+    Case("PD206", "healthy", healthy),
+    Case("PD206", "not-so-many", lambda: launches(*cells(99, 4))),
+    Case("PD206", "among-more-that-are-large", lambda: launches(*cells(100, 2), *cells(101, 6, SGEMM))),
+    Case("PD206", "vector-products", lambda: launches(*cells(200, 3, GEMV))),
+    Case("PD206", "a-twentieth-is-the-least", lambda: launches(*cells(120, 4), until=9700)),
+]
+
+PREFERRED = "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"
+SM75 = "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn"
+
+PD207 = [
+    Case(
+        "PD207",
+        "ampere-on-hopper",
+        lambda: placed(launches(Launch(PREFERRED, 400, "aten::linear"), Launch(WGMMA, 400), device=H100)),
+        (
+            Says(
+                "high",
+                400_000,
+                (0, None, 140_000),
+                location="model.py:20",
+                title="kernels for sm80 on an sm90 GPU",
+                advice="newer CUDA",
+                evidence={"most that the older instructions reach of the peak": 65, "launched by": "aten::linear"},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD207",
+        "low-unless-a-fifth",
+        lambda: launches(Launch(ALIGN8, 100), Launch(SM75, 99), device=H100),
+        (Says("low", 199_000, title="kernels for sm75, sm80"),),
+    ),
+    Case(  # 275 GFLOP in 900 us take 352 us at what large products reach
+        "PD207",
+        "bounded-by-the-roofline",
+        lambda: launches(product(PREFERRED, 900, 8192, 4096, 4096), device=H100),
+        (Says("high", 900_000, (0, None, 548_326)),),
+    ),
+    Case(
+        "PD207",
+        "blackwell",
+        lambda: launches(Launch(PREFERRED, 60), device=B200),
+        (Says("low", 60_000, (0, None, 60_000), title="on an sm100 GPU"),),
+    ),
+    Case(
+        "PD207",
+        "hopper-not-in-the-table",
+        lambda: (
+            TraceBuilder(device="NVIDIA H900", capability=(9, 0)).step(0, 1000).kernel(PREFERRED, 0, 300, launch_us=0)
+        ),
+        (Says("high", 300_000),),
+    ),
+    Case("PD207", "on-ampere", lambda: launches(Launch(PREFERRED, 400), device=A100)),
+    Case("PD207", "geforce-blackwell-has-no-other", lambda: launches(Launch(PREFERRED, 400), device=RTX5090)),
+    Case("PD207", "hopper-code", lambda: launches(Launch(WGMMA, 400), device=H100)),
+    Case("PD207", "short-kernels", lambda: launches(*[Launch(PREFERRED, 19.9) for _ in range(20)], device=H100)),
+    Case("PD207", "alignment-is-another-story", lambda: launches(head(900), device=H100)),
+]
+
+DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
+FPROP = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1"
+NO_CONVOLUTION = Launch(TENSOR_GEMM, 300, "aten::mm")
+
+
+def convolution(groups: int, dur_us: float, kernel: str = FPROP) -> Launch:
+    """A 3 x 3 convolution of 256 channels over 56 x 56."""
+    return Launch(
+        kernel,
+        dur_us,
+        "aten::convolution",
+        [[8, 256, 56, 56], [256, 256 // groups, 3, 3], *[[]] * 7],
+        [FP32, FP32, "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"],
+        ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", str(groups)],
+    )
+
+
+PD208 = [
+    Case(
+        "PD208",
+        "by-name",
+        lambda: placed(launches(Launch(DEPTHWISE, 300, "aten::_conv_depthwise2d", outer="aten::conv2d"))),
+        (
+            Says(
+                "info",
+                300_000,
+                (None, None, None),
+                location="model.py:20",
+                title="100% of the convolution time",
+                evidence={"launched by": "aten::conv2d", DEPTHWISE: 300_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD208",
+        "by-its-shapes",
+        lambda: launches(convolution(256, 200), convolution(1, 600)),
+        (Says("info", 200_000, title="25% of the convolution time"),),
+    ),
+    Case("PD208", "groups-of-eight", lambda: launches(convolution(32, 100)), (Says("info", 100_000),)),
+    Case(
+        "PD208",
+        "unknown-device",
+        lambda: launches(Launch(DEPTHWISE, 60), device=None),
+        (Says("info", 60_000),),
+    ),
+    Case("PD208", "amd", lambda: launches(Launch(DEPTHWISE, 70), device=MI300X), (Says("info", 70_000),)),
+    Case("PD208", "healthy", healthy),
+    Case("PD208", "dense", lambda: launches(convolution(1, 700))),
+    Case("PD208", "wide-groups", lambda: launches(convolution(8, 700))),
+    Case("PD208", "under-a-twentieth", lambda: launches(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
+    Case("PD208", "no-convolution", lambda: launches(NO_CONVOLUTION)),
+]

@@ -1,0 +1,61 @@
+"""Bursts of matrix maths for traces for laws: what the rules PD202 to PD208 look for.
+
+Times keep to the grid of `trace_strategies`: a kernel a slot, and all edges within a slot at most 2 us from its ends.
+"""
+
+from __future__ import annotations
+
+from memory_bursts import CONVOLUTION, MUL, SLOT, Burst, _launch
+
+from perfdoctor.testing import TraceBuilder
+
+TINY_GEMM = "ampere_sgemm_32x32_sliced1x4_tn"
+TENSOR_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+MISALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
+DGEMM = "ampere_dgemm_128x64_nn"
+ADD_DOUBLE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<double>>"
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16>"
+DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
+TINY_KERNELS = 450
+
+
+def misaligned(trace: TraceBuilder, at: int) -> None:
+    """Fifteen products on the slow path of Tensor Cores."""
+    for row in range(15):
+        _launch(trace, at, row, MISALIGNED, "aten::linear", "aten::addmm")
+
+
+def float64(trace: TraceBuilder, at: int) -> None:
+    """A product and a sum in float64, three times."""
+    for row in range(6):
+        _launch(trace, at, row, DGEMM if row % 2 else ADD_DOUBLE, "aten::mm" if row % 2 else "aten::add")
+
+
+def attention(trace: TraceBuilder, at: int) -> None:
+    """Two attentions of product, scaling, softmax and product, with a product of another kind behind each."""
+    kernels = (TENSOR_GEMM, MUL, SOFTMAX, TENSOR_GEMM, TENSOR_GEMM)
+    for row in range(10):
+        name = ("bmm", "mul", "_softmax", "bmm", "mm")[row % 5]
+        _launch(trace, at, row, kernels[row % 5], f"aten::{name}")
+
+
+def cells(trace: TraceBuilder, at: int) -> None:
+    """A graph of products that take no longer than any kernel does."""
+    launch = trace.call("cudaGraphLaunch", at, 2)
+    for row in range(TINY_KERNELS):
+        trace.kernel(TINY_GEMM, at + SLOT + row, 1, correlation=launch)
+
+
+def depthwise(trace: TraceBuilder, at: int) -> None:
+    """Six depthwise convolutions beside one that is not."""
+    for row in range(7):
+        _launch(trace, at, row, DEPTHWISE if row else CONVOLUTION, "aten::conv2d", "aten::_conv_depthwise2d")
+
+
+def aligned(trace: TraceBuilder, at: int) -> None:
+    """Six products in code for Ampere: old on Hopper, right elsewhere."""
+    for row in range(6):
+        _launch(trace, at, row, TENSOR_GEMM, "aten::linear", "aten::addmm")
+
+
+BURSTS: tuple[Burst, ...] = (misaligned, float64, attention, cells, depthwise, aligned)
