@@ -175,10 +175,10 @@ def _saved_share(rank: RankRun, rows: BoolArray) -> float:
 
 def _title(blamed: list[tuple[_Blamed, int]]) -> str:
     if not blamed:
-        return "Tensor Cores run at a slow path: rows do not start at multiples of 16 bytes"
+        return "Tensor Cores run on a slow path: rows do not start at multiples of 16 bytes"
     first = blamed[0][0]
     more = f", and {len(blamed) - 1} more sizes" if len(blamed) > 2 else ", and 1 more" if len(blamed) > 1 else ""
-    return f"Tensor Cores run at a slow path: {first.letter} = {first.size}: pad to {first.padded}{more}"
+    return f"Tensor Cores run on a slow path: {first.letter} = {first.size}: pad to {first.padded}{more}"
 
 
 def _advice(blamed: list[tuple[_Blamed, int]], op: str | None) -> str:

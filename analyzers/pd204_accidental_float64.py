@@ -81,7 +81,8 @@ class AccidentalFloat64(RankAnalyzer):
         first = _first_op(rank, rows)
         yield self.finding(
             rank,
-            title=f"{int(rows.sum()):,} kernels compute in float64",
+            title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a "
+            + ("step" if rank.steps.count else "trace"),
             cost_ns=cost,
             saving=Saving(0, None, round(cost * _saved_share(rank, rows, matrix)), "bounded"),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "

@@ -187,7 +187,7 @@ PD204 = [
             Says(
                 "high",
                 400_000,
-                title="1 kernels compute in float64",
+                title="Kernels compute in float64: 1 a step",
                 advice="numpy",
                 fix="float32",
                 evidence={"in matrix products and convolutions": 400_000, "launched by": "aten::mm"},
