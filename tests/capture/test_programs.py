@@ -90,6 +90,12 @@ def test_exact_lines_and_shapes_are_in_the_evidence_window_alone(ordinary: tuple
     line = next(number for number, text in enumerate(source, 1) if "cross_entropy" in text)
     assert any(name.endswith(f"program.py:{line}") and name[0] == "@" for name in recorded.names("evidence"))
     assert not any(name.startswith("@") for name in recorded.names("timing"))
+    step = next(number for number, text in enumerate(source, 1) if "optimizer.step()" in text)
+    events = [e for e in recorded.trace("evidence")["traceEvents"] if e.get("ph") == "X"]
+    lines = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].endswith(f"program.py:{step}")]
+    updates = [e["ts"] for e in events if e["name"] == "Optimizer.step#SGD.step"]
+    assert len(lines) == len(updates) == 3, "one line for all that the optimizer does, the warm-up step included"
+    assert all(begin <= at < end for (begin, end), at in zip(sorted(lines), sorted(updates), strict=True))
     shapes = [e for e in recorded.trace("evidence")["traceEvents"] if "Input Dims" in e.get("args", {})]
     assert shapes
     assert not [e for e in recorded.trace("timing")["traceEvents"] if "Input Dims" in e.get("args", {})]

@@ -166,12 +166,17 @@ class Hooks:
                     return hooked(optimizer, *args, **kwargs)
                 self.tell(recorder.optimizer_begins)
                 depth = recorder.ranges.begin("optimizer")
+                # A closure is the user's code, and so is an optimizer of the user's: their lines are many.
+                whole = not args and not kwargs and type(optimizer).__module__.startswith("torch.optim.")
+                release = self.tell(recorder.profiler.lines.hold, sys._getframe(1)) if whole else None
                 try:
                     return hooked(optimizer, *args, **kwargs)
                 except BaseException as error:
                     leave_no_frame(error)
                     raise
                 finally:
+                    if release:
+                        self.tell(release)
                     recorder.ranges.end(depth, "optimizer")
                     recorder.optimizer_ends()
 

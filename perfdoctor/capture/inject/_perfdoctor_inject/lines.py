@@ -29,13 +29,18 @@ class LineMode(overrides.TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith((TORCH, HERE)):
-            frame = frame.f_back
-        if frame is None:
+        name = user_line(sys._getframe(1))
+        if name is None:
             return func(*args, **(kwargs or {}))
-        with torch._C._profiler._RecordFunctionFast(f"@{frame.f_code.co_filename}:{frame.f_lineno}"):
+        with torch._C._profiler._RecordFunctionFast(name):
             return func(*args, **(kwargs or {}))
+
+
+def user_line(frame: FrameType | None) -> str | None:
+    """`@file:line` of the innermost frame that is not torch's or ours, None when there is none."""
+    while frame is not None and frame.f_code.co_filename.startswith((TORCH, HERE)):
+        frame = frame.f_back
+    return None if frame is None else f"@{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def dynamo_has_compiled() -> bool:
@@ -75,6 +80,29 @@ class Lines:
             above.append(top)
         for other in reversed(above):
             _modes._push_mode(other)
+
+    def hold(self, frame: FrameType | None) -> Callable[[], None] | None:
+        """One line for all that torch does until the returned function is called.
+
+        For an optimizer of torch's own: its step is one line of the user's and most of the ops of a small model, each
+        of which would go through the mode to learn the same line.
+
+        Returns:
+            What ends it; None, and nothing held, when the mode is off or not the innermost.
+        """
+        mode, name = self._mode, user_line(frame)
+        if mode is None or name is None or _modes._get_current_function_mode() is not mode:
+            return None
+        _modes._pop_mode()
+        line = torch._C._profiler._RecordFunctionFast(name)
+        line.__enter__()
+
+        def release() -> None:
+            line.__exit__(None, None, None)
+            if self._mode is mode:
+                _modes._push_mode(mode)
+
+        return release
 
     def _guard_user_modes(self, mode: LineMode) -> None:
         """While ours is on the stack, a user's mode entered before it must not pop it in place of itself."""

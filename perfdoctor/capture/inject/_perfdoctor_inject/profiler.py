@@ -72,7 +72,7 @@ class WindowProfiler:
         self._profile: Any = None
         self._trace = ""
         self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lines = Lines()
+        self.lines = Lines()
         self._quiet = QuietAllocator()
         self._options: tuple[str, ...] = ()
         self._thread: int | None = None
@@ -118,7 +118,7 @@ class WindowProfiler:
         self.recording = True
         self._describe()
         if self._trace == "evidence":
-            self._lines.on()
+            self.lines.on()
 
     def stop(self) -> Any:
         """Stop recording and close the session.
@@ -127,7 +127,7 @@ class WindowProfiler:
             Kineto's results, or None when nothing was being recorded.
         """
         profile, self._profile = self._profile, None
-        self._lines.off()
+        self.lines.off()
         if profile is None or not self.recording:
             return None
         self.recording = False
