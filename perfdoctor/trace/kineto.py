@@ -119,9 +119,11 @@ class _Block:
         """The rows by start, longest first: an event stands before those that it contains."""
         start, dur = self.columns["start_ns"], self.columns["dur_ns"]
         order = np.argsort(start, kind="stable")
-        tied = start[order[1:]] == start[order[:-1]]
-        if (tied & (dur[order[1:]] > dur[order[:-1]])).any():
-            order = np.lexsort((-dur, start))
+        same = np.flatnonzero(start[order[1:]] == start[order[:-1]])
+        if len(same):  # few start together, and they alone are sorted by a second key
+            where = np.union1d(same, same + 1)
+            rows = order[where]
+            order[where] = rows[np.lexsort((-dur[rows], start[rows]))]
         return self.rows(order)
 
     def joined(self, other: _Block) -> _Block:

@@ -23,7 +23,7 @@ def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int
     start, lane = start_ns[order], thread[order]
     end = np.maximum(end_ns[order], start + 1)  # an event without length still lies in its parent
     first = np.searchsorted(lane, lane, side="left")
-    found = _latest_open(end, np.arange(len(order)), first, start)
+    found = _latest_open(end, first, np.arange(len(order)), first, start)
     parent = np.full(len(order), NONE, np.int32)
     parent[order] = _rows(order, found)
     return parent
@@ -37,7 +37,7 @@ def innermost(
     start, lane = start_ns[order], thread[order]
     first = np.searchsorted(lane, at_thread, side="left")
     begun = rows_up_to(at_thread, at_ns, lane, start)
-    return _rows(order, _latest_open(end_ns[order], begun, first, at_ns))
+    return _rows(order, _latest_open(end_ns[order], np.searchsorted(lane, lane, side="left"), begun, first, at_ns))
 
 
 def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_ns: Int64Array) -> Int64Array:
@@ -58,8 +58,12 @@ def _by_thread(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> 
     return np.lexsort((-end_ns, start_ns, thread))
 
 
-def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int64Array) -> Int64Array:
+def _latest_open(
+    end: Int64Array, lane: Int64Array, before: Int64Array, first: Int64Array, at: Int64Array
+) -> Int64Array:
     """For each query the last position in ``[first, before)`` whose end lies after the instant `at`, or -1.
+
+    `lane` is for each end the first position of its thread, as `first` is for each query.
 
     A search over the largest ends of blocks, back from `before` in blocks of doubling size and then down within the
     block: most answers lie near, and the cost is n log n at worst, also for events that all overlap, where a walk from
@@ -69,6 +73,7 @@ def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int
     largest: list[Int64Array] = []
     within: list[Int64Array] = []  # by size of block the queries whose answer lies in the one that ends at the position
     active = np.flatnonzero(position >= first)
+    active = active[_any_open(end, lane, position[active], first[active], at[active])]
     while len(active):
         largest.append(_largest(largest, end))
         level = len(largest) - 1
@@ -86,6 +91,23 @@ def _latest_open(end: Int64Array, before: Int64Array, first: Int64Array, at: Int
     for some in within:
         # A block may reach back over `first` into another thread: what it found there counts for nothing.
         result[some] = np.where(position[some] >= first[some], position[some], NONE)
+    return result
+
+
+def _any_open(
+    end: Int64Array, lane: Int64Array, position: Int64Array, first: Int64Array, at: Int64Array
+) -> BoolArray | slice:
+    """For which queries any end in ``[first, position]`` lies after the instant; everything where that cannot be told.
+
+    By the largest end so far of each thread: they are made one ascending scale, on which each thread lies above the
+    one before.
+    """
+    low, high = (int(end.min()), int(end.max())) if len(end) else (0, 0)
+    width = high - low + 2
+    if len(end) * width >= 1 << 62:
+        return slice(None)
+    reach = np.maximum.accumulate(lane * width + (end - low + 1))
+    result: BoolArray = reach[position] > first * width + (np.clip(at, low - 1, high) - low + 1)
     return result
 
 
