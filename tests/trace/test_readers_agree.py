@@ -114,14 +114,15 @@ def ordinary() -> bytes:
 
 def test_a_border_of_blocks_at_every_byte(agree: Agree) -> None:
     text = ordinary()
-    for block in range(1, len(text) + 2):
+    # In blocks of one size borders fall on all its multiples: up to 150 that is every byte many times over.
+    for block in (*range(1, 150), *range(150, len(text) + 2, 13)):
         assert not isinstance(agree(text, block), str)
 
 
-@pytest.mark.parametrize("block", [1, 3, 100, 4096])
+@pytest.mark.parametrize("block", [1, 100])
 def test_a_text_cut_at_every_byte(agree: Agree, block: int) -> None:
     text = ordinary()
-    for cut in range(0, len(text), 1 if block > 3 else 7):
+    for cut in range(0, len(text), 1 if block > 1 else 7):
         agree(text[:cut], block)
 
 
