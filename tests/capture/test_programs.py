@@ -310,10 +310,13 @@ dist.destroy_process_group()
         assert "gloo:all_reduce" in recorded.names("timing", rank)
 
 
-def test_forked_ranks_and_a_choice_of_them(launcher: Any, capture_kit: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("method", "chosen"), [("fork", [0, 2]), ("spawn", [1])])
+def test_started_ranks_and_a_choice_of_them(
+    launcher: Any, capture_kit: dict[str, Any], method: str, chosen: list[int]
+) -> None:
     source = (
         capture_kit["PRELUDE"]
-        + """
+        + f"""
 import torch.multiprocessing as mp
 def work(rank):
     os.environ["RANK"] = str(rank)
@@ -321,13 +324,13 @@ def work(rank):
     for batch in DataLoader(data, batch_size=4):
         train_step(batch, optimizer)
 if __name__ == "__main__":
-    mp.start_processes(work, nprocs=3, start_method="fork")
+    mp.start_processes(work, nprocs={max(chosen) + 1}, start_method={method!r})
 """
     )
-    recorded = launcher.record(source, ranks=[0, 2])
+    recorded = launcher.record(source, ranks=chosen)
     assert recorded.exit_code == 0, recorded.stderr
-    assert recorded.ranks == [0, 2]
-    assert recorded.annotated_steps("timing", 2) == [5, 6, 7]
+    assert recorded.ranks == chosen
+    assert recorded.annotated_steps("timing", chosen[-1]) == [5, 6, 7]
 
 
 def test_training_in_a_thread(launcher: Any, capture_kit: dict[str, Any]) -> None:

@@ -229,6 +229,15 @@ def test_windows_from_the_first_step_on_begin_with_the_second(tmp_path: Path) ->
     assert recorder.windows["evidence"]["complete"]
 
 
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with recording(tmp_path / "gone") as recorder:
+        no_loader(Model())
+    assert recorder.finished
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "nothing is recorded, the program runs on" in errors
+
+
 class OwnOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """One that no earlier test has stepped: torch wraps the `step` of each class once and for all."""
 
