@@ -194,11 +194,12 @@ def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-def interrupter(ready: Path, number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:
-    """Sends the parent a signal once the program has written the file."""
+def interrupter(ready: Path, number: signal.Signals, later_s: float = 0.0) -> Callable[[subprocess.Popen[str]], None]:
+    """Sends the parent a signal once the program has written the file, or some time later."""
 
     def interrupt(child: subprocess.Popen[str]) -> None:
         wait_for(ready, child)
+        time.sleep(later_s)
         child.send_signal(number)
 
     return interrupt

@@ -208,7 +208,8 @@ optimizer = """,
     # In the evidence window, whose session only the blocked thread could close.
     wait = f"    if number == 10: open({str(ready)!r}, 'w').close(); dist.all_reduce(torch.ones(1))\n"
     started = time.monotonic()
-    recorded = launcher.record(source + wait, while_running=capture_kit["interrupter"](ready, signal.SIGTERM))
+    interrupt = capture_kit["interrupter"](ready, signal.SIGTERM, 1.0)  # by then the thread is in the collective
+    recorded = launcher.record(source + wait, while_running=interrupt)
     assert (recorded.exit_code, recorded.stderr) == (143, "")
     assert time.monotonic() - started < 25
     assert recorded.facts()["exit"] == "SIGTERM"
