@@ -82,27 +82,27 @@ def _time(p: int, at: int) -> int:
     """Store the microseconds at p as nanoseconds: digits below are rounded half up, as `times` does."""
     negative = byte(p) == MINUS
     p += negative
-    q = digits_end(p)
-    if q < 0 or q - p > 16 or (q - p > 1 and byte(p) == ZERO):
-        return -p
+    q = p
     ns = 0
-    while p < q:
-        ns = 10 * ns + byte(p) - ZERO
-        p += 1
-    if ns >= LIMIT_US:
+    digit = byte(q) - ZERO
+    while 0 <= digit <= 9:
+        ns = 10 * ns + digit
+        q += 1
+        digit = byte(q) - ZERO
+    # More digits may not fit into the number, so they are counted before it is looked at.
+    if q == p or q - p > 16 or ns >= LIMIT_US or (q - p > 1 and byte(p) == ZERO):
         return -p
     ns *= 1000
-    if byte(p) == POINT:
-        q = digits_end(p + 1)
+    if byte(q) == POINT:
+        p, q = q, digits_end(q + 1)
         if q < 0 or (negative and q - p > 4):
             return -max(p, -q)
         for place, unit in enumerate((100, 10, 1)):
             if p + 1 + place < q:
                 ns += unit * (byte(p + 1 + place) - ZERO)
         ns += q - p > 4 and byte(p + 4) >= ZERO + 5
-        p = q
     store(at, -ns if negative else ns)
-    return p
+    return q
 
 
 @compiled
@@ -110,15 +110,17 @@ def _integer(p: int, at: int) -> int:
     """Store the integer at p."""
     negative = byte(p) == MINUS
     p += negative
-    q = digits_end(p)
-    if q < 0 or q - p > DIGITS or (q - p > 1 and byte(p) == ZERO) or (negative and byte(p) == ZERO):
-        return -p
+    q = p
     number = 0
-    while p < q:
-        number = 10 * number + byte(p) - ZERO
-        p += 1
+    digit = byte(q) - ZERO
+    while 0 <= digit <= 9:
+        number = 10 * number + digit
+        q += 1
+        digit = byte(q) - ZERO
+    if q == p or q - p > DIGITS or ((negative or q - p > 1) and byte(p) == ZERO):
+        return -p
     store(at, -number if negative else number)
-    return p
+    return q
 
 
 @compiled
