@@ -33,8 +33,8 @@ def choose(stream: Stream) -> Choice:
     The reference reads 25 MB of text a second, the fast reader 500, but its machine code takes 0.1 s to load, and 5 s
     to compile the first time. So where it is at hand it reads what is larger than 4 MB; else it is compiled for files
     from 64 MB on, which would take the reference 2.5 s, as everybody who reads one such file reads more of them.
-    `perfdoctor check --warm` compiles ahead. What a compressed file
-    holds is guessed from its size; a pipe is not worth compiling for.
+    `perfdoctor check --warm` compiles ahead. What a compressed file holds is guessed from its size; a pipe is not worth
+    compiling for.
 
     Raises:
         UsageError: the environment names a reader that does not exist.
