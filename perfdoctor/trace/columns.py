@@ -16,6 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.trace.merged import RANK_STRIDE
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
 from perfdoctor.trace.times import LIMIT_NS, exact_ns, nanoseconds
 
@@ -66,7 +67,6 @@ TEXTS = {
     "strides": ("Input Strides", "Input strides"),
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
-_RANK_STRIDE = 10**8  # tools that merge ranks into one file add rank x 1e8 to the process ids
 _DEEP = 100
 _LAST_NUMBER = re.compile(r"([0-9]+)\s*\Z")
 
@@ -192,7 +192,7 @@ class Columns:
         (pids, tids), count = self.pairs.ids
         self._threads = {
             "text": self.threads.column(zip(pids, tids, strict=True), count),
-            "group": np.maximum(integers(pids) // _RANK_STRIDE, 0),
+            "group": np.maximum(integers(pids) // RANK_STRIDE, 0),
             "device": integers(pids),
             "stream": integers([_last_number(tid) for tid in tids]),
         }

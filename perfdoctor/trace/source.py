@@ -20,8 +20,8 @@ from perfdoctor.trace.inflate import FORMATS, Ahead, Inflated
 from perfdoctor.trace.window import Source, Window
 
 _OTHER_FORMATS = {
-    b"SQLite format 3\x00": "an SQLite database, and Nsight Systems exports are not read yet; "
-    "give the .json that torch.profiler writes",
+    b"SQLite format 3\x00": "an SQLite database, which is read from a file of its own, not from a pipe; "
+    "give the path of the export itself",
     b"PK\x03\x04": "a zip archive; unpack it and give the .json file inside",
     b"\x80\x02": "a pickle; give the .json that torch.profiler's export_chrome_trace writes",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
