@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfdoctor.diagnosis.account import DETAILS
-from perfdoctor.diagnosis.collectives import MatchedCollectives, match_collectives
+from perfdoctor.diagnosis.matching import MatchedCollectives, match_collectives
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray

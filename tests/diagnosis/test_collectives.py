@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.diagnosis.collectives import match_collectives
+from perfdoctor.diagnosis.matching import match_collectives
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.testing import TraceBuilder
 
