@@ -16,6 +16,7 @@ from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun, Run
+    from perfdoctor.diagnosis.summary import Fleet, RankSummary
 
 _RULE = re.compile(r"[A-Z]{2,10}\d{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -27,6 +28,10 @@ class Analyzer(ABC):
     A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `needs.NEEDS`) and `defaults` (its
     thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual
     page. It is found through the entry point group ``perfdoctor.analyzers``.
+
+    `analyze` sees all ranks while they are in one process. Where several processes share the ranks (``--jobs``,
+    ``--dask``) it sees them one by one, each as a run of its own, and is skipped if it needs "ranks":
+    `RankAnalyzer` and `FleetAnalyzer` say the same however many processes there are.
     """
 
     rule: ClassVar[str]
@@ -60,7 +65,7 @@ class Analyzer(ABC):
 
     def finding(
         self,
-        rank: RankRun,
+        rank: RankRun | RankSummary,
         *,
         title: str,
         cost_ns: int,
@@ -114,3 +119,15 @@ class RankAnalyzer(Analyzer):
     @abstractmethod
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
         """Yield the findings of one rank."""
+
+
+class FleetAnalyzer(Analyzer):
+    """An analyzer that compares ranks by their summaries: two or ten thousand, whichever processes read them."""
+
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        """The findings over all ranks of a run."""
+        return self.analyze_fleet(run.fleet)
+
+    @abstractmethod
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """Yield the findings over all ranks."""

@@ -98,17 +98,19 @@ class Claim:
     """The time of one rank that a finding wants to save: ranking sees to it that no nanosecond is promised twice.
 
     `intervals` lie in the analysed window of `rank`. `kernels` says that the time is kernel time, which becomes wall
-    time only as far as the CPU waits for the GPU; idle time is wall time already.
+    time only as far as the CPU waits for the GPU; idle time is wall time already. `elsewhere_ns` is claimed time that
+    no other finding can claim any more, so that its place was forgotten.
     """
 
     intervals: Intervals = field(default_factory=lambda: EMPTY)
     kernels: bool = False
     rank: int | None = None
+    elsewhere_ns: int = 0
 
     @property
     def total_ns(self) -> int:
         """Length of the claimed time."""
-        return total(self.intervals)
+        return total(self.intervals) + self.elsewhere_ns
 
 
 @dataclass(frozen=True, slots=True)

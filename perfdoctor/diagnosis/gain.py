@@ -5,11 +5,15 @@ A kernel that gets faster shortens the step only as far as the CPU waits for the
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from perfdoctor.diagnosis.idle import blocking_calls
-from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
 
 _LAUNCH_CALL = r"Launch(Kernel|CooperativeKernel|KernelExC|KernelEx|GraphExec)?|GraphLaunch"
 # A launch takes 3 to 10 us; one that takes this long stood before a full launch queue (1,024 entries on CUDA), which

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from perfdoctor.diagnosis.finding import SEVERITIES, Claim, Evidence, Finding
+from perfdoctor.diagnosis.finding import SEVERITIES, Claim, Finding
+from perfdoctor.diagnosis.gain import cpu_wait_ns
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Intervals
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
 
 
 @dataclass(slots=True)
@@ -28,7 +32,9 @@ class Ledger:
 
     def limit_ns(self, claim: Claim) -> int:
         """The most that a claim may still save, a step."""
-        free = iv.total(iv.subtract(claim.intervals, self.claimed)) if len(claim.intervals) else self.window_ns
+        free = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.elsewhere_ns
+        if not claim.total_ns:
+            free = self.window_ns
         if claim.kernels and self.kernel_budget_ns is not None:
             free = min(free, int(self.kernel_budget_ns))
         return int(free / self.steps)
@@ -36,56 +42,93 @@ class Ledger:
     def charge(self, claim: Claim, saved_ns: int) -> None:
         """Take a promise of `saved_ns` a step off."""
         self.claimed = iv.union_of((self.claimed, claim.intervals))
+        self.spend(claim, saved_ns)
+
+    def spend(self, claim: Claim, saved_ns: int) -> None:
+        """Take what a promise of `saved_ns` a step needs of the CPU's wait for the GPU off."""
         if claim.kernels and self.kernel_budget_ns is not None:
             self.kernel_budget_ns -= saved_ns * self.steps
 
+    def touches(self, claim: Claim) -> bool:
+        """Whether some of a claim's time was promised already."""
+        return bool(len(iv.intersect(claim.intervals, self.claimed)))
 
-def rank_findings(findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]) -> tuple[Finding, ...]:
-    """Merge what several ranks share, cap every saving, and sort by what is left of it.
+
+def rank_within(rank: RankRun, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Cap the savings of one rank's findings and sort them by what is left; see `promised`."""
+    ledger = Ledger(rank.window_ns, max(rank.steps.count, 1), cpu_wait_ns(rank))
+    return promised(findings, {rank.trace.rank: ledger})
+
+
+def rank_over(
+    own: Iterable[Finding], fleet: Iterable[Finding], ledgers: Mapping[int | None, Ledger]
+) -> tuple[Finding, ...]:
+    """Sort the findings of a whole fleet, those that single ranks have told with those about several ranks.
+
+    Args:
+        own: findings that `rank_within` has capped, those that ranks share told once.
+        fleet: findings of rules that compare ranks. They know what a wait was for, so of time that both claim they are
+            promised first.
+        ledgers: by rank, as they were before any promise.
+
+    Returns:
+        All of them, the savings together never more than the step.
+    """
+    own = list(own)
+    for finding in own:
+        if finding.claim.rank in ledgers:
+            ledgers[finding.claim.rank].spend(finding.claim, finding.saving.high_ns or 0)
+    first = promised(fleet, ledgers)
+    rest = [replace(f, saving=f.saving.capped(_left_ns(f, ledgers))) for f in own]
+    return _within_step(sorted([*first, *rest], key=_order), ledgers)
+
+
+def _left_ns(finding: Finding, ledgers: Mapping[int | None, Ledger]) -> int:
+    """What a finding that was capped within its rank may still save, a step, beside the promises to the fleet."""
+    ledger = ledgers.get(finding.claim.rank)
+    if ledger is None or not ledger.touches(finding.claim):
+        return finding.cost_ns
+    return min(finding.cost_ns, ledger.limit_ns(replace(finding.claim, kernels=False)))
+
+
+def promised(findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]) -> tuple[Finding, ...]:
+    """Cap every saving, and sort by what is left of it.
 
     The findings take their turn in the order of their worth; each may save at most its own cost, what of its claimed
     time no earlier one has claimed, for kernel time what is left of the CPU's wait for the GPU (gain.cpu_wait_ns),
     and together never more than the step.
     """
-    turn = sorted(merge_ranks(findings), key=_order)
-    step_ns = max((int(ledger.window_ns / ledger.steps) for ledger in ledgers.values()), default=0)
-    ranked = []
-    for finding in turn:
+    step_ns = _step_ns(ledgers)
+    capped = []
+    for finding in sorted(findings, key=_order):
         limit = min(finding.cost_ns, step_ns)
         ledger = ledgers.get(finding.claim.rank)
         if ledger is not None:
             limit = min(limit, ledger.limit_ns(finding.claim))
-        saving = finding.saving.capped(limit)
-        promised = saving.high_ns or 0
-        step_ns -= promised
+        saving = finding.saving.capped(max(limit, 0))
+        step_ns -= saving.high_ns or 0
         if ledger is not None:
-            ledger.charge(finding.claim, promised)
-        ranked.append(replace(finding, saving=saving))
-    return tuple(sorted(ranked, key=_order))
+            ledger.charge(finding.claim, saving.high_ns or 0)
+        capped.append(replace(finding, saving=saving))
+    return tuple(sorted(capped, key=_order))
+
+
+def _within_step(findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]) -> tuple[Finding, ...]:
+    """Cap savings in the order given so that they never exceed the step together; sorted by what is left."""
+    left_ns = _step_ns(ledgers)
+    capped = []
+    for finding in findings:
+        saving = finding.saving.capped(left_ns)
+        left_ns -= saving.high_ns or 0
+        capped.append(replace(finding, saving=saving))
+    return tuple(sorted(capped, key=_order))
+
+
+def _step_ns(ledgers: Mapping[int | None, Ledger]) -> int:
+    """The longest step of any rank."""
+    return max((int(ledger.window_ns / ledger.steps) for ledger in ledgers.values()), default=0)
 
 
 def _order(finding: Finding) -> tuple[float, int, int, str, str, str]:
     severity = SEVERITIES.index(finding.severity)
     return (-finding.worth_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)
-
-
-def merge_ranks(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for each rule, subject and place: the costliest rank speaks for all, and names the others."""
-    groups: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
-    for finding in findings:
-        groups[finding.rule, finding.subject, str(finding.location)].append(finding)
-    merged: list[Finding] = []
-    for group in groups.values():
-        ranks = sorted({f.rank for f in group if f.rank is not None})
-        merged += group if len(ranks) < 2 else [_merged(group, ranks)]
-    return merged
-
-
-def _merged(group: list[Finding], ranks: list[int]) -> Finding:
-    worst = max(group, key=lambda f: (f.cost_ns, -(f.rank or 0)))
-    lows = [f.saving.low_ns for f in group if f.saving.low_ns is not None]
-    saving = worst.saving
-    if lows and saving.low_ns is not None:
-        saving = replace(saving, low_ns=min(lows))
-    evidence = (*worst.evidence, Evidence("ranks", ", ".join(map(str, ranks))), Evidence("costliest rank", worst.rank))
-    return replace(worst, rank=None, saving=saving, evidence=evidence)

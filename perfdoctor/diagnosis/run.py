@@ -17,6 +17,7 @@ from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
 from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
+from perfdoctor.diagnosis.summary import Fleet, summary_of
 from perfdoctor.diagnosis.traffic import Traffic, traffic_of
 from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
 from perfdoctor.diagnosis.work import Work, work_of
@@ -270,6 +271,11 @@ class Run:
     def evidence(self) -> frozenset[str]:
         """What at least one rank has, and "ranks" when there are several."""
         return frozenset().union(*(r.evidence for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """The ranks as their summaries, without findings."""
+        return Fleet(tuple(map(summary_of, self.ranks)))
 
     @cached_property
     def late_rank(self) -> LateRank | None:

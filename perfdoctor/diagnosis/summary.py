@@ -1,0 +1,193 @@
+"""RankSummary: what is left of a rank once its own rules have looked at it, small enough to be sent and kept.
+
+The trace of a rank takes hundreds of megabytes, its summary some ten to three hundred kilobytes: the account, the
+findings, and what rules that compare ranks need. Columns never leave the process that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfdoctor.diagnosis.account import Account, Timeline
+from perfdoctor.diagnosis.captured import captured_median_ns
+from perfdoctor.diagnosis.finding import Claim, Finding
+from perfdoctor.diagnosis.gain import cpu_wait_ns
+from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
+from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.model import KERNEL
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
+
+# Rules over ranks claim time of these kinds only; where the rest of a rank's claims lies no longer matters.
+SHARED_PARTS = ("communication", "idle_communication")
+# Of the kernels of a real trace fifty names hold 99 % of the time.
+_KERNEL_NAMES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotal:
+    """All launches of one kernel name in the analysed window: how many, and their time together."""
+
+    name: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank, for the report and for rules that compare ranks.
+
+    Attributes:
+        trace: The file, rank number and device.
+        steps: Count, source, median and variation; where each lies is in `account.steps`.
+        timeline: GPU time over the whole trace.
+        account: Where the window went; of several ranks its `parts` are only those of SHARED_PARTS.
+        evidence: Which of NEEDS the rank has.
+        cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
+        kernels: The kernel names with the most time in the window, longest first.
+        facts: What was captured beside the trace.
+        findings: Those of its own, in order, savings capped within the rank, claims clipped to SHARED_PARTS.
+        outcomes: What became of each rule on this rank.
+    """
+
+    trace: TraceSummary
+    steps: StepSummary
+    timeline: Timeline
+    account: Account
+    evidence: frozenset[str] = frozenset()
+    cpu_wait_ns: int | None = None
+    kernels: tuple[KernelTotal, ...] = ()
+    facts: Mapping[str, Any] | None = field(default=None, repr=False)
+    findings: tuple[Finding, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank's number."""
+        return self.trace.rank
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the analysed time."""
+        return self.account.window_ns
+
+    def per_step(self, window_ns: int) -> int:
+        """A sum over the window as an amount a step (of the window when there are no steps)."""
+        return round(window_ns / self.steps.count) if self.steps.count else window_ns
+
+    def share(self, per_step_ns: int) -> float | None:
+        """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
+        whole = self.per_step(self.window_ns)
+        return min(per_step_ns / whole, 1.0) if whole else None
+
+    def renumbered(self, rank: int, note: str) -> RankSummary:
+        """The same rank under another number, with a sentence about that among its warnings."""
+
+        def moved(finding: Finding) -> Finding:
+            if finding.rank != self.rank:
+                return finding
+            return replace(finding, rank=rank, claim=replace(finding.claim, rank=rank))
+
+        return replace(
+            self,
+            trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
+            timeline=replace(self.timeline, rank=rank),
+            account=replace(self.account, rank=rank),
+            findings=tuple(map(moved, self.findings)),
+        )
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All ranks of one job as their summaries, sorted by rank: what a FleetAnalyzer sees."""
+
+    summaries: tuple[RankSummary, ...]
+
+    @cached_property
+    def evidence(self) -> frozenset[str]:
+        """What at least one rank has, and "ranks" when there are several."""
+        several = {"ranks"} if len(self.summaries) > 1 else set()
+        return frozenset().union(*(summary.evidence for summary in self.summaries), several)
+
+
+def summary_of(
+    rank: RankRun,
+    findings: Sequence[Finding] = (),
+    outcomes: Iterable[Outcome] = (),
+    *,
+    whole: bool = False,
+) -> RankSummary:
+    """What is left of a rank.
+
+    Args:
+        rank: the rank.
+        findings: its own findings, in order.
+        outcomes: what became of each rule.
+        whole: keep the intervals behind every part of the account, which an annotated trace needs.
+    """
+    shared = iv.union_of(rank.account.parts[name] for name in SHARED_PARTS)
+    account = rank.account
+    if not whole:
+        account = replace(account, parts={name: account.parts[name] for name in SHARED_PARTS})
+    return RankSummary(
+        trace=_trace_summary(rank),
+        steps=_step_summary(rank),
+        timeline=rank.timeline,
+        account=account,
+        evidence=rank.evidence,
+        cpu_wait_ns=cpu_wait_ns(rank),
+        kernels=_kernel_totals(rank),
+        facts=rank.facts,
+        findings=tuple(replace(f, claim=_clipped(f.claim, shared, rank.trace.rank)) for f in findings),
+        outcomes=tuple(outcomes),
+    )
+
+
+def _clipped(claim: Claim, shared: iv.Intervals, rank: int | None) -> Claim:
+    """A claim on this rank's time that keeps only the intervals that rules over ranks may claim too."""
+    if claim.rank != rank:
+        return claim
+    kept = iv.intersect(claim.intervals, shared)
+    return replace(claim, intervals=kept, elsewhere_ns=claim.total_ns - iv.total(kept))
+
+
+def _kernel_totals(rank: RankRun) -> tuple[KernelTotal, ...]:
+    gpu = rank.trace.gpu
+    inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
+    names, row = np.unique(gpu.name[inside], return_inverse=True)
+    counts = np.bincount(row, minlength=len(names))
+    totals = np.zeros(len(names), np.int64)
+    np.add.at(totals, row, (gpu.end_ns - gpu.start_ns)[inside])
+    top = np.argsort(-totals, kind="stable")[:_KERNEL_NAMES].tolist()
+    return tuple(KernelTotal(rank.trace.strings[int(names[i])], int(counts[i]), int(totals[i])) for i in top)
+
+
+def _trace_summary(rank: RankRun) -> TraceSummary:
+    trace = rank.trace
+    first, last = trace.extent_ns
+    return TraceSummary(
+        path=trace.path,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=rank.device_label,
+        vendor=trace.vendor,
+        complete=trace.complete,
+        events=trace.events,
+        span_ns=last - first,
+        warnings=(*trace.warnings, *rank.notes),
+        base_ns=trace.base_ns,
+    )
+
+
+def _step_summary(rank: RankRun) -> StepSummary:
+    steps = rank.steps
+    if not steps.count:
+        return StepSummary()
+    unprofiled_ns = captured_median_ns(rank.facts, "base")
+    return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, unprofiled_ns)
