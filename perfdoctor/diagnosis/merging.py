@@ -6,7 +6,7 @@ Merging is associative and commutative: parts of a fleet merge in any order and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
@@ -59,7 +59,7 @@ def shared_among(findings: Iterable[Finding]) -> dict[Key, Shared]:
     }
 
 
-def joined(parts: Iterable[dict[Key, Shared]]) -> dict[Key, Shared]:
+def joined(parts: Iterable[Mapping[Key, Shared]]) -> dict[Key, Shared]:
     """What several parts of a fleet share among them."""
     groups: dict[Key, list[Shared]] = defaultdict(list)
     for part in parts:

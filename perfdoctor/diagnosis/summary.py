@@ -15,6 +15,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.account import Account, Timeline
 from perfdoctor.diagnosis.captured import captured_median_ns
+from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.finding import Claim, Finding
 from perfdoctor.diagnosis.gain import cpu_wait_ns
 from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
@@ -24,8 +25,6 @@ from perfdoctor.trace.model import KERNEL
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
 
-# Rules over ranks claim time of these kinds only; where the rest of a rank's claims lies no longer matters.
-SHARED_PARTS = ("communication", "idle_communication")
 # Of the kernels of a real trace fifty names hold 99 % of the time.
 _KERNEL_NAMES = 50
 
@@ -47,12 +46,14 @@ class RankSummary:
         trace: The file, rank number and device.
         steps: Count, source, median and variation; where each lies is in `account.steps`.
         timeline: GPU time over the whole trace.
-        account: Where the window went; of several ranks its `parts` are only those of SHARED_PARTS.
+        account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
         evidence: Which of NEEDS the rank has.
         cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
         kernels: The kernel names with the most time in the window, longest first.
+        collectives: When it came to each collective; None for a rank without any look at them.
         facts: What was captured beside the trace.
-        findings: Those of its own, in order, savings capped within the rank, claims clipped to SHARED_PARTS.
+        findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
+            exposed communication, which rules over ranks may claim too.
         outcomes: What became of each rule on this rank.
     """
 
@@ -63,6 +64,7 @@ class RankSummary:
     evidence: frozenset[str] = frozenset()
     cpu_wait_ns: int | None = None
     kernels: tuple[KernelTotal, ...] = ()
+    collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -99,6 +101,7 @@ class RankSummary:
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
             timeline=replace(self.timeline, rank=rank),
             account=replace(self.account, rank=rank),
+            collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
             findings=tuple(map(moved, self.findings)),
         )
 
@@ -129,31 +132,31 @@ def summary_of(
         rank: the rank.
         findings: its own findings, in order.
         outcomes: what became of each rule.
-        whole: keep the intervals behind every part of the account, which an annotated trace needs.
+        whole: keep the intervals behind the account and the claims, which an annotated trace needs.
     """
-    shared = iv.union_of(rank.account.parts[name] for name in SHARED_PARTS)
-    account = rank.account
+    collectives = collectives_of(rank)
     if not whole:
-        account = replace(account, parts={name: account.parts[name] for name in SHARED_PARTS})
+        findings = [replace(f, claim=_clipped(f.claim, collectives)) for f in findings]
     return RankSummary(
         trace=_trace_summary(rank),
         steps=_step_summary(rank),
         timeline=rank.timeline,
-        account=account,
+        account=rank.account if whole else replace(rank.account, parts={}),
         evidence=rank.evidence,
         cpu_wait_ns=cpu_wait_ns(rank),
         kernels=_kernel_totals(rank),
+        collectives=collectives,
         facts=rank.facts,
-        findings=tuple(replace(f, claim=_clipped(f.claim, shared, rank.trace.rank)) for f in findings),
+        findings=tuple(findings),
         outcomes=tuple(outcomes),
     )
 
 
-def _clipped(claim: Claim, shared: iv.Intervals, rank: int | None) -> Claim:
+def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
     """A claim on this rank's time that keeps only the intervals that rules over ranks may claim too."""
-    if claim.rank != rank:
+    if claim.rank != collectives.rank:
         return claim
-    kept = iv.intersect(claim.intervals, shared)
+    kept = iv.intersect(claim.intervals, collectives.exposed)
     return replace(claim, intervals=kept, elsewhere_ns=claim.total_ns - iv.total(kept))
 
 
