@@ -16,6 +16,7 @@ import pytest
 from perfdoctor.errors import TraceError, UsageError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, choice, fast, parse, read, reader, scan
+from perfdoctor.trace import native as machine_code
 from perfdoctor.trace.events import EDGE
 from perfdoctor.trace.inflate import Ahead
 from perfdoctor.trace.kernel import native
@@ -287,29 +288,29 @@ def test_machine_code_goes_to_the_first_folder_that_can_be_written(
 ) -> None:
     closed, free = tmp_path / "file", tmp_path / "deep" / "cache"
     closed.write_bytes(b"")
-    monkeypatch.setattr(native, "_folders", lambda: iter([closed / "never", free]))
-    assert native._from_disk() is None
+    monkeypatch.setattr(machine_code, "folders", lambda: iter([closed / "never", free]))
+    assert native.enter.from_disk() is None
     assert native.kept_in() is None
-    assert native._to_disk(b"code") == b"code"
-    assert native._from_disk() == b"code"
+    assert native.enter.to_disk(b"code") == b"code"
+    assert native.enter.from_disk() == b"code"
     assert native.kept_in() == free
 
 
 def test_machine_code_that_is_damaged_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_folders", lambda: iter([tmp_path]))
-    native._to_disk(b"code")
+    monkeypatch.setattr(machine_code, "folders", lambda: iter([tmp_path]))
+    native.enter.to_disk(b"code")
     (kept,) = tmp_path.iterdir()
     data = kept.read_bytes()
     for damaged in (data[:-1], b"", data[:10], data[:-1] + b"x"):
         kept.write_bytes(damaged)
-        assert native._from_disk() is None
+        assert native.enter.from_disk() is None
 
 
 def test_nowhere_to_keep_machine_code_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(native, "_folders", lambda: iter([tmp_path / "file" / "never"]))
-    assert native._to_disk(b"code") == b"code"
-    assert native._from_disk() is None
+    monkeypatch.setattr(machine_code, "folders", lambda: iter([tmp_path / "file" / "never"]))
+    assert native.enter.to_disk(b"code") == b"code"
+    assert native.enter.from_disk() is None
 
 
 def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
