@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-import zlib
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import BinaryIO, cast
 
 from perfdoctor.diagnosis.report import Report
@@ -17,13 +14,10 @@ from perfdoctor.reporters.splice import spliced
 from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
 from perfdoctor.trace.nsight import is_nsight
-from perfdoctor.trace.remote import STDIN, is_remote, open_stream
+from perfdoctor.trace.remote import STDIN
+from perfdoctor.trace.source import Stream
 
 _BLOCK_BYTES = 1 << 20
-# As the reader of traces takes them: what precedes a damaged place is the same in both.
-_PIECE_BYTES = 1 << 14
-_HEAD_BYTES = 16
-_GZIP = b"\x1f\x8b"
 # Level 1 packs a trace to about 1.3 times the size of level 9 in a quarter of the time.
 _LEVEL = 1
 
@@ -85,38 +79,21 @@ def _index(report: Report, rank: int | None) -> int:
 
 
 def _blocks(source: str, *, cut: bool) -> Iterator[bytes]:
-    """The text of a trace in blocks, inflated; of a compressed file that is known to be cut, what there is."""
+    """The text of a trace in blocks, inflated; of one that is known to be cut, what there is."""
     if source == STDIN:
         raise UsageError("a trace from standard input cannot be annotated, it is gone; save it in a file first")
     try:
-        with open_stream(source) if is_remote(source) else Path(source).open("rb") as raw:
-            head = raw.peek(_HEAD_BYTES)
-            if is_nsight(head):
+        with Stream(source) as stream:
+            if is_nsight(stream.head):
                 raise UsageError(
                     f"{clean(source)}: an export of Nsight Systems cannot be annotated, only what torch.profiler "
                     "writes; choose .md or .json"
                 )
-            packed = head.startswith(_GZIP)
-            yield from _inflated(raw, cut=cut) if packed else iter(partial(raw.read, _BLOCK_BYTES), b"")
-    except (OSError, EOFError, zlib.error) as error:
-        reason = f"{clean(source)} cannot be read again ({error}); it must stay where it was analysed"
+            read_into, block = stream.source(), memoryview(bytearray(_BLOCK_BYTES))
+            while count := read_into(block):
+                yield bytes(block[:count])
+            if not cut and (stream.cut or stream.broken):
+                raise TraceError(f"{clean(source)}: {stream.broken or 'its compressed text ends early'}")
+    except TraceError as error:
+        reason = f"the trace cannot be read again, and must stay where it was analysed: {error}"
         raise TraceError(reason) from error
-
-
-def _inflated(raw: BinaryIO, *, cut: bool) -> Iterator[bytes]:
-    """Every member of a gzip file, in pieces; gzip.GzipFile would lose the last whole piece before a damaged place."""
-    rest = raw.read(_PIECE_BYTES)
-    while rest.strip(b"\x00"):  # zero bytes behind the last member are padding
-        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        while not inflater.eof:
-            if not rest:
-                if cut:
-                    return
-                raise EOFError("its compressed text ends early")
-            try:
-                yield inflater.decompress(rest)
-            except zlib.error:
-                if cut:
-                    return
-                raise
-            rest = inflater.unused_data or raw.read(_PIECE_BYTES)

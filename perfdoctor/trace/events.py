@@ -1,10 +1,10 @@
 """JSON text becomes events: the walk over a trace file that every reader shares, and the reader on top of orjson.
 
 `Walk` knows how a trace file is built, and what is done with text that is damaged; how a list of events is read is
-for its subclasses. `EventReader` is the reference for them: it parses the list in chunks, so that memory stays near
-the size of the text, however many events there are. Chunks are cut at places that look like the border of two events;
-a chunk that does not parse, because the cut was wrong or something in it is damaged, is walked event by event
-instead, which is slow and exact. So a bad event costs itself, and a file cut short its last event.
+for its subclasses. `EventReader` is the reference for them: it parses the list in chunks, so that memory stays at a few
+of them, however long the text is. Chunks are cut at places that look like the border of two events; a chunk that does
+not parse, because the cut was wrong or something in it is damaged, is walked event by event instead, which is slow and
+exact. So a bad event costs itself, and a file cut short its last event.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from perfdoctor.trace.window import Text, Window, whole
 
 CHUNK = 4 << 20
 _BATCH = 20_000
+_FAR = 4  # chunks
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
 EDGE = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
@@ -163,12 +164,12 @@ class EventReader(Walk):
     """Reads the list of events with orjson, `chunk` bytes at once, at least.
 
     Args:
-        text: The whole JSON text.
+        text: The JSON text, or a window that slides over it.
         chunk: Bytes parsed at once, at least.
     """
 
-    def __init__(self, text: Text, chunk: int = CHUNK) -> None:
-        super().__init__(whole(text))
+    def __init__(self, text: Text | Window, chunk: int = CHUNK) -> None:
+        super().__init__(text if isinstance(text, Window) else whole(text))
         self.chunk = chunk
 
     def _array(self) -> Iterator[list[Any]]:
@@ -178,32 +179,35 @@ class EventReader(Walk):
         self._peek()
         while True:
             edge = self._next_edge()
-            if edge is None:
-                break
-            events = parse_list(self.window.buffer[self.window.position : edge])
-            if events is None:
-                if (yield from self._walk(edge)):
+            events = None if edge is None else parse_list(self.window.buffer[self.window.position : edge])
+            if edge is None or events is None:
+                if (yield from self._walk(self.window.base + (self.window.end if edge is None else edge))):
                     return
             else:
                 self.window.position = edge + 1
                 self._peek()
                 yield events
-        yield from self._walk(self.window.end)
 
     def _next_edge(self) -> int | None:
-        """Where the chunk that begins here ends: after the brace of an event that another one follows."""
+        """Where the chunk that begins here ends: after the brace of an event that another one follows.
+
+        None where there is none in as much text as it pays to look through and to hold.
+        """
         window = self.window
-        match = EDGE.search(window.buffer, window.position + self.chunk, window.end)
+        while True:
+            match = EDGE.search(window.buffer, window.position + self.chunk, window.end)
+            if match is not None or window.end - window.position > _FAR * self.chunk or not window.more():
+                break
         if match is None:
             for match in EDGE.finditer(window.buffer, window.position, window.end):  # noqa: B007 - the last one is wanted
                 pass
         return match.end() - 1 if match else None
 
     def _walk(self, until: int) -> Generator[list[Any], None, bool]:
-        """Events one by one, up to a position or the end of the list; returns whether the list ended."""
+        """Events one by one, up to a place in the text or the end of the list; returns whether the list ended."""
         batch: list[Any] = []
         ended = False
-        while not ended and self.window.position <= until:
+        while not ended and self.position <= until:
             try:
                 ended = self._element(batch)
             except CutError:

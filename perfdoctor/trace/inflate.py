@@ -16,6 +16,7 @@ Pieces: TypeAlias = Generator[bytes, None, bool]
 _MOST = 1 << 20  # bytes inflated at once, however small the piece that they come from
 _AHEAD = 4  # pieces inflated ahead of the reader
 _PATIENCE_S = 0.1
+_PARTING_S = 2.0
 
 
 class Inflated:
@@ -48,10 +49,11 @@ class Ahead:
                 raise item
             yield item
 
-    def close(self) -> None:
-        """End the thread, wherever it is."""
+    def close(self) -> bool:
+        """End the thread; False where it does not end soon, because it waits for bytes that may never come."""
         self._closed.set()
-        self._thread.join()
+        self._thread.join(_PARTING_S)
+        return not self._thread.is_alive()
 
     def _run(self, pieces: Iterable[bytes]) -> None:
         try:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoctor.errors import TraceError
+from perfdoctor.errors import InputError, TraceError
 from perfdoctor.trace import reader
 from perfdoctor.trace.model import Trace
 from perfdoctor.trace.nsight import is_nsight, read_nsight, refuse_report
-from perfdoctor.trace.remote import Progress, fetched, is_remote, shown
-
-_MAGIC = 16  # bytes that tell what a file is
+from perfdoctor.trace.source import Progress, Stream, ended_early
+from perfdoctor.trace.window import BLOCK
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
     """Read a trace: of PyTorch's profiler (JSON, compressed or not), or an SQLite export of Nsight Systems.
 
     A file that is cut short, or damaged somewhere, is read as far as it goes: `complete` is False then, and `warnings`
-    says so. What the file is and how it is compressed is told by its first bytes, not by its name.
+    says so. What the file is and how it is compressed is told by its first bytes, not by its name. JSON is read as it
+    comes, from a URL and from a pipe, too; only a database that lies elsewhere is copied to a temporary file.
 
     Args:
         path: A file, a URL that fsspec knows, or ``-`` for standard input.
@@ -31,29 +33,47 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
 
     Raises:
         TraceError: it cannot be opened, is empty, or is no such trace.
+        InputError: there is no room for a copy.
     """
     refuse_report(path)
-    if not is_remote(path):
-        return _read_file(path, progress)
-    with fetched(path, progress) as local:
+    with Stream(path, progress) as stream:
+        if not is_nsight(stream.head):
+            return reader.read_stream(stream)
+        if not stream.regular:
+            return _read_copy(stream)
+    return read_nsight(path, progress)
+
+
+def _read_copy(stream: Stream) -> Trace:
+    """Read a database that can be read but once, or from elsewhere: SQLite needs a file."""
+    with _copied(stream) as local:
         try:
-            return replace(_read_file(local, None), path=shown(path))
+            return replace(read_nsight(local), path=stream.path)
         except TraceError as error:
-            raise TraceError(str(error).replace(str(local), shown(path))) from error
+            raise TraceError(str(error).replace(str(local), stream.path)) from error
 
 
-def _read_file(path: str | os.PathLike[str], progress: Progress | None) -> Trace:
-    if is_nsight(_first_bytes(path)):
-        return read_nsight(path, progress)
-    return reader.read(path, progress)
+@contextmanager
+def _copied(stream: Stream) -> Iterator[Path]:
+    """A temporary copy on disk; it is removed in the end.
 
-
-def _first_bytes(path: str | os.PathLike[str]) -> bytes:
-    """How an ordinary file begins; nothing for what can be read once, or not at all: reading it then says why."""
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b""
-        with Path(path).open("rb", buffering=0) as file:
-            return file.read(_MAGIC)
-    except (OSError, ValueError):
-        return b""
+    Raises:
+        TraceError: it cannot be read to its end.
+        InputError: there is no room for it.
+    """
+    read_into, block = stream.source(), memoryview(bytearray(BLOCK))
+    with tempfile.TemporaryDirectory(prefix="perfdoctor-") as folder:
+        local = Path(folder) / "trace"
+        try:
+            with local.open("wb") as out:
+                while count := read_into(block):
+                    out.write(block[:count])
+        except OSError as error:
+            raise InputError(
+                f"{stream.path}: no room for a copy of it in {Path(folder).parent} ({error.strerror or error}); "
+                "set TMPDIR to a folder on another disk"
+            ) from error
+        stream.tell(last=True)
+        if stream.broken:
+            raise ended_early(stream)
+        yield local

@@ -7,10 +7,10 @@ import os
 from perfdoctor.errors import TraceError
 from perfdoctor.trace import choice
 from perfdoctor.trace.columns import Columns
-from perfdoctor.trace.events import EDGE, EventReader, Walk
+from perfdoctor.trace.events import CHUNK, EDGE, EventReader, Walk
 from perfdoctor.trace.kineto import Reading, build
 from perfdoctor.trace.model import Trace
-from perfdoctor.trace.source import Progress, Stream, nothing_in
+from perfdoctor.trace.source import Progress, Stream, ended_early, nothing_in
 from perfdoctor.trace.window import BLOCK, Text, Window, piecewise
 
 
@@ -21,7 +21,8 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
     `warnings` says so.
 
     Args:
-        path: The file. How it is compressed is told by its first bytes, not by its name.
+        path: A file, a URL, or ``-`` for standard input. How it is compressed is told by its first bytes, not by its
+            name.
         progress: Called from this thread, at most every 50 ms, with how many bytes of the file have been read, and its
             size, which is None for a pipe.
         threads: Threads to read with; two, or one where the machine has one core, unless told.
@@ -33,17 +34,34 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
         TraceError: the file cannot be opened, is empty, or is no such trace.
     """
     with Stream(path, progress) as stream:
-        chosen = choice.choose(stream)
-        walk: Walk
-        if chosen.fast:
-            walk, columns = _fast(stream, min(2, _cores()) if threads is None else threads)
-        else:
-            walk = EventReader(stream.text())
-            columns = _all(walk)
-        stream.tell(last=True)
-        if walk.empty:
-            raise nothing_in(stream)
-        return _built(walk, columns, os.fspath(path), *chosen.notes)
+        return read_stream(stream, threads=threads)
+
+
+def read_stream(stream: Stream, *, threads: int | None = None) -> Trace:
+    """Read a trace from a stream that is open; see `read`.
+
+    Memory holds the columns and a few blocks of the text, however long the text is.
+
+    Raises:
+        TraceError: it is empty or no such trace, or ended before its first event.
+    """
+    chosen = choice.choose(stream)
+    walk: Walk
+    if chosen.fast:
+        walk, columns = _fast(stream, min(2, _cores()) if threads is None else threads)
+    else:
+        walk = EventReader(Window(stream.source(), block=CHUNK))
+        columns = _all(walk)
+    stream.tell(last=True)
+    if walk.empty:
+        raise nothing_in(stream)
+    broken = (stream.broken,) if stream.broken and not walk.complete else ()
+    try:
+        return _built(walk, columns, stream.path, *chosen.notes, *broken)
+    except TraceError as error:
+        if broken:
+            raise ended_early(stream) from error
+        raise
 
 
 def parse(text: Text, path: str, *, block: int | None = None) -> Trace:

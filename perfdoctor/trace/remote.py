@@ -8,18 +8,15 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, Self
 
-from perfdoctor.errors import InputError, TraceError
+from perfdoctor.errors import TraceError
 
 STDIN = "-"
-Progress: TypeAlias = Callable[[int, int | None], None]
-"""Told now and then of the bytes that are read, and of all there are where that is known."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
 _PASSWORD = re.compile(r"(?<=://)[^/@]*@")
@@ -27,7 +24,7 @@ _SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
 _WEB = ("http", "https")
 # Extras of ours that bring what a protocol needs; fsspec's own words name the package for the others.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-_BLOCK = 1 << 20
+_REQUEST_BYTES = 16 << 20  # asked of an object store at once: each takes some 50 ms to begin, and lies in memory
 _WEB_SECONDS = 60  # without a byte: servers that make a file on request take their time
 
 
@@ -54,63 +51,73 @@ def shown(path: str | os.PathLike[str]) -> str:
     return _SIGNATURE.sub("", text) if is_web(text) else text
 
 
-def open_stream(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a URL, or standard input for ``-``, to be read once from beginning to end; `peek` shows how it begins.
+class Download:
+    """What a URL holds, or standard input for ``-``, read once from beginning to end; a context manager.
+
+    Once something has come, an error only ends it: what came is worth reading, and `broken` says what happened.
+
+    Attributes:
+        name: The path as it may be shown.
+        size: Its bytes, where its source says so.
+        broken: Why it ended before its end; empty when it did not.
 
     Raises:
         TraceError: there is nothing, it may not be read, or the package for its protocol is missing.
     """
-    url = os.fspath(path)
-    if url == STDIN:
-        return _standard_input()
-    with telling(url):
-        raw: Any
-        if is_web(url):
-            from urllib.request import urlopen
 
-            raw = urlopen(url, timeout=_WEB_SECONDS)
-        else:
-            import fsspec
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = os.fspath(path)
+        self.name = shown(path)
+        self.broken = ""
+        self._done = 0
+        with telling(self._url):
+            self._raw, size = _opened(self._url)
+        self.size = size if isinstance(size, int) and size > 0 else None
 
-            raw = fsspec.open(url, "rb").open()
-        return io.BufferedReader(raw, _BLOCK)
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def length_of(stream: io.BufferedReader) -> int | None:
-    """How many bytes a stream from `open_stream` holds, where its source says so."""
-    raw: Any = stream.raw
-    length = getattr(raw, "length", None)  # of an HTTP response: Content-Length
-    size = getattr(raw, "size", length)
-    return size if isinstance(size, int) and size > 0 else None
+    def readinto(self, view: bytearray | memoryview) -> int:
+        """Fill a part of a buffer; how many bytes, 0 at the end.
 
+        Raises:
+            TraceError: nothing has come at all, for a reason that it tells.
+        """
+        if self.broken:
+            return 0
+        why = ""
+        try:
+            count = int(self._raw.readinto(view) or 0)
+        except Exception as error:  # as in `telling`
+            if not self._done:
+                _refuse(self._url, error)
+            count, why = 0, f" ({_first_line(error) or type(error).__name__})"
+        self._done += count
+        if why or (not count and self._done < (self.size or 0)):
+            total = "" if self.size is None else f" of {self.size}"
+            self.broken = f"the connection ended after {self._done}{total} bytes{why}"
+        return count
 
-@contextmanager
-def fetched(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[Path]:
-    """A temporary copy on disk, for what can only be read from a file; it is removed in the end.
+    def readall(self) -> bytes:
+        """All there is, of small files.
 
-    Raises:
-        TraceError: it cannot be opened, or read to its end.
-        InputError: there is no room for it.
-    """
-    with tempfile.TemporaryDirectory(prefix="perfdoctor-") as folder:
-        local = Path(folder) / "trace"
-        stream = open_stream(path)
-        with stream, local.open("wb") as out:
-            total, done = length_of(stream), 0
-            while block := _next_block(stream, path):
-                try:
-                    out.write(block)
-                except OSError as error:
-                    raise InputError(
-                        f"{shown(path)}: no room for a copy of it in {Path(folder).parent} "
-                        f"({error.strerror or error}); set TMPDIR to a folder on another disk"
-                    ) from error
-                done += len(block)
-                if progress is not None:
-                    progress(done, total)
-        if total is not None and done < total:
-            raise TraceError(f"{shown(path)}: the connection ended after {done} of {total} bytes; try again")
-        yield local
+        Raises:
+            TraceError: it cannot be read to its end.
+        """
+        whole, block = bytearray(), bytearray(1 << 16)
+        while count := self.readinto(block):
+            whole += memoryview(block)[:count]
+        if self.broken:
+            raise TraceError(f"{self.name}: {self.broken}; try again")
+        return bytes(whole)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self._raw.close()
 
 
 @contextmanager
@@ -128,20 +135,32 @@ def telling(path: str | os.PathLike[str]) -> Iterator[None]:
         _refuse(os.fspath(path), error)
 
 
-def _next_block(stream: io.BufferedReader, path: str | os.PathLike[str]) -> bytes:
-    with telling(path):
-        return stream.read(_BLOCK)
+def _opened(url: str) -> tuple[Any, object]:
+    """A URL, or standard input, as a file with `readinto`; and its bytes, where they are known."""
+    if url == STDIN:
+        return _standard_input()
+    if is_web(url):
+        from urllib.request import urlopen
+
+        response = urlopen(url, timeout=_WEB_SECONDS)
+        return response, response.length
+    from fsspec.core import url_to_fs
+
+    system, path = url_to_fs(url)
+    file = system.open(path, "rb", block_size=_REQUEST_BYTES)
+    return file, getattr(file, "size", None)
 
 
-def _standard_input() -> io.BufferedReader:
-    """Standard input as a stream of its own, which may be closed."""
+def _standard_input() -> tuple[io.FileIO, int | None]:
+    """Standard input as a file of its own, which may be closed."""
     try:
         descriptor = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):  # closed, or not there at all
         raise TraceError(f"{STDIN}: there is no standard input; give a file") from None
     if os.isatty(descriptor):
         raise TraceError(f"{STDIN}: standard input is a terminal; pipe a trace into it, or give a file")
-    return io.BufferedReader(io.FileIO(os.dup(descriptor)), _BLOCK)
+    status = os.fstat(descriptor)
+    return io.FileIO(os.dup(descriptor)), status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _refuse(url: str, error: Exception) -> NoReturn:

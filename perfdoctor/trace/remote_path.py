@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from perfdoctor.errors import InputError
-from perfdoctor.trace.remote import STDIN, is_web, open_stream, shown, telling
+from perfdoctor.trace.remote import STDIN, Download, is_web, shown, telling
 
 Kind: TypeAlias = Literal["file", "directory"]
 _MAGIC = frozenset("*?[")
@@ -102,8 +102,8 @@ class RemotePath(os.PathLike[str]):
         Raises:
             TraceError: it cannot be read.
         """
-        with open_stream(self.url) as stream, telling(self.url):
-            return stream.read()
+        with Download(self.url) as download:
+            return download.readall()
 
 
 def _system(url: str) -> tuple[Any, str]:

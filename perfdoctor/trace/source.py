@@ -11,23 +11,22 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import FileIO
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self, TypeAlias
 
 from perfdoctor.errors import TraceError
 from perfdoctor.trace.inflate import FORMATS, Ahead, Inflated
+from perfdoctor.trace.remote import Download, is_remote, shown
 from perfdoctor.trace.window import Source, Window
 
 _OTHER_FORMATS = {
-    b"SQLite format 3\x00": "an SQLite database, which is read from a file of its own, not from a pipe; "
-    "give the path of the export itself",
     b"PK\x03\x04": "a zip archive; unpack it and give the .json file inside",
     b"\x80\x02": "a pickle; give the .json that torch.profiler's export_chrome_trace writes",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 _MAGIC = 16  # bytes at the beginning of a file that tell its format
+_PIECE = 1 << 14
 _LEAST_PART = 4 << 20  # bytes; starting a thread for fewer costs more than it gains
 _SEARCHED = 1 << 18  # bytes in which the border of two events is looked for
 _PAUSE_S = 0.05  # between two calls of `progress`
@@ -64,18 +63,20 @@ class Meter:
 
 
 class Stream:
-    """The text of a trace file, inflated when its first bytes say so, whatever its name; a context manager.
+    """The text of a trace, inflated when its first bytes say so, whatever its name; a context manager.
 
     A compressed file that is cut or damaged is inflated as far as it goes: then its JSON ends early too, and `cut` is
     True.
 
     Args:
-        path: The file.
+        path: A file, a URL, or ``-`` for standard input.
         progress: Called from this thread, now and then, with how many of the file's bytes have been read, and `size`.
 
     Attributes:
-        path: The file.
+        path: The file, as it may be shown.
+        head: Its first bytes, 16 of them where it has so many.
         size: Its bytes; None where that is unknown, as of a pipe.
+        regular: Whether it is an ordinary file of this machine, which can be opened again and read from any place.
         compressed: Whether it is.
 
     Raises:
@@ -83,24 +84,23 @@ class Stream:
     """
 
     def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        self.path = Path(path)
-        self._files: list[FileIO] = []
+        self.path = shown(path)
+        self._place = path
+        self._files: list[FileIO | Download] = []
         self._inflated: Inflated | None = None
         self._ahead: Ahead | None = None
         with self._refusing():
-            self._files.append(FileIO(self.path))
-            status = os.fstat(self._files[0].fileno())
-            self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            self._head = self._read_head()
+            self.size, self.regular = self._open()
+            self.head = self._unread = self._read_head()
         self._meter = Meter(self.size, progress)
         for magic, kind in _OTHER_FORMATS.items():
-            if self._head.startswith(magic):
+            if self.head.startswith(magic):
                 self.close()
                 raise TraceError(f"{self.path}: not a JSON trace but {kind}")
-        inflate = next((inflate for magic, inflate in FORMATS.items() if self._head.startswith(magic)), None)
+        inflate = next((inflate for magic, inflate in FORMATS.items() if self.head.startswith(magic)), None)
         self.compressed = inflate is not None
         if inflate is not None:
-            self._inflated = Inflated(inflate(self._pieces(), str(self.path)))
+            self._inflated = Inflated(inflate(self._pieces(), self.path))
 
     def __enter__(self) -> Self:
         return self
@@ -120,9 +120,15 @@ class Stream:
         return self._inflated is not None and self._inflated.cut
 
     @property
+    def broken(self) -> str:
+        """Why a connection ended before its end; empty when it did not."""
+        first = self._files[0]
+        return first.broken if isinstance(first, Download) else ""
+
+    @property
     def can_split(self) -> bool:
         """Whether the text can be read from any place: it is that of an ordinary, uncompressed file."""
-        return self.size is not None and not self.compressed
+        return self.regular and not self.compressed
 
     def source(self, *, ahead: bool = False) -> Source:
         """Where a window gets the text from, once; `ahead` inflates in a thread of its own."""
@@ -158,7 +164,7 @@ class Stream:
         for number in range(1, count if size >= count * _LEAST_PART else 1):
             place = start + size * number // count
             with self._refusing():
-                file = FileIO(self.path)
+                file = FileIO(self._place)
                 self._files.append(file)
                 file.seek(place)
                 match = border.search(file.read(_SEARCHED) or b"")
@@ -168,68 +174,82 @@ class Stream:
             windows.append(Window(partial(self._read_file, file), base=place + match.end()))
         return windows
 
-    def text(self) -> bytes | bytearray:
-        """The whole text."""
-        if self._inflated is None:
-            return b"".join(self._pieces(1 << 24))
-        text = bytearray()
-        for piece in self._inflated:
-            text += piece
-        return text
-
     def close(self) -> None:
-        """Close the file, and end the thread that inflates it."""
-        if self._ahead is not None:
-            self._ahead.close()
-        for file in self._files:
-            file.close()
+        """Close the file, and end the thread that inflates it.
+
+        A thread that waits for a connection without end is left alone with it: both end with the program.
+        """
+        if self._ahead is None or self._ahead.close():
+            for file in self._files:
+                file.close()
+
+    def _open(self) -> tuple[int | None, bool]:
+        """Open the first file; its size, and whether it is an ordinary one."""
+        if is_remote(self._place):
+            download = Download(self._place)
+            self._files.append(download)
+            return download.size, False
+        file = FileIO(self._place)
+        self._files.append(file)
+        status = os.fstat(file.fileno())
+        regular = stat.S_ISREG(status.st_mode)
+        return status.st_size if regular else None, regular
 
     def _read(self, view: memoryview) -> int:
         """Read from the file, the first bytes once more."""
-        if self._head:
-            count = min(len(self._head), len(view))
-            view[:count], self._head = self._head[:count], self._head[count:]
+        if self._unread:
+            count = min(len(self._unread), len(view))
+            view[:count], self._unread = self._unread[:count], self._unread[count:]
         else:
             return self._read_file(self._files[0], view)
         self._meter.add(count)
         return count
 
-    def _read_file(self, file: FileIO, view: memoryview) -> int:
+    def _read_file(self, file: FileIO | Download, view: memoryview) -> int:
         with self._refusing():
             count = file.readinto(view) or 0
         self._meter.add(count)
         return count
 
-    def _pieces(self, size: int = 1 << 14) -> Iterator[bytes]:
+    def _pieces(self) -> Iterator[bytes]:
         """The bytes of the file. What precedes a damaged place is kept up to one piece, so they are small."""
-        buffer = memoryview(bytearray(size))
+        buffer = memoryview(bytearray(_PIECE))
         while count := self._read(buffer):
             yield bytes(buffer[:count])
 
     def _read_head(self) -> bytes:
-        head = b""
-        while len(head) < _MAGIC and (more := self._files[0].read(_MAGIC - len(head))):
-            head += more
-        return head
+        head, filled = memoryview(bytearray(_MAGIC)), 0
+        while filled < _MAGIC and (more := self._files[0].readinto(head[filled:])):
+            filled += more
+        return bytes(head[:filled])
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TraceError) as error:
             for file in self._files:
                 file.close()
+            if isinstance(error, TraceError):
+                raise
             refuse(self.path, error)
 
 
 def nothing_in(stream: Stream) -> TraceError:
     """Why a file without any text is refused."""
+    if stream.broken:
+        return ended_early(stream)
     if stream.cut:
         return TraceError(f"{stream.path}: the compressed file is cut or damaged before its first event; copy it again")
     return TraceError(f"{stream.path}: the file is empty; record the trace again, or wait until it is written")
 
 
-def refuse(path: Path, error: OSError | ValueError) -> NoReturn:
+def ended_early(stream: Stream) -> TraceError:
+    """Why nothing can be made of what came before a connection ended."""
+    return TraceError(f"{stream.path}: {stream.broken}; try again")
+
+
+def refuse(path: str | os.PathLike[str], error: OSError | ValueError) -> NoReturn:
     """Say in one sentence why a path cannot be opened.
 
     Raises:

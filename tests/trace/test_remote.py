@@ -21,7 +21,7 @@ from nsys_files import sayable, write_nsys
 from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, read
-from perfdoctor.trace.remote import fetched, is_remote, open_stream, protocol_of, shown
+from perfdoctor.trace.remote import Download, is_remote, protocol_of, shown
 from perfdoctor.trace.remote_path import RemotePath
 
 
@@ -120,21 +120,26 @@ def test_an_export_of_nsight_systems_is_read_from_anywhere(memory: Any, tmp_path
     assert (len(trace.gpu), trace.path) == (1, "memory://t.sqlite")
 
 
-def test_a_copy_is_gone_afterwards(memory: Any) -> None:
-    memory.pipe("/t.json", b"x" * 3_000_000)
+def test_a_copy_of_a_database_is_gone_afterwards(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(copies))
+    data = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict())).read_bytes()
+    memory.pipe("/t.sqlite", data)
+    memory.pipe("/cut.sqlite", data[:100])
     told: list[tuple[int, int | None]] = []
-    with fetched("memory://t.json", lambda done, total: told.append((done, total))) as local:
-        assert local.stat().st_size == 3_000_000
-    assert not local.exists()
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1] == (3_000_000, 3_000_000)
+    read("memory://t.sqlite", lambda done, total: told.append((done, total)))
+    assert told[-1] == (len(data), len(data))
+    assert "the database" in refusal("memory://cut.sqlite")
+    assert list(copies.iterdir()) == []
 
 
-def test_a_stream_shows_how_it_begins_and_gives_all(memory: Any) -> None:
-    memory.pipe("/t.json", b"0123456789" * 1000)
-    with open_stream("memory://t.json") as stream:
-        assert stream.peek(4).startswith(b"0123")
-        assert stream.read(3) + stream.read() == b"0123456789" * 1000
+def test_a_download_gives_all_and_says_how_much_there_is(memory: Any) -> None:
+    data = bytes(range(256)) * 1000
+    memory.pipe("/t.json", data)
+    with Download("memory://t.json") as download:
+        assert download.size == len(data)
+        assert (download.readall(), download.broken) == (data, "")
 
 
 def refusal(path: str) -> str:
