@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cases_copies
 import cases_facts
 import cases_idle
 import cases_kernels
@@ -17,6 +18,8 @@ CASES: list[Case] = [
     *cases_idle.PD102,
     *cases_idle.PD103,
     *cases_idle.PD104,
+    *cases_copies.PD105,
+    *cases_copies.PD106,
     *cases_idle.PD107,
     *cases_kernels.PD201,
     *cases_matrix.PD202,

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from host_bursts import BURSTS as HOST_BURSTS
 from hypothesis import strategies as st
 from matrix_bursts import BURSTS as MATRIX_BURSTS
 from memory_bursts import BURSTS as MEMORY_BURSTS
@@ -104,11 +105,11 @@ def lawful_file(draw: st.DrawFn) -> File:
         if stepped:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
         taken: set[Span] = set()
-        kind = draw(st.integers(0, 5))
+        kind = draw(st.integers(0, 6))
         if kind == 0:
             _eager(trace, at)
-        elif kind < 3:
-            draw(st.sampled_from(MEMORY_BURSTS if kind == 1 else MATRIX_BURSTS))(trace, at)
+        elif kind < 4:
+            draw(st.sampled_from((MEMORY_BURSTS, MATRIX_BURSTS, HOST_BURSTS)[kind - 1]))(trace, at)
             continue
         else:
             taken = _work(draw, trace, at)

@@ -1,0 +1,137 @@
+"""PD105: copies from or to pageable memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
+from perfdoctor.diagnosis.host_made import host_made
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.trace import intervals as iv
+
+_TO_DEVICE, _TO_HOST = r"HtoD.*Pageable", r"DtoH.*Pageable"
+
+
+class PageableCopy(RankAnalyzer):
+    """The step copies from or to memory that the driver may page out, and waits for it.
+
+    What it finds:
+        Copies between host and device that the trace calls Pageable, of a size that matters, by source line.
+
+    Why it costs time:
+        The device can only read pinned memory by itself. The driver moves a pageable tensor piece by piece through a
+        pinned buffer of its own, at a third to a half of the link's rate, and the call does not return before. The CPU
+        launches nothing meanwhile, and the lead over the GPU is gone.
+
+    How it is measured:
+        GPU time that only such copies fill, and idle time from the beginning of the copying op until the GPU has work
+        again (after the call returned at most as long as the CPU was in it; for a copy to the host as long as the copy
+        took, because the wait for the result is PD102's). The expected saving is what the same copies take longer than
+        pinned ones would on this link: 80 % of its rate, by NVML's generation and width or the table of devices.
+
+    How to fix:
+        DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True); both are needed. To the host: copy
+        into a pinned buffer without blocking, and read it after an event.
+
+    When it is wrong:
+        Pinned copies in the same stream still take their turn before the kernels that need them: only prefetching on
+        another stream hides them. AMD's traces do not tell pageable from pinned memory: there it keeps quiet. Without
+        PCIe's generation the saving is a bound without a middle.
+
+    Needs:
+        Kernels and launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
+
+    References:
+        PyTorch, "A guide on good usage of non_blocking and pin_memory"; NVIDIA, "How to Optimize Data Transfers in
+        CUDA C/C++".
+    """
+
+    rule: ClassVar[str] = "PD105"
+    name: ClassVar[str] = "pageable-copy"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    # min_share: a low finding's worth (contracts.md). min_bytes: up to 64 KB the runtime copies into its buffer and
+    # returns at once (CUDA, "API synchronization behavior"); what waits for such small values is PD102's or PD106's.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_bytes": 1 << 16})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        "https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/",
+    )
+
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        """A finding for each direction and line whose copies cost at least `min_share` of the step."""
+        for pattern in (_TO_DEVICE, _TO_HOST):
+            copies = host_copies(rank, pattern)
+            large = rank.trace.gpu.bytes[copies.rows] > self.settings["min_bytes"]
+            made, factory = host_made(rank, copies, self.settings["min_bytes"])
+            # What could have been made on the device needs no pinning: PD106 says so.
+            for place, mine in by_place(rank, copies.only(large & ~np.isin(copies.rows, made.rows[factory]))):
+                yield from self._judge(rank, mine, place, to_device=pattern == _TO_DEVICE)
+
+    def _judge(
+        self, rank: RankRun, copies: HostCopies, place: SourceLocation | None, *, to_device: bool
+    ) -> Iterator[Finding]:
+        gpu = rank.trace.gpu
+        entered_ns = rank.trace.calls.start_ns[copies.calls]
+        led_ns = copies.done_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
+        claim = lost_time(rank, copies, led_ns)
+        cost = rank.per_step(iv.total(claim))
+        if (rank.share(cost) or 0) < self.settings["min_share"]:
+            return
+        size, spent = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
+        pinned = pinned_bytes_per_s(rank)
+        exposed = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
+        exposed_ns = rank.per_step(iv.total(iv.intersect(exposed, rank.account.parts["memcpy"])))
+        rate = size / max(spent, 1)
+        gained = None if pinned is None else round(exposed_ns * max(0.0, 1 - rate * 1e9 / pinned))
+        whole = "step" if rank.steps.count else "trace"
+        yield self.finding(
+            rank,
+            title=f"{_amount(size / max(rank.steps.count, 1))} a {whole} are copied "
+            f"{'from' if to_device else 'to'} pageable memory{f' at {place.short}' if place else ''}",
+            cost_ns=cost,
+            saving=Saving(0, gained, cost, "bounded"),
+            advice=_advice(rank, to_device=to_device),
+            fix="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
+            if to_device
+            else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
+            claim=Claim(claim),
+            confidence=0.8,
+            location=place,
+            evidence=(
+                Evidence("copies per step", round(len(copies) / max(rank.steps.count, 1), 1), "count"),
+                Evidence("CPU blocked per step", rank.per_step(int((copies.done_ns - entered_ns).sum())), "ns"),
+                Evidence("only copying, per step", exposed_ns, "ns"),
+                Evidence("achieved", round(rate, 2), "GB/s"),
+                Evidence("pinned copies on this link", None if pinned is None else round(pinned / 1e9, 1), "GB/s"),
+                Evidence("pin_memory, as captured", _pinning(rank)),
+            ),
+            subject="to device" if to_device else "to host",
+        )
+
+
+def _amount(size: float) -> str:
+    return f"{size / 1e6:.3g} MB"
+
+
+def _pinning(rank: RankRun) -> str | None:
+    """Whether the captured loaders pin their batches; None when nobody knows or they differ."""
+    loaders = [f for f in (rank.facts or {}).get("loaders") or [] if isinstance(f, dict)]
+    known = {f.get("pin_memory") for f in loaders}
+    return "yes" if known == {True} else "no" if known == {False} else None
+
+
+def _advice(rank: RankRun, *, to_device: bool) -> str:
+    if not to_device:
+        return "Copy into a pinned buffer without blocking, and read it once an event says that it is there."
+    if _pinning(rank) == "yes":
+        return (
+            "The DataLoader pins its batches, but these tensors are not: give a batch of your own type a pin_memory() "
+            "method, or pin what is built after the loader; then copy with non_blocking=True."
+        )
+    return "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs."
