@@ -17,7 +17,7 @@ from perfdoctor.trace.source import Progress, Stream, ended_early
 from perfdoctor.trace.window import BLOCK
 
 
-def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
     """Read a trace: of PyTorch's profiler (JSON, compressed or not), or an SQLite export of Nsight Systems.
 
     A file that is cut short, or damaged somewhere, is read as far as it goes: `complete` is False then, and `warnings`
@@ -27,6 +27,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     Args:
         path: A file, a URL that fsspec knows, or ``-`` for standard input.
         progress: Called now and then with the bytes that are read, and all there are where that is known.
+        threads: Threads to read JSON with; two, or one where the machine has one core, unless told.
 
     Returns:
         The Trace, with all times in int64 nanoseconds, exact.
@@ -38,7 +39,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     refuse_report(path)
     with Stream(path, progress) as stream:
         if not is_nsight(stream.head):
-            return reader.read_stream(stream)
+            return reader.read_stream(stream, threads=threads)
         if not stream.regular:
             return _read_copy(stream)
     return read_nsight(path, progress)
