@@ -63,7 +63,7 @@ def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
         dur_ns=gpu.dur_ns,
         item=work.item,
         share=work.share,
-        blocks=getattr(gpu, "blocks", None),  # recorded grids, where the reader keeps them
+        blocks=gpu.blocks,
         sm_count=run.source.device.sm_count or (device.sm_count if device else None),
         floor_ns=floor_ns,
         shortest_ns=shortest_ns,

@@ -201,12 +201,16 @@ def _reasons(ceilings: Ceilings, launches: Launches, kind: Int8Array, small: Boo
 
 
 def _grids(launches: Launches) -> tuple[BoolArray, BoolArray]:
-    """Whether the grid leaves multiprocessors without a block, and whether the last wave of blocks is mostly empty."""
+    """Whether the grid leaves many multiprocessors without a block, and whether the last wave of blocks does.
+
+    A grid that is a little smaller than the device fills it: kernels that take their tiles one after the other are
+    launched so (140 blocks on the 148 multiprocessors of a B200, 128 on the 132 of an H100).
+    """
     if launches.blocks is None or not launches.sm_count:
         none = np.zeros(len(launches.dur_ns), bool)
         return none, none
     waves = launches.blocks / launches.sm_count
     known = launches.blocks > 0
-    small = known & (waves < 1)
+    small = known & (waves < _FULL_WAVES_SHARE)
     tail = known & (waves > 1) & (waves < _MANY_WAVES) & (waves / np.maximum(np.ceil(waves), 1) < _FULL_WAVES_SHARE)
     return small, tail

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from perfdoctor.testing.builder import TraceBuilder
+from perfdoctor.testing.builder import TraceBuilder, collective
 
-__all__ = ["TraceBuilder"]
+__all__ = ["TraceBuilder", "collective"]

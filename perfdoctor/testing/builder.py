@@ -90,14 +90,18 @@ class TraceBuilder:
         types: Sequence[str] | None = None,
         strides: Sequence[object] | None = None,
         concrete: Sequence[str] | None = None,
+        comm: Mapping[str, object] | None = None,
     ) -> Self:
-        """An operator on the CPU; shapes, types, strides and concrete inputs hold one entry an input, as recorded."""
+        """An operator on the CPU; shapes, types, strides and concrete inputs hold one entry an input, as recorded.
+
+        `comm` is what it says of a collective, as `collective` returns it.
+        """
         self._external_id += 1
         recorded = {"Input Dims": shapes, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
         args = {"External id": self._external_id} | {
             key: list(value) for key, value in recorded.items() if value is not None
         }
-        return self._host("cpu_op", name, start_us, dur_us, thread, args)
+        return self._host("cpu_op", name, start_us, dur_us, thread, args | dict(comm or {}))
 
     def call(
         self, name: str, start_us: float, dur_us: float = 5, thread: int = 1, correlation: int | None = None
@@ -124,6 +128,8 @@ class TraceBuilder:
         correlation: int | None = None,
         thread: int = 1,
         device: int = 0,
+        grid: Sequence[int] | None = None,
+        comm: Mapping[str, object] | None = None,
         **args: object,
     ) -> Self:
         """A kernel.
@@ -137,8 +143,11 @@ class TraceBuilder:
             correlation: Links it to a `call` made before instead.
             thread: Thread of the added launch.
             device: Index of the device.
-            args: Further arguments of the event, such as `grid=[8, 1, 1]`.
+            grid: Its thread blocks in each dimension.
+            comm: What it says of a collective, as `collective` returns it.
+            args: Further arguments of the event.
         """
+        args |= dict(comm or {}) | ({"grid": list(grid)} if grid is not None else {})
         correlation = self._launched("cudaLaunchKernel", launch_us, thread, correlation)
         return self._item("kernel", name, start_us, dur_us, device, stream, correlation, args)
 
@@ -268,6 +277,35 @@ class TraceBuilder:
             | {"ts": round(start_us, 3), "dur": round(dur_us, 3), "args": dict(args)}
         )
         return self
+
+
+def collective(
+    name: str = "allreduce",
+    in_elements: int = 1 << 20,
+    out_elements: int | None = None,
+    dtype: str = "Float",
+    ranks: Sequence[int] = (0, 1),
+    group: str = "0",
+    description: str = "default_pg",
+    sequence: int | None = None,
+) -> dict[str, object]:
+    """What the profiler writes of a collective on its kernels and on its `record_param_comms`.
+
+    Args:
+        name: Its name, as the profiler has it: allreduce, _allgather_base, alltoall, send, wait, ...
+        in_elements: Elements of the tensors that go in on this rank.
+        out_elements: Elements of those that come out; as many as go in unless told.
+        dtype: Their type, as c10 has it: Float, BFloat16, Long, ...
+        ranks: Ranks of the process group.
+        group: Its name.
+        description: What it is for.
+        sequence: How many collectives the group had before; left out when None, as older versions do.
+    """
+    said = {"Collective name": name, "In msg nelems": in_elements}
+    said |= {"Out msg nelems": in_elements if out_elements is None else out_elements, "Group size": len(ranks)}
+    said |= {"dtype": dtype, "Process Group Name": group, "Process Group Description": description}
+    said |= {"Process Group Ranks": str(list(ranks))} | ({} if sequence is None else {"Seq": sequence})
+    return said
 
 
 def _device(

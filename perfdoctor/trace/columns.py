@@ -5,6 +5,7 @@ This is the seam behind which the way of reading can change: `Columns` is all th
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,8 @@ Event: TypeAlias = dict[str, Any]
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 GPU, CALLS, OPS, RANGES, GPU_RANGES, FRAMES, SYNCS = "gpu", "calls", "ops", "ranges", "gpu_ranges", "frames", "syncs"
+COMMS = "comms"
+"""Not a kind of event, but what events of any kind say of collectives: found by their place in the file."""
 
 # Current and legacy names of the categories, in lower case.
 KIND_OF_CATEGORY = {
@@ -60,8 +63,26 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
     OPS: {"external_id": ("External id", "external id")},
     FRAMES: {"id": ("Python id",), "parent_id": ("Python parent id",)},
     SYNCS: {"stream": ("stream", "Stream"), "correlation": ("correlation",), "wait_stream": ("wait_on_stream",)},
+    COMMS: {
+        "group_size": ("Group size",),
+        "in_elements": ("In msg nelems",),
+        "out_elements": ("Out msg nelems",),
+        "sequence": ("Seq",),
+    },
 }
-TEXTS = {
+GRID = "grid"
+"""The argument of GPU items that holds a kernel's blocks in each dimension; their column is `blocks`."""
+COLLECTIVE = "Collective name"
+"""The argument of every event that says anything of a collective."""
+LABELS: dict[str, tuple[str, ...]] = {
+    "collective": (COLLECTIVE,),
+    "dtype": ("dtype",),
+    "group": ("Process Group Name",),
+    "description": ("Process Group Description",),
+    "ranks": ("Process Group Ranks",),
+}
+"""For COMMS the columns of texts."""
+TEXTS: dict[str, tuple[str, ...]] = {
     "dims": ("Input Dims", "Input dims"),
     "types": ("Input type", "Input types"),
     "strides": ("Input Strides", "Input strides"),
@@ -175,8 +196,10 @@ class Columns:
         codes = np.array([*self.strings.column(other.strings.texts, len(other.strings.texts)), NONE], np.int32)
         for kind, blocks in other._blocks.items():
             for block in blocks:
-                moved = {name: codes[block[name]] for name in ("name", *TEXTS) if name in block}
-                moved |= {"thread": numbers[block["thread"]], "place": block["place"] + place}
+                moved = {name: codes[block[name]] for name in ("name", *TEXTS, *LABELS) if name in block}
+                moved["place"] = block["place"] + place
+                if kind != COMMS:
+                    moved["thread"] = numbers[block["thread"]]
                 self._blocks[kind].append(block | moved)
         self.dropped += other.dropped
         self.seen += other.seen
@@ -196,18 +219,23 @@ class Columns:
             "device": integers(pids),
             "stream": integers([_last_number(tid) for tid in tids]),
         }
-        return {kind: self._joined(kind) for kind in list(self._blocks)}
+        placed = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
+        return {kind: self._joined(kind, placed=kind in placed) for kind in list(self._blocks)}
 
-    def _joined(self, kind: str) -> dict[str, Column]:
-        """The blocks of a kind as one, in the order of the file."""
+    def _joined(self, kind: str, *, placed: bool) -> dict[str, Column]:
+        """The blocks of a kind as one, in the order of the file; `placed` keeps the places."""
         blocks = self._blocks.pop(kind)
         names = list(blocks[0])
         # Column by column, so that no more than one is held twice.
         joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in names}
-        place = joined.pop("place")
+        place = joined["place"]
         if (place[1:] < place[:-1]).any():
             order = np.argsort(place, kind="stable")
             joined = {name: column[order] for name, column in joined.items()}
+        if not placed:
+            del joined["place"]
+        if kind == COMMS:
+            return joined
         thread = joined["thread"]
         if kind == GPU:
             _place(joined, self._threads, thread)
@@ -259,7 +287,20 @@ class Columns:
         if kind == GPU:
             items = [ITEM_OF_CATEGORY.get(event["cat"].lower(), KERNEL) for event in events]
             block["kind"] = np.array(items, np.int32)
+            block["blocks"] = np.array([blocks_in(each.get(GRID)) for each in args], np.int64)
         self._blocks[kind].append(block)
+        told = [number for number, each in enumerate(args) if each.get(COLLECTIVE) is not None]
+        if told:
+            self._add_comms([args[number] for number in told], place[told])
+
+    def _add_comms(self, args: list[Any], place: Column) -> None:
+        """Take over what the arguments of some events say of collectives."""
+        block: dict[str, Column] = {"place": place}
+        for name, spellings in LABELS.items():
+            block[name] = self.strings.column(map(_label, _values(args, spellings)), len(args))
+        for name, spellings in NUMBERS[COMMS].items():
+            block[name] = integers(_values(args, spellings))
+        self._blocks[COMMS].append(block)
 
     def _pairs(self) -> list[Event]:
         """Complete events made of B and E ones, which are rare; what finds no partner is dropped."""
@@ -308,6 +349,19 @@ def _integer(value: object) -> int:
         return NONE
     # Handles of streams are addresses: beyond int64 only that they stay distinct matters.
     return value if -2 * LIMIT_NS <= value < 2 * LIMIT_NS else value & (2 * LIMIT_NS - 1)
+
+
+def blocks_in(grid: object) -> int:
+    """The thread blocks of a grid as the arguments hold it, a list of sizes; -1 for everything else."""
+    if not isinstance(grid, list) or not grid or any(type(size) is not int or size < 1 for size in grid):
+        return NONE
+    blocks = math.prod(grid)
+    return blocks if blocks < LIMIT_NS else NONE
+
+
+def _label(value: Any) -> str | bytes | None:
+    """A text as it stands, and anything else as its JSON text."""
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:

@@ -20,7 +20,7 @@ from perfdoctor.trace.model import KERNEL, NONE, Int32Array
 from perfdoctor.trace.scan import Column, Plan, Rows, Scanner
 from perfdoctor.trace.window import Window
 
-_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS)
+_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)
 _EVERY_KIND = {
     "start_ns": (at.START, False),
     "dur_ns": (at.DURATION, False),
@@ -28,6 +28,7 @@ _EVERY_KIND = {
     "thread": (at.PAIR, True),
     "place": (at.ORDER, False),
 }
+_TEXTS_OF: dict[str, dict[str, tuple[str, ...]]] = {c.OPS: c.TEXTS, c.COMMS: c.LABELS}
 _PHASES = {b"X": at.COMPLETE, b"B": at.HALF, b"E": at.HALF}
 _ODD_AT_ONCE = 10_000
 _PATIENCE_S = 0.05
@@ -35,22 +36,27 @@ _PATIENCE_S = 0.05
 
 def _plan() -> Plan:
     """The plan for PyTorch's traces, from the tables of `columns`."""
-    fields = sorted({name for numbers in c.NUMBERS.values() for name in numbers}) + list(c.TEXTS)
+    usual = [*sorted({name for kind in _KINDS[:-1] for name in c.NUMBERS.get(kind, {})}), *c.TEXTS, "blocks"]
+    fields = [*usual, *c.LABELS, *c.NUMBERS[c.COMMS]]
     slots = {name: at.FIRST_FREE + number for number, name in enumerate(fields)}
+    told: list[tuple[int, dict[str, tuple[str, ...]]]] = [(at.NUMBER, numbers) for numbers in c.NUMBERS.values()] + [
+        (at.TEXT, c.TEXTS),
+        (at.WORD, c.LABELS),
+    ]
     arguments = {
-        spelling: (at.NUMBER, slots[name])
-        for numbers in c.NUMBERS.values()
-        for name, spellings in numbers.items()
+        spelling: (action, slots[name])
+        for action, columns in told
+        for name, spellings in columns.items()
         for spelling in spellings
     }
-    arguments |= {spelling: (at.TEXT, slots[name]) for name, spellings in c.TEXTS.items() for spelling in spellings}
+    arguments[c.GRID] = at.PRODUCT, slots["blocks"]
     kinds = []
     for kind in _KINDS:
-        kept = _EVERY_KIND | {name: (slots[name], False) for name in c.NUMBERS.get(kind, {})}
-        if kind == c.OPS:
-            kept |= {name: (slots[name], True) for name in c.TEXTS}
+        kept = _EVERY_KIND if kind != c.COMMS else {"place": _EVERY_KIND["place"]}
+        kept = kept | {name: (slots[name], False) for name in c.NUMBERS.get(kind, {})}
+        kept |= {name: (slots[name], True) for name in _TEXTS_OF.get(kind, {})}
         if kind == c.GPU:
-            kept["kind"] = at.MARK, True
+            kept |= {"kind": (at.MARK, True), "blocks": (slots["blocks"], False)}
         kinds.append(kept)
     keys = {
         "ph": (at.TAG, at.PHASE),
@@ -62,7 +68,8 @@ def _plan() -> Plan:
         "dur": (at.TIME, at.DURATION),
         "args": (at.INSIDE, at.ARGUMENTS),
     }
-    return Plan(keys, arguments, at.FIRST_FREE + len(fields), tuple(kinds), _judge)
+    common = at.FIRST_FREE + len(usual)
+    return Plan(keys, arguments, at.FIRST_FREE + len(fields), common, tuple(kinds), _judge)
 
 
 def _judge(tag: bytes) -> tuple[int, int, int]:
@@ -261,6 +268,7 @@ class _Moved:
         if unnamed:
             self._names[-1] = whole.strings[""]
         self._texts, _ = self._codes(*c.TEXTS, decode=_values)
+        self._labels, _ = self._codes(*c.LABELS, decode=_strings)
 
     def add_all(self) -> None:
         """Take over every block."""
@@ -289,8 +297,11 @@ class _Moved:
         return _string(self._words[value - at.STRING]) if value < at.STRING // 2 else value
 
     def _moved(self, kind: str, block: Rows) -> Rows:
-        moved = {"thread": self._threads[block["thread"]], "name": self._names[block["name"]]}
-        moved["place"] = block["place"] + self._place
+        moved = {"place": block["place"] + self._place}
+        if kind == c.COMMS:
+            moved |= {name: self._labels[block[name]] for name in c.LABELS}
+        else:
+            moved |= {"thread": self._threads[block["thread"]], "name": self._names[block["name"]]}
         if kind == c.OPS:
             moved |= {name: self._texts[block[name]] for name in c.TEXTS}
         moved |= {name: self._numbers(block[name]) for name in c.NUMBERS.get(kind, {})}

@@ -11,6 +11,7 @@ import numpy as np
 from perfdoctor.errors import TraceError
 from perfdoctor.trace import columns as c
 from perfdoctor.trace.columns import Column, Columns
+from perfdoctor.trace.comms import comms_of
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with, keys_within, latest_before
 from perfdoctor.trace.merged import thread_processes
@@ -18,6 +19,7 @@ from perfdoctor.trace.model import (
     NONE,
     BoolArray,
     Calls,
+    Comms,
     DeviceProperties,
     Frames,
     GpuItems,
@@ -37,6 +39,7 @@ _ANNOTATION = re.compile(
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
 _HIP_CALL = re.compile(r"hip[A-Z]|roc[a-z]")
+_WORK_ITEM_CALL = re.compile(r"hip(?:Ext|Hcc)ModuleLaunchKernel")
 _CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
 
@@ -68,7 +71,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
         raise _no_events(columns, reading, dropped)
     strings = columns.strings.texts
     _split_annotations(blocks, strings)
-    blocks = {kind: block.sorted() for kind, block in blocks.items()}
+    blocks = {kind: block if kind == c.COMMS else block.sorted() for kind, block in blocks.items()}
     trace = _tables(blocks)
     trace = replace(
         trace,
@@ -86,10 +89,20 @@ def build(columns: Columns, reading: Reading) -> Trace:
         world_size=_distributed(reading.top, "world_size"),
         base_ns=_integer(reading.top.get("baseTimeNanoseconds")) or 0,
     )
+    _forget_work_items(trace)
     trace = replace(trace, vendor=_vendor(trace), warnings=tuple(_warnings(trace, blocks, reading)))
-    for table in trace.tables:
-        table.freeze()
+    trace.freeze()
     return trace
+
+
+def _forget_work_items(trace: Trace) -> None:
+    """Set to unknown what is recorded as blocks of a grid and is work items: HIP's manual says so of these calls."""
+    in_items = trace.codes_where(_WORK_ITEM_CALL.match)
+    if in_items.any():
+        gpu = trace.gpu
+        launched = gpu.call >= 0
+        launched[launched] = in_items[trace.calls.name[gpu.call[launched]]]
+        gpu.blocks[launched] = NONE
 
 
 class _Block:
@@ -168,10 +181,11 @@ def _tables(blocks: dict[str, _Block]) -> Trace:
     """The tables with their links."""
     ops = _ops(blocks.get(c.OPS, _NO_ROWS))
     calls = _calls(blocks.get(c.CALLS, _NO_ROWS), ops)
+    gpu = _gpu(blocks, calls, ops)
     syncs = blocks.get(c.SYNCS, _NO_ROWS)
     return Trace(
         path="",
-        gpu=_gpu(blocks, calls, ops),
+        gpu=gpu,
         calls=calls,
         ops=ops,
         ranges=Ranges(**blocks.get(c.RANGES, _NO_ROWS).threaded),
@@ -184,7 +198,16 @@ def _tables(blocks: dict[str, _Block]) -> Trace:
             wait_stream=syncs.long("wait_stream"),
             process=syncs.short("group"),
         ),
+        comms=_comms(blocks, gpu),
     )
+
+
+def _comms(blocks: dict[str, _Block], gpu: GpuItems) -> Comms:
+    told = blocks.get(c.COMMS)
+    if told is None:
+        return Comms()
+    items, ops = (blocks.get(kind, _NO_ROWS).long("place") for kind in (c.GPU, c.OPS))
+    return comms_of(told.columns, items, gpu.op, ops)
 
 
 def _ops(block: _Block) -> Ops:
@@ -227,6 +250,7 @@ def _gpu(blocks: dict[str, _Block], calls: Calls, ops: Ops) -> GpuItems:
         call=call,
         op=np.where(call >= 0, launched, named).astype(np.int32),
         bytes=block.long("bytes"),
+        blocks=block.long("blocks"),
         process=group.astype(np.int32),
     )
 
@@ -316,7 +340,7 @@ def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list
         )
     if trace.dropped:
         said.append(f"left out because they cannot be read: {count_of(trace.dropped, 'event')}")
-    negative = sum(int((block.columns["dur_ns"] < 0).sum()) for block in blocks.values())
+    negative = sum(int((block.columns["dur_ns"] < 0).sum()) for kind, block in blocks.items() if kind != c.COMMS)
     if negative:
         said.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")
     said += link_warnings(trace)

@@ -17,9 +17,9 @@ MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
 SCAN, INTERN, REHASH = range(3)
 
 # What to do with the value of a key.
-SKIP, TAG, WORD, NUMBER, TIME, TEXT, INSIDE = range(7)
+SKIP, TAG, WORD, NUMBER, TIME, TEXT, PRODUCT, INSIDE = range(8)
 """Nothing; intern as a tag (phase and category); intern a string; an integer or an interned string; microseconds;
-intern the JSON text of any value; go on with the keys inside."""
+intern the JSON text of any value; the product of a list of positive integers; go on with the keys inside."""
 
 # Slots of the record that an event is read into. The columns of arguments come after them. ARGUMENTS is 1 while these
 # are read, SEEN has a bit for each slot whose key has come up, BEFORE is the number of the last key.
@@ -40,7 +40,8 @@ UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 # The control block: what the compiled code is told, from POSITION on what it answers, and behind it the record.
 CONTROL = (
     "text", "size", "begin", "end", "last", "stop", "keys", "words", "tags", "pairs", "actions", "follows", "blank",
-    "slots", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen", "phases",
+    "slots", "common", "aside", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen",
+    "phases",
 )  # fmt: skip
 
 TABLE = ("hashes", "ids", "mask", "offsets", "arena", "room", "count")

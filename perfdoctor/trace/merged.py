@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfdoctor.trace.model import NONE, BoolArray, Int32Array, Table, Trace
+from perfdoctor.trace.model import NONE, BoolArray, Comms, Int32Array, Table, Trace
 from perfdoctor.trace.oddities import link_warnings, merged_warning
 
 RANK_STRIDE = 10**8  # tools that merge the files of ranks into one add rank x 1e8 to the process ids
 
 _PID = re.compile(r"[0-9]+(?=/)")
-_AnyTable = TypeVar("_AnyTable", bound=Table)
+_AnyTable = TypeVar("_AnyTable", bound=Table | Comms)
 
 
 def thread_processes(threads: Iterable[str]) -> tuple[int, ...]:
@@ -59,7 +59,8 @@ def _of_rank(trace: Trace, own_threads: BoolArray, rank: int) -> Trace:
     on_cpu = (trace.calls, trace.ops, trace.ranges, trace.gpu_ranges, trace.frames)
     calls, ops, ranges, gpu_ranges, frames = (own_threads[table.thread] for table in on_cpu)
     new_call, new_op, new_frame = _new_rows(calls), _new_rows(ops), _new_rows(frames)
-    gpu = _taken(trace.gpu, trace.gpu.process == rank)
+    own_items = trace.gpu.process == rank
+    gpu = _taken(trace.gpu, own_items)
     own_calls, own_ops, own_frames = _taken(trace.calls, calls), _taken(trace.ops, ops), _taken(trace.frames, frames)
     own = replace(
         trace,
@@ -71,10 +72,16 @@ def _of_rank(trace: Trace, own_threads: BoolArray, rank: int) -> Trace:
         gpu_ranges=_taken(trace.gpu_ranges, gpu_ranges),
         frames=replace(own_frames, parent=_moved(own_frames.parent, new_frame)),
         syncs=_taken(trace.syncs, trace.syncs.process == rank),
+        comms=_own_comms(trace.comms, _new_rows(own_items), new_op),
     )
-    for table in own.tables:
-        table.freeze()
+    own.freeze()
     return replace(own, warnings=(*own.warnings, *link_warnings(own)))
+
+
+def _own_comms(comms: Comms, new_item: Int32Array, new_op: Int32Array) -> Comms:
+    """What is said of the items and ops that were kept."""
+    own = _taken(comms, np.where(comms.gpu >= 0, new_item[comms.gpu], new_op[comms.op]) >= 0)
+    return replace(own, gpu=_moved(own.gpu, new_item), op=_moved(own.op, new_op))
 
 
 def _taken(table: _AnyTable, which: BoolArray) -> _AnyTable:

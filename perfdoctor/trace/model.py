@@ -49,19 +49,14 @@ class Table:
         """Duration of each row in nanoseconds."""
         return self.end_ns - self.start_ns
 
-    def freeze(self) -> None:
-        """Make every column read-only: a Trace is a value."""
-        for column in fields(self):
-            getattr(self, column.name).flags.writeable = False
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuItems(Table):
     """Kernels, copies and sets that ran on the device.
 
     `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in
-    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set; `process` which of several
-    ranks in the file it belongs to, 0 where there is one.
+    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set; `blocks` the thread blocks of
+    a kernel's grid; `process` which of several ranks in the file it belongs to, 0 where there is one.
     """
 
     kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
@@ -71,6 +66,7 @@ class GpuItems(Table):
     call: Int32Array = field(default_factory=_codes)
     op: Int32Array = field(default_factory=_codes)
     bytes: Int64Array = field(default_factory=_ints)
+    blocks: Int64Array = field(default_factory=_ints)
     process: Int32Array = field(default_factory=_codes)
 
 
@@ -136,6 +132,37 @@ class Syncs(Table):
     process: Int32Array = field(default_factory=_codes)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Comms:
+    """What the file says of collectives and of sends and receives, a row for each event that it says it of.
+
+    First come GPU items, in their order: `gpu` is the row in `Trace.gpu`, `op` that of the op which issued it, -1 where
+    none is known. What the file says of the op counts for the item where it says nothing of the item. Then come ops, in
+    theirs: `gpu` is -1 and `op` the row in `Trace.ops`; of most of them GPU items speak too, but on the CPU (gloo), or
+    for one that waits, there are none.
+
+    `collective` ("allreduce", "_allgather_base", "wait", ...), `dtype` ("Float", "BFloat16", ...), `group` and
+    `description` (name and purpose of the process group) and `ranks` (its ranks as a list, which the profiler may have
+    shortened) are codes of strings; `group_size` counts ranks, `in_elements` and `out_elements` the elements of the
+    tensors of this rank, `sequence` the collectives of the group.
+    """
+
+    gpu: Int32Array = field(default_factory=_codes)
+    op: Int32Array = field(default_factory=_codes)
+    collective: Int32Array = field(default_factory=_codes)
+    dtype: Int32Array = field(default_factory=_codes)
+    group: Int32Array = field(default_factory=_codes)
+    description: Int32Array = field(default_factory=_codes)
+    ranks: Int32Array = field(default_factory=_codes)
+    group_size: Int64Array = field(default_factory=_ints)
+    in_elements: Int64Array = field(default_factory=_ints)
+    out_elements: Int64Array = field(default_factory=_ints)
+    sequence: Int64Array = field(default_factory=_ints)
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
     """What the file says about the device that its GPU items ran on; None where it does not say."""
@@ -168,6 +195,7 @@ class Trace:
     gpu_ranges: Ranges = field(default_factory=Ranges)
     frames: Frames = field(default_factory=Frames)
     syncs: Syncs = field(default_factory=Syncs)
+    comms: Comms = field(default_factory=Comms)
     device: DeviceProperties = field(default_factory=DeviceProperties)
     vendor: str | None = None
     rank: int | None = None
@@ -179,7 +207,7 @@ class Trace:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables, in the order of the fields."""
+        """All tables of events, in the order of the fields."""
         return (self.gpu, self.calls, self.ops, self.ranges, self.gpu_ranges, self.frames, self.syncs)
 
     @property
@@ -194,6 +222,13 @@ class Trace:
         if not filled:
             return 0, 0
         return min(int(t.start_ns.min()) for t in filled), max(int(t.end_ns.max()) for t in filled)
+
+    def freeze(self) -> None:
+        """Make every column read-only: a Trace is a value."""
+        tables: tuple[Table | Comms, ...] = (*self.tables, self.comms)
+        for table in tables:
+            for column in fields(table):
+                getattr(table, column.name).flags.writeable = False
 
     def text(self, code: int) -> str | None:
         """The string of a code; None for -1."""

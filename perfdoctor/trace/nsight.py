@@ -60,6 +60,7 @@ _ON_DEVICE: _Wanted = _TIMES | {
     "correlation": ("correlationId",),
     "pid": ("globalPid",),
 }
+_GRID: _Wanted = {"x": ("gridX",), "y": ("gridY",), "z": ("gridZ",)}
 _KERNEL_NAMES = ("demangledName", "shortName", "mangledName", "name")
 _PUSH_POP, _START_END = 59, 60  # ENUM_NSYS_EVENT_TYPE; marks, domains and categories have other numbers
 _NO_STREAM = 0xFFFFFFFF  # CUPTI_SYNCHRONIZATION_INVALID_VALUE: the stream of a context's synchronization
@@ -157,13 +158,13 @@ class _Reader:
         )
         if not trace.events:
             raise self._no_events()
-        for table in trace.tables:
-            table.freeze()
+        trace.freeze()
         return replace(trace, warnings=tuple(self._warnings(trace, len(ranks))))
 
     def _gpu_items(self) -> Block:
         """Kernels, copies, sets and whole graphs."""
-        kernels = self.tables.numbers(_KERNELS, _ON_DEVICE)
+        kernels = self.tables.numbers(_KERNELS, _ON_DEVICE | _GRID)
+        kernels["blocks"] = _blocks(kernels)
         kernels["name"] = self._named(self.tables.texts(_KERNELS, _KERNEL_NAMES, self.strings), kernels)
         copies = self.tables.numbers(_COPIES, _ON_DEVICE | dict(names.COPY_COLUMNS) | {"bytes": ("bytes",)})
         copies["name"] = names.copy_names(self.tables, copies, self.strings)
@@ -179,7 +180,8 @@ class _Reader:
         kinds = ((kernels, KERNEL), (copies, MEMCPY), (sets, MEMSET), (graphs, KERNEL))
         for block, kind in kinds:
             block["kind"] = np.full(_length(block), kind, np.int64)
-            block.setdefault("bytes", np.full(_length(block), NONE, np.int64))
+            for column in ("bytes", "blocks"):
+                block.setdefault(column, np.full(_length(block), NONE, np.int64))
         whole = _joined([block for block, _ in kinds])
         # CUPTI writes zero for both where it could not collect the times.
         return self._usable(whole, (whole["start_ns"] != 0) | (whole["end_ns"] != 0))
@@ -355,8 +357,16 @@ def _linked_items(block: Block, call_block: Block, calls: Calls, ranks: Mapping[
         call=call,
         op=np.where(call >= 0, calls.op[call], NONE).astype(np.int32) if len(calls) else call.copy(),
         bytes=block["bytes"],
+        blocks=block["blocks"],
         process=_process(block["pid"], ranks),
     )
+
+
+def _blocks(block: Block) -> Int64Array:
+    """Thread blocks of kernels' grids, of which CUDA allows some 2^63 at most; -1 where a size is not known."""
+    sizes = [block[axis] for axis in _GRID]
+    blocks: Int64Array = np.prod(sizes, axis=0, dtype=np.int64)
+    return np.where((np.minimum.reduce(sizes) > 0) & (blocks > 0), blocks, NONE)
 
 
 def _event(block: Block) -> dict[str, Any]:

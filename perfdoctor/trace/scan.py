@@ -37,6 +37,8 @@ class Plan:
         keys: Keys of an event, with what to do with their values and the slot that takes it.
         arguments: The same for the keys of the object under a key whose action is INSIDE.
         slots: Number of slots.
+        common: The slots from this one on are filled by few events: by those that fill this one, which make a row of
+            the last kind too, beside that of their own.
         kinds: For each kind the columns, with the slot that each is taken from, and whether they fit into 32 bits.
         judge: For the text of a tag what it means as a phase (one of PASSED, COMPLETE, HALF), as a category (the number
             of a kind, or NONE), and the mark of its rows.
@@ -45,6 +47,7 @@ class Plan:
     keys: Mapping[str, tuple[int, int]]
     arguments: Mapping[str, tuple[int, int]]
     slots: int
+    common: int
     kinds: tuple[Mapping[str, tuple[int, bool]], ...]
     judge: Callable[[bytes], tuple[int, int, int]]
 
@@ -137,7 +140,7 @@ class Scanner:
             self._sources[kind, : len(columns)] = [slot for slot, _ in columns.values()]
         self._rows = np.empty((len(plan.kinds), width, batch), np.int64)
         self._filled = np.zeros(len(plan.kinds), np.int64)
-        self._control = np.zeros(len(at.CONTROL) + plan.slots, np.int64)
+        self._control = np.concatenate((np.zeros(len(at.CONTROL), np.int64), self._blank))
         self._judged = 0
         self._make_room(0)
 
@@ -218,8 +221,8 @@ class Scanner:
             "verdicts": self._verdicts, "sources": self._sources, "rows": self._rows, "filled": self._filled,
         }  # fmt: skip
         told = {name: array.ctypes.data for name, array in arrays.items()}
-        told |= {"slots": self._plan.slots, "columns": self._rows.shape[1]}
-        for name, value in (told | {"batch": self._batch}).items():
+        told |= {"slots": self._plan.slots, "common": self._plan.common, "aside": len(self._plan.kinds) - 1}
+        for name, value in (told | {"columns": self._rows.shape[1], "batch": self._batch}).items():
             self._control[at.CONTROL.index(name)] = value
 
     def _judge(self) -> None:

@@ -307,6 +307,8 @@ def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
         (100, 64, "inefficient", "small-grid"),
         (100, 140, "inefficient", "tail-wave"),
         (100, 132, "inefficient", ""),
+        (100, 120, "inefficient", ""),
+        (15, 120, "compute", ""),
         (100, 132 * 9 + 1, "inefficient", ""),
         (100, -1, "inefficient", ""),
         (15, 1000, "compute", ""),

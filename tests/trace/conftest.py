@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoctor.trace import Table, Trace
+from perfdoctor.trace import Comms, Table, Trace
 from perfdoctor.trace.choice import VARIABLE
+from perfdoctor.trace.columns import LABELS
 
 HERE = Path(__file__).parent
 for folder in (HERE, HERE.parent / "analyzers"):
     if str(folder) not in sys.path:  # importlib mode puts no test folder on the path
         sys.path.append(str(folder))
 
-_TEXTS = {"name", "dims", "types", "strides", "concrete"}
+_TEXTS = {"name", "dims", "types", "strides", "concrete", *LABELS}
 
 
 @pytest.fixture(scope="module", params=["reference", "fast"])
@@ -50,7 +51,7 @@ def said() -> Callable[[Trace], dict[str, Any]]:
         for column in fields(trace):
             value = getattr(trace, column.name)
             if column.name not in ("path", "strings", "threads"):
-                result[column.name] = _rows(trace, column.name) if hasattr(value, "start_ns") else value
+                result[column.name] = _rows(trace, column.name) if isinstance(value, Table | Comms) else value
         return result
 
     return everything
@@ -76,7 +77,7 @@ def assert_same() -> Callable[[Trace, Trace], None]:
 def _assert_same(one: Trace, other: Trace) -> None:
     for column in fields(one):
         mine, others = getattr(one, column.name), getattr(other, column.name)
-        if isinstance(mine, Table):
+        if isinstance(mine, Table | Comms):
             for name, values in _decoded(one, mine).items():
                 np.testing.assert_array_equal(values, _decoded(other, others)[name], f"{column.name}.{name}")
         elif column.name in ("strings", "threads"):
@@ -87,7 +88,7 @@ def _assert_same(one: Trace, other: Trace) -> None:
             assert mine == others, column.name
 
 
-def _decoded(trace: Trace, table: Table) -> dict[str, Any]:
+def _decoded(trace: Trace, table: Table | Comms) -> dict[str, Any]:
     strings, threads = np.array([*trace.strings, None], object), np.array([*trace.threads, None], object)
     columns = {column.name: getattr(table, column.name) for column in fields(table)}
     return {

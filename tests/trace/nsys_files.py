@@ -30,7 +30,8 @@ _PLACE = f"{_TIMES}, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, stre
 _LINK = "correlationId INTEGER, globalPid INTEGER"
 _SCHEMA = f"""
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({_PLACE}, {_LINK}, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({_PLACE}, {_LINK}, gridX INTEGER NOT NULL, gridY INTEGER NOT NULL,
+    gridZ INTEGER NOT NULL, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL);
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({_PLACE}, {_LINK}, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL,
     srcKind INTEGER, dstKind INTEGER);
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET ({_PLACE}, {_LINK}, bytes INTEGER NOT NULL, memKind INTEGER);
@@ -157,8 +158,9 @@ def _write_on_gpu(file: NsysFile, event: dict[str, Any], row: dict[str, Any], pi
     row |= {"deviceId": args.get("device", 0), "contextId": 1, "streamId": stream, "globalPid": serialized(pid)}
     row |= {"correlationId": args["correlation"]}
     if category == "kernel":
-        short = file.name(name.partition("<")[0])
-        file.add("CUPTI_ACTIVITY_KIND_KERNEL", **row, demangledName=file.name(name), shortName=short)
+        names = {"demangledName": file.name(name), "shortName": file.name(name.partition("<")[0])}
+        grid = dict(zip(("gridX", "gridY", "gridZ"), args.get("grid", (-1, -1, -1)), strict=True))
+        file.add("CUPTI_ACTIVITY_KIND_KERNEL", **row, **grid, **names)
     elif category == "gpu_memcpy":
         direction, source, target = name.removeprefix("Memcpy ").translate({ord(c): None for c in "()->"}).split()
         kinds = {"copyKind": _COPY_KINDS[direction], "srcKind": _MEMORY[source], "dstKind": _MEMORY[target]}

@@ -48,6 +48,44 @@ def assert_consistent(trace: Trace) -> None:
     outer = trace.ops.parent[inner]
     assert (trace.ops.start_ns[outer] <= trace.ops.start_ns[inner]).all()
     assert (trace.ops.thread[outer] == trace.ops.thread[inner]).all()
+    comms = trace.comms
+    assert (np.diff(comms.gpu[comms.gpu >= 0]) > 0).all()
+    assert (comms.op[comms.gpu < 0] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("file", "items", "ops", "elements", "group_size"),
+    [
+        ("a100-nccl-config/rank0.json.gz", 21, 27, 76_830_615, 2),
+        ("b200-eager.json.gz", 1, 1, 25_136, 8),
+        ("mi-merged-4pids.json.gz", 84, 108, 285_193_260, 4),
+        ("v100-ns-resolution/rank0.json.gz", 0, 45, None, None),
+        ("v100-ddp-test/rank1.json.gz", 0, 0, None, None),
+    ],
+)
+def test_collectives_are_those_that_the_file_speaks_of(
+    corpus: Path, file: str, items: int, ops: int, elements: int | None, group_size: int | None
+) -> None:
+    comms = read(corpus / file).comms
+    on_gpu = comms.gpu >= 0
+    assert (int(on_gpu.sum()), int((~on_gpu).sum())) == (items, ops)
+    assert (comms.op >= 0).all()
+    if items:
+        assert int(comms.in_elements[on_gpu].sum()) == elements
+        assert set(comms.group_size[on_gpu].tolist()) == {group_size}
+
+
+@pytest.mark.parametrize(
+    ("file", "known"),
+    [
+        ("h100-qwen-bf16.json.gz", 1465),
+        ("mi300x-resnet-ddp.json.gz", 1071),  # of 2,995: the others are launched by work items, or in graphs
+        ("v100-legacy-workers0.json.gz", 9329),
+        ("mi-merged-4pids.json.gz", 0),
+    ],
+)
+def test_grids_are_known_where_they_are_recorded(corpus: Path, file: str, known: int) -> None:
+    assert int((read(corpus / file).gpu.blocks > 0).sum()) == known
 
 
 @pytest.mark.parametrize(

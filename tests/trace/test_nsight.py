@@ -51,7 +51,9 @@ def busy() -> TraceBuilder:
         b.step(at, 950).range("Optimizer.step#SGD.step", at + 700, 90)
         b.op("aten::linear", at + 5, 95, shapes=[[64, 64], []]).op("aten::mm", at + 10, 80, shapes=[[64, 64], [64, 8]])
         b.kernel("void gemm<float, 4>(float*)", at + 100, 300.001, launch_us=at + 20)
-        b.kernel("void gemm<float, 8>(float*)", at + 420, 30, launch_us=at + 40, stream=9)
+        b.kernel(
+            "void gemm<float, 8>(float*)", at + 420, 30, launch_us=at + 40, stream=9, grid=[70_000, 65_535, 65_535]
+        )
         b.memcpy("HtoD", at + 450, 10, 4096, launch_us=at + 50).memcpy(
             "DtoH", at + 460, 5, launch_us=at + 60, pinned=True
         )

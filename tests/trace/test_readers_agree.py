@@ -54,6 +54,7 @@ _SCALARS = """
     1.e1 123456789012345678 1234567890123456789 99999999999999999999 4611686018427387 4611686018427388 00.5 0.0 -0.0
     1700000000000123.249 9999999999999999 true false null nul tru NaN -NaN Infinity -Infinity inf -inf nan nan(ind) INF
     "" "7" "0x10" "-3" "7.0" "7.5" "x" " 7" "stream7" "a\\u0062" "\\ud83d\\ude00" "\\ud800" "\\u12" "\\x" "\\" "\\\\"
+    [8,1,1] [2,3] [-1] [0,1] [1.0] [1e0] [2147483648,2] [2147483647,2147483647,3] [true] [[1]] [1,null]
     "kernel" "Kernel" "cpu_op" "X" "B" "E" "i" {} [] [1] [1,] [[1,2],[]] {"a":1} {"a":1,} {"a":[{"b":null}]} {"ts":1.5}
     [1}] {"a"} {a:1} [,] [NaN] [inf] {"a":inf} "unclosed {"unclosed [ ] } , : 1.2.3 "é" [1.50,1e3]
 """
@@ -65,6 +66,7 @@ _ARGUMENTS = r"""
     "wait_on_stream" "stre\u0061m"
 """
 _SPACED = ["External id", "external id", "Python id", "Input Dims", "Input dims", "Input type", "Concrete Inputs"]
+_SPACED += ["Collective name", "Collective name", "dtype", "In msg nelems", "Seq", "Process Group Name"]
 SCALARS = st.sampled_from(_SCALARS.split())
 KEYS = st.sampled_from(_KEYS.split())
 ARGUMENTS = st.sampled_from(_ARGUMENTS.split() + [f'"{key}"' for key in _SPACED])
@@ -174,11 +176,14 @@ def many(count: int, odd: int, seed: int) -> bytes:
     """Events of all kinds in any order of time, every `odd`-th of them written in a way that is no plain one."""
     choose = random.Random(seed)
     lines = []
+    names = ["allreduce", "a\u0301", "wait"]
     for number in range(count):
         kind = choose.choice(["kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "none"])
         arguments: dict[str, Any] = {"correlation": choose.randrange(40), "External id": choose.randrange(40)}
         if kind == "cpu_op":
             arguments["Input Dims"] = [[choose.randrange(50)]]
+        if choose.randrange(3):
+            arguments |= {"Collective name": choose.choice(names), "Seq": number, "grid": [choose.randrange(9), 2]}
         event: dict[str, Any] = {
             "ph": "X",
             "cat": kind,
@@ -196,6 +201,7 @@ def test_many_events_fill_every_table_and_stay_in_order(agree: Agree, odd: int) 
     trace = agree(many(20_000, odd, odd % 1000), 4096)
     assert isinstance(trace, Trace)
     assert trace.events > 10_000
+    assert len(trace.comms) > 4096
 
 
 @pytest.mark.corpus

@@ -54,6 +54,7 @@ from perfdoctor.trace.layout import (
     PAIR,
     PHASE,
     PID,
+    PRODUCT,
     REACHED,
     SCAN,
     SEEN,
@@ -69,11 +70,12 @@ from perfdoctor.trace.layout import (
 
 (
     _AT_TEXT, _AT_SIZE, _AT_BEGIN, _AT_END, _AT_LAST, _AT_STOP, _AT_KEYS, _AT_WORDS, _AT_TAGS, _AT_PAIRS, _AT_ACTIONS,
-    _AT_FOLLOWS, _AT_BLANK, _AT_SLOTS, _AT_VERDICTS, _AT_SOURCES, _AT_COLUMNS, _AT_ROWS, _AT_BATCH, _AT_FILLED,
-    _AT_POSITION, _AT_SEEN, _AT_PHASES,
+    _AT_FOLLOWS, _AT_BLANK, _AT_SLOTS, _AT_COMMON, _AT_ASIDE, _AT_VERDICTS, _AT_SOURCES, _AT_COLUMNS, _AT_ROWS,
+    _AT_BATCH, _AT_FILLED, _AT_POSITION, _AT_SEEN, _AT_PHASES,
 ) = range(0, 8 * len(CONTROL), 8)  # fmt: skip
 _RECORD = 8 * len(CONTROL)
 _VERDICT_SIZE = 8 * VERDICTS
+_FACTOR = 1 << 31  # the largest of two numbers whose product surely fits
 _NEAR = 16  # a word or number that ends this close to the end of the text may go on beyond it
 
 
@@ -121,6 +123,27 @@ def _integer(p: int, at: int) -> int:
         return -p
     store(at, -number if negative else number)
     return q
+
+
+@compiled
+def _product(p: int, at: int) -> int:
+    """Store the product of the list of positive integers whose bracket is at p."""
+    product = 1
+    c = COMMA
+    while c == COMMA:
+        if product >= _FACTOR:
+            return -p
+        p = _integer(spaces_end(p + 1), at)
+        if p < 0:
+            return p
+        factor = load(at)
+        if not 0 < factor < _FACTOR:
+            return -p
+        product *= factor
+        p = spaces_end(p)
+        c = byte(p)
+    store(at, product)
+    return p + 1 if c == CLOSE_LIST else -p
 
 
 @compiled
@@ -187,8 +210,12 @@ def _take(p: int, action: int, slot: int, t: int) -> int:
         return _word(p, load(t + _AT_STOP), at, STRING if action == NUMBER else 0, load(t + _AT_WORDS))
     if action == WORD:
         return -p
+    if action == PRODUCT and c == OPEN_LIST:
+        return _product(p, at)
     if four(p) == NULL:
         return p + 4
+    if action == PRODUCT:
+        return -p
     return _integer(p, at) if action == NUMBER else _text(p, load(t + _AT_STOP), at, load(t + _AT_WORDS))
 
 
@@ -310,15 +337,36 @@ def _commit(t: int, order: int) -> int:
     store(t + _RECORD + 8 * PAIR, pair)
     store(t + _RECORD + 8 * ORDER, order)
     store(t + _RECORD + 8 * MARK, load(load(t + _AT_VERDICTS) + _VERDICT_SIZE * category + 16))
+    # An event that finds no room for one of its rows is read again: then the other must not stand there already.
+    if _is_full(kind, t) or (_speaks_aside(t) and _write(load(t + _AT_ASIDE), t) == FULL):
+        return FULL
     return _write(kind, t)
+
+
+@compiled
+def _is_full(kind: int, t: int) -> bool:
+    """Whether there is no room for another row of a kind."""
+    return load(load(t + _AT_FILLED) + 8 * kind) >= load(t + _AT_BATCH)
+
+
+@compiled
+def _speaks_aside(t: int) -> bool:
+    """Whether the event in the record makes a row of the last kind too."""
+    return _has_more(t) and load(t + _RECORD + 8 * load(t + _AT_COMMON)) != NONE
+
+
+@compiled
+def _has_more(t: int) -> bool:
+    """Whether the event in the record has keys that few events have."""
+    return load(t + _RECORD + 8 * SEEN) >> load(t + _AT_COMMON) != 0
 
 
 @compiled
 def _write(kind: int, t: int) -> int:
     """Write the columns of a kind from the record; 0, or FULL where there is no room for another row."""
-    row = load(load(t + _AT_FILLED) + 8 * kind)
-    if row >= load(t + _AT_BATCH):
+    if _is_full(kind, t):
         return FULL
+    row = load(load(t + _AT_FILLED) + 8 * kind)
     for column in range(kind * load(t + _AT_COLUMNS), (kind + 1) * load(t + _AT_COLUMNS)):
         source = load(load(t + _AT_SOURCES) + 8 * column)
         if source < 0:
@@ -341,7 +389,8 @@ def _one(p: int, order: int, t: int) -> int:
     """Read and commit the event at p; returns where the next may begin."""
     if byte(p) != OPEN:
         return CLOSED if byte(p) == CLOSE_LIST else -p
-    for slot in range(load(t + _AT_SLOTS)):
+    # The event before is still in the record, and says how much of it must be wiped.
+    for slot in range(load(t + (_AT_SLOTS if _has_more(t) else _AT_COMMON))):
         store(t + _RECORD + 8 * slot, load(load(t + _AT_BLANK) + 8 * slot))
     p = _event(p, t)
     p = _after(p) if p > 0 else p
