@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from perfdoctor.errors import InputError
-from perfdoctor.trace.remote import is_remote
+from perfdoctor.trace.remote import STDIN, is_remote, is_web
 from perfdoctor.trace.remote_path import RemotePath
 
 Place: TypeAlias = Path | RemotePath
@@ -52,7 +52,8 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
 
     A path is a file, whatever its name; a folder with traces in it or in its ``rank*`` folders; the folder of a
     capture; or a pattern such as ``out/*.json.gz`` for any of these. Each can be a URL that fsspec knows
-    (``s3://bucket/run/*.json.gz``), and ``-`` is standard input. A file that does not exist is passed on: reading it
+    (``s3://bucket/run/*.json.gz``, or ``s3://bucket/run/rank`` for all that begins so) or one of the web, whose folders
+    end in a slash and are as their index pages list them. And ``-`` is standard input. A file that does not exist is passed on: reading it
     says what is wrong.
 
     Raises:
@@ -72,7 +73,7 @@ def _matches(text: str) -> list[Place]:
     if is_remote(text):
         place = RemotePath(text)
         if not place.has_magic():
-            return [place]
+            return _beginning_with(place)
         hits = list(place.glob())
     else:
         if not glob.has_magic(text) or os.path.lexists(text):
@@ -82,6 +83,14 @@ def _matches(text: str) -> list[Place]:
         raise InputError(f"{text}: no file matches this pattern; check the folder and the spelling")
     wanted = [hit for hit in hits if hit.is_dir() or not _NO_TRACE.fullmatch(hit.name)]
     return wanted or hits
+
+
+def _beginning_with(place: RemotePath) -> list[Place]:
+    """A URL itself, or in a store of objects, when nothing has that name, what begins with it."""
+    store = not is_web(place.url) and place.url != STDIN
+    if store and not place.name.lower().endswith((*_SUFFIXES, _EXPORT)) and not place.is_dir() and not place.is_file():
+        return [*RemotePath(f"{place.url}*").glob()] or [place]
+    return [place]
 
 
 def _in_folder(folder: Place) -> list[TraceFile]:

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Self
 
@@ -25,7 +25,6 @@ _WEB = ("http", "https")
 # Extras of ours that bring what a protocol needs; fsspec's own words name the package for the others.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _REQUEST_BYTES = 16 << 20  # asked of an object store at once: each takes some 50 ms to begin, and lies in memory
-_WEB_SECONDS = 60  # without a byte: servers that make a file on request take their time
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -35,7 +34,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def is_web(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL of the web, where nothing can be listed."""
+    """Whether a path is a URL of the web, where only what has an index page can be listed."""
     return protocol_of(path) in _WEB
 
 
@@ -72,6 +71,8 @@ class Download:
         self._done = 0
         with telling(self._url):
             self._raw, size = _opened(self._url)
+        # Of a response `readinto` waits for a full buffer, and forgets what came when there is an error instead.
+        self._fill: Callable[[bytearray | memoryview], int | None] = getattr(self._raw, "readinto1", self._raw.readinto)
         self.size = size if isinstance(size, int) and size > 0 else None
 
     def __enter__(self) -> Self:
@@ -90,7 +91,7 @@ class Download:
             return 0
         why = ""
         try:
-            count = int(self._raw.readinto(view) or 0)
+            count = int(self._fill(view) or 0)
         except Exception as error:  # as in `telling`
             if not self._done:
                 _refuse(self._url, error)
@@ -140,9 +141,9 @@ def _opened(url: str) -> tuple[Any, object]:
     if url == STDIN:
         return _standard_input()
     if is_web(url):
-        from urllib.request import urlopen
+        from perfdoctor.trace import web
 
-        response = urlopen(url, timeout=_WEB_SECONDS)
+        response = web.get(url)
         return response, response.length
     from fsspec.core import url_to_fs
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
-from perfdoctor.errors import InputError
+from perfdoctor.errors import TraceError
 from perfdoctor.trace.remote import STDIN, Download, is_web, shown, telling
 
 Kind: TypeAlias = Literal["file", "directory"]
@@ -33,7 +34,8 @@ class RemotePath(os.PathLike[str]):
         return shown(self.url)
 
     def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(f"{self.url.rstrip('/')}/{name}")
+        place, query = self._parts()
+        return RemotePath(f"{place.rstrip('/')}/{name}{query}")
 
     @property
     def name(self) -> str:
@@ -58,22 +60,24 @@ class RemotePath(os.PathLike[str]):
             return bool(system.isdir(path))
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
-        if self.kind is not None or is_web(self.url) or self.url == STDIN:
+        """Whether it is a file; on the web what there is an answer for."""
+        if self.kind is not None or self.url == STDIN:
             return not self.is_dir()
+        if is_web(self.url):
+            return not self.is_dir() and self._answers()
         with telling(self.url):
             system, path = _system(self.url)
             return bool(system.isfile(path))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies in a folder.
+        """What lies in a folder; on the web what its index page links to.
 
         Raises:
-            InputError: it is on the web, which has no listings.
             TraceError: it cannot be listed.
         """
         if is_web(self.url):
-            raise InputError(f"{self}: the files in a folder on the web cannot be listed; give each file's URL")
+            yield from self._linked()
+            return
         with telling(self.url):
             system, path = _system(self.url)
             entries: list[dict[str, Any]] = system.ls(path, detail=True)
@@ -82,8 +86,8 @@ class RemotePath(os.PathLike[str]):
         yield from found
 
     def has_magic(self) -> bool:
-        """Whether it is a pattern; on the web a question mark begins a query."""
-        return self.url != STDIN and not is_web(self.url) and not _MAGIC.isdisjoint(self.url)
+        """Whether it is a pattern; on the web only a name can be one, and a question mark begins a query."""
+        return self.url != STDIN and not _MAGIC.isdisjoint(self.name if is_web(self.url) else self.url)
 
     def glob(self) -> list[RemotePath]:
         """What matches the pattern.
@@ -91,6 +95,10 @@ class RemotePath(os.PathLike[str]):
         Raises:
             TraceError: its folder cannot be listed.
         """
+        if is_web(self.url):
+            place, query = self._parts()
+            folder = RemotePath(f"{place.rstrip('/').rpartition('/')[0]}/{query}")
+            return [path for path in folder.iterdir() if fnmatchcase(path.name, self.name)]
         with telling(self.url):
             system, path = _system(self.url)
             found: dict[str, dict[str, Any]] = system.glob(path, detail=True)
@@ -104,6 +112,28 @@ class RemotePath(os.PathLike[str]):
         """
         with Download(self.url) as download:
             return download.readall()
+
+    def _parts(self) -> tuple[str, str]:
+        """The URL without its query, and the query, which on the web can be what lets one in."""
+        place, mark, query = self.url.partition("?") if is_web(self.url) else (self.url, "", "")
+        return place, mark + query
+
+    def _answers(self) -> bool:
+        """Whether there is something on the web: asked for and not read, as servers know GET where they do not HEAD."""
+        try:
+            Download(self.url).close()
+        except TraceError:
+            return False
+        return True
+
+    def _linked(self) -> Iterator[RemotePath]:
+        """What the index page of a folder on the web links to."""
+        from perfdoctor.trace import web
+
+        page = self.read_bytes().decode(errors="replace")
+        for name in web.listed(self._parts()[0], page):
+            found = self / name
+            yield RemotePath(found.url, "directory" if name.endswith("/") else "file")
 
 
 def _system(url: str) -> tuple[Any, str]:

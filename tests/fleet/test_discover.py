@@ -200,13 +200,23 @@ def test_a_pattern_behind_a_url_gives_what_it_matches(memory: Any) -> None:
     assert urls("memory://run/*.json") == [("memory:///run/a.json", None), ("memory:///run/b.json", None)]
 
 
+def test_what_begins_so_is_found_where_nothing_has_that_name(memory: Any) -> None:
+    for name in ("rank0.json", "rank1.json", "rank1", "other.json"):
+        memory.pipe(f"/run/{name}", b"{}")
+    assert urls("memory://run/rank") == [
+        ("memory:///run/rank0.json", 0),
+        ("memory:///run/rank1", 1),
+        ("memory:///run/rank1.json", 1),
+    ]
+    assert urls("memory://run/rank1") == [("memory://run/rank1", 1)]
+    assert urls("memory://run/gone") == [("memory://run/gone", None)]
+
+
 def test_what_holds_no_traces_behind_a_url_is_refused(memory: Any) -> None:
     memory.pipe("/run/notes.txt", b"{}")
     with pytest.raises(InputError, match="memory://run: no traces in this folder"):
         find_traces(["memory://run"])
     with pytest.raises(InputError, match="no file matches this pattern"):
         find_traces(["memory://run/*.json"])
-    with pytest.raises(InputError, match="cannot be listed; give each file's URL"):
-        find_traces(["https://host/run/"])
     with pytest.raises(TraceError, match="nothing is known that reads nonsense://"):
         find_traces(["nonsense://host/run"])

@@ -6,17 +6,16 @@ import gzip
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from nsys_files import sayable, write_nsys
+from servers import Folder, serving
 
 from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
@@ -38,35 +37,13 @@ def memory() -> Iterator[Any]:
     system.store.clear()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """A web server on this machine, and the folder it serves."""
     folder = tmp_path / "web"
     folder.mkdir()
-    with serving(partial(Quiet, directory=str(folder))) as address:
+    with serving(partial(Folder, directory=str(folder))) as address:
         yield address, folder
-
-
-class serving:  # noqa: N801 - read as a verb
-    """A web server with one handler for as long as the context lasts."""
-
-    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-
-    def __enter__(self) -> str:
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -173,28 +150,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, protocol: s
     text = refusal(f"{protocol}://bucket/t.json")
     assert f"reading {protocol}:// needs a package that is not installed" in text
     assert command in text
-
-
-class Denied(Quiet):
-    def do_GET(self) -> None:
-        """Ask for credentials."""
-        self.send_error(403)
-
-
-class Broken(Quiet):
-    def do_GET(self) -> None:
-        """Promise more than there is."""
-        self.send_response(200)
-        self.send_header("Content-Length", "1000000")
-        self.end_headers()
-        self.wfile.write(b'{"traceEvents": [')
-
-
-def test_a_server_that_denies_or_breaks_off_is_one_sentence() -> None:
-    with serving(Denied) as address:
-        assert "no permission" in refusal(f"{address}/t.json")
-    with serving(Broken) as address:
-        assert "the connection ended after 17 of 1000000 bytes" in refusal(f"{address}/t.json")
 
 
 def piped(data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
