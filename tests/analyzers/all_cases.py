@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cases_compiling
 import cases_copies
 import cases_facts
 import cases_idle
@@ -21,6 +22,7 @@ CASES: list[Case] = [
     *cases_copies.PD105,
     *cases_copies.PD106,
     *cases_idle.PD107,
+    *cases_compiling.PD108,
     *cases_kernels.PD201,
     *cases_matrix.PD202,
     *cases_kernels.PD203,

@@ -82,7 +82,7 @@ def test_savings_never_exceed_the_cost_nor_together_the_step(files: Sequence[Fil
 def test_the_traces_of_these_laws_make_every_rule_speak() -> None:
     spoken: set[str] = set()
 
-    @settings(laws, derandomize=True, database=None, max_examples=400)
+    @settings(laws, derandomize=True, database=None, max_examples=800)
     @given(lawful())
     def listen(files: Sequence[File]) -> None:
         spoken.update(f.rule for f in report_of(files).findings)

@@ -377,8 +377,32 @@ for batch in DataLoader(data, batch_size=4):
     recorded = launcher.record(source)
     assert recorded.exit_code == 0, recorded.stderr
     facts = recorded.facts()
-    assert facts["compile"] == {"graphs": 1, "graph_breaks": 0, "recompiles": 0}
+    compiled = facts["compile"]
+    assert (compiled["graphs"], compiled["graph_breaks"], compiled["recompiles"]) == (1, 0, 0)
+    assert set(compiled["windows"]) <= {"skip"}
     assert not any(name.startswith("@") for name in recorded.names("evidence"))
+
+
+def test_what_is_compiled_again_is_told_by_window(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = (
+        capture_kit["PRELUDE"]
+        + """
+import torch._dynamo
+torch._dynamo.config.automatic_dynamic_shapes = False
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = torch.compile(model, backend="eager", fullgraph=True)
+for step, batch in enumerate(DataLoader(data, batch_size=4)):
+    train_step([part[:3] for part in batch] if step == 6 else batch, optimizer)
+"""
+    )
+    recorded = launcher.record(source)
+    assert recorded.exit_code == 0, recorded.stderr
+    compiled = recorded.facts()["compile"]
+    assert (compiled["frames"], compiled["recompiles"]) == (2, 1)
+    recompiled = compiled["windows"]["timing"]
+    assert recompiled["frames"] == 1
+    assert 0 < recompiled["ns"] < compiled["ns"]
+    assert any(name == "dynamo" for name in recorded.names("timing"))
 
 
 def test_a_folder_that_breaks_during_the_run_is_one_line(launcher: Any, capture_kit: dict[str, Any]) -> None:

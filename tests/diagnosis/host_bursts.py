@@ -1,16 +1,11 @@
-"""Bursts of what the host does between launches for traces for laws: what the rules PD105, PD106 and PD108 look for.
+"""Bursts of what the host does between launches for traces for laws: what the rules PD106 and PD108 look for.
 
 Times keep to the grid of `trace_strategies`: all edges within a slot at most 2 us from its ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from perfdoctor.testing import TraceBuilder
-
-Burst: TypeAlias = Callable[[TraceBuilder, int], None]
 
 SLOT = 30
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
@@ -26,4 +21,8 @@ def made_on_host(trace: TraceBuilder, at: int) -> None:
     trace.kernel(GEMM, at + 8 * SLOT, SLOT, correlation=trace.call("cudaLaunchKernel", at + 7 * SLOT, 2))
 
 
-BURSTS: tuple[Burst, ...] = (made_on_host,)
+def compiled_again(trace: TraceBuilder, at: int) -> None:
+    """Nothing is launched for ten slots, because dynamo compiles."""
+    trace.kernel(GEMM, at, SLOT, correlation=trace.call("cudaLaunchKernel", at, 2))
+    trace.op("dynamo", at + SLOT, 10 * SLOT).op("_compile.compile_inner (dynamo_timed)", at + SLOT, 10 * SLOT - 1)
+    trace.kernel(GEMM, at + 12 * SLOT, SLOT, correlation=trace.call("cudaLaunchKernel", at + 11 * SLOT, 2))

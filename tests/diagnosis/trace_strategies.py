@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from host_bursts import BURSTS as HOST_BURSTS
+from host_bursts import compiled_again, made_on_host
 from hypothesis import strategies as st
 from matrix_bursts import BURSTS as MATRIX_BURSTS
 from memory_bursts import BURSTS as MEMORY_BURSTS
@@ -100,20 +100,26 @@ def lawful_file(draw: st.DrawFn) -> File:
     """One rank: bursts of GPU work, launched early, late or out of sight, and what the CPU did meanwhile."""
     trace = _builder(draw(st.sampled_from(DEVICES)))
     stepped = draw(st.booleans())
-    for burst in range(draw(st.integers(1, 4))):
+    bursts = draw(st.integers(1, 4))
+    for burst in range(bursts):
         at = _BURST * burst
         if stepped:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
         taken: set[Span] = set()
-        kind = draw(st.integers(0, 6))
+        kind = draw(st.integers(0, 5))
+        if kind == 0 and draw(st.booleans()):
+            made_on_host(trace, at)
+            continue
         if kind == 0:
             _eager(trace, at)
-        elif kind < 4:
-            draw(st.sampled_from((MEMORY_BURSTS, MATRIX_BURSTS, HOST_BURSTS)[kind - 1]))(trace, at)
+        elif kind < 3:
+            draw(st.sampled_from(MEMORY_BURSTS if kind == 1 else MATRIX_BURSTS))(trace, at)
             continue
         else:
             taken = _work(draw, trace, at)
         _host(draw, trace, at, taken)
+    if stepped and bursts > 2 and draw(st.booleans()):
+        compiled_again(trace.step(_BURST * bursts, _BURST), _BURST * bursts)
     if draw(st.booleans()):
         trace.frame("train.py(12): train_step", 0, 5 * _BURST)
     if not trace.to_dict()["traceEvents"]:

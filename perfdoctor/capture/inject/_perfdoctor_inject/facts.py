@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import models
+from . import compiling, models
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -41,6 +41,7 @@ class Tally:
         self.step_ns: dict[str, list[int]] = {window: [] for window in KEPT_WINDOWS}
         self.wait_ns: dict[str, list[int]] = {window: [] for window in KEPT_WINDOWS}
         self.optimizers: dict[int, dict[str, Any]] = {}
+        self.compiled = compiling.CompileLog()
         self._scaled = False
         self._recent_ns = 0
 
@@ -57,6 +58,7 @@ class Tally:
     def step(self, window: str, dur_ns: int, wait_ns: int) -> None:
         """One step has ended."""
         self._recent_ns = dur_ns
+        self.compiled.step(window)
         if window in self.step_ns:
             self.step_ns[window].append(dur_ns)
             self.wait_ns[window].append(wait_ns)
@@ -108,7 +110,7 @@ def collect(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]:
         "models": program.get("models"),
         "amp": amp(tally.counts),
         "zero_grad_to_zero": tally.counts["zero_grad_to_zero"],
-        "compile": compilation(),
+        "compile": compiling.compilation(tally.compiled),
         "flags": flags(),
         "cpu": cpu(),
         "libraries": program.get("libraries"),
@@ -137,19 +139,6 @@ def amp(counts: Counter[str]) -> dict[str, int]:
     """How often mixed precision was used, and clipping in the wrong place."""
     names = ("autocast", "scaled", "unscaled", "clipped", "clipped_before_unscale")
     return {name: counts[name] for name in names}
-
-
-def compilation() -> dict[str, Any] | None:
-    """Dynamo's counters, or None when the program never loaded it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return None
-    counters = utils.counters
-    return {
-        "graphs": int(counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": sum(counters["graph_break"].values()),
-        "recompiles": sum(counters["recompiles"].values()),
-    }
 
 
 def cpu() -> dict[str, Any]:

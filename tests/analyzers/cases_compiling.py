@@ -1,0 +1,108 @@
+"""Cases of the rule about compiling in the middle of training: PD108."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rule_cases import TENSOR_GEMM, Case, Says
+
+from perfdoctor.testing import TraceBuilder
+
+PHASE = "_compile.compile_inner (dynamo_timed)"
+
+
+def compiles(
+    *steps: int, count: int = 5, device: str | None = None, phase: str = PHASE, ids: bool = True
+) -> TraceBuilder:
+    """Steps of 1000 us with one region of compiled code each, some of which compile for 500 us before."""
+    trace = TraceBuilder(device=device)
+    for step in range(count):
+        at = 1000 * step
+        trace.step(at, 1000).op("aten::addmm", at + 600, 390).op("Torch-Compiled Region: 0/0", at + 590, 405)
+        if step in steps:
+            trace.op("dynamo", at + 48, 504).op(phase, at + 50, 500)
+            if phase == PHASE:
+                trace.op("bytecode_tracing (dynamo_timed)", at + 60, 90)
+            if ids:
+                name = f"entire_frame_compile_data: fn_name=_compile.compile_inner, compile_id=0/{step}"
+                trace.range(name, at + 49, 0.5)
+    return trace
+
+
+def annotated() -> TraceBuilder:
+    """As older versions of PyTorch record it: phases as annotations, no ids."""
+    trace = TraceBuilder(device=None)
+    for step in range(4):
+        trace.step(1000 * step, 1000).op("aten::addmm", 1000 * step + 600, 390)
+    return trace.range("_compile (dynamo_timed)", 3100, 200).range(
+        "OutputGraph.call_user_compiler (dynamo_timed)", 3110, 180
+    )
+
+
+def while_the_gpu_works(until: float) -> TraceBuilder:
+    """The GPU has work until some time of each step; it compiles from 50 to 550 us of the last one."""
+    trace = compiles(4, device="NVIDIA A100-SXM4-80GB")
+    for at in range(0, 5000, 1000):
+        trace.kernel(TENSOR_GEMM, at + 10, until - 10, launch_us=at)
+        trace.kernel(TENSOR_GEMM, at + 600, 399, launch_us=at + 598)
+    return trace
+
+
+def at_a_line() -> TraceBuilder:
+    trace = compiles(2, 3)
+    trace.frame("train.py(12): train_step", 2000, 2000)
+    return trace
+
+
+def facts(base: dict[str, int] | None, steps: int = 10, **more: Any) -> dict[str, Any]:
+    """Of a capture that compiled as told in its base window."""
+    windows = {"skip": {"frames": 3, "ns": 9_000_000_000}} | ({} if base is None else {"base": base})
+    return {"base_step_ns": [1_000_000] * steps, "compile": {"windows": windows, **more}}
+
+
+PD108 = [
+    Case(
+        "PD108",
+        "two-sizes-that-change",
+        lambda: compiles(0, 2, 4),
+        (
+            Says(
+                "high",
+                200_000,
+                (0, None, 200_000),
+                title="in 2 of 3 steady steps",
+                evidence={"compile ids": "0/2, 0/4", "frames compiled": 1, "compiled regions per step": 1.0},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case("PD108", "the-first-of-a-capture-is-steady", lambda: compiles(0), (Says("high", 100_000),), facts(None)),
+    Case("PD108", "annotations", annotated, (Says("medium", 50_000, evidence={"compile ids": None}),)),
+    Case(
+        "PD108",
+        "the-gpu-runs-dry-meanwhile",
+        lambda: while_the_gpu_works(200),
+        (Says("medium", 70_000, title="in 1 of 3 steady steps"),),
+    ),
+    Case(
+        "PD108",
+        "by-the-facts",
+        lambda: compiles(),
+        (
+            Says(
+                "high",
+                400_000,
+                title="in 2 of 10 steady steps",
+                evidence={"recompilations of the whole run": 7, "graph breaks of the whole run": 1},
+            ),
+        ),
+        facts({"frames": 2, "ns": 4_000_000}, recompiles=7, graph_breaks=1),
+    ),
+    Case("PD108", "a-line", at_a_line, (Says("high", 200_000, location="train.py:12", title="at train.py:12"),)),
+    Case("PD108", "warm-up", lambda: compiles(0, 1)),
+    Case("PD108", "compiled-code-only-runs", lambda: compiles(ids=False)),
+    Case("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),
+    Case("PD108", "before-the-windows-of-a-capture", lambda: compiles(), facts=facts(None, recompiles=2)),
+    Case("PD108", "no-steps-timed", lambda: compiles(), facts=facts({"frames": 2, "ns": 4_000_000}, steps=0)),
+    Case("PD108", "a-look-up-is-no-compiling", lambda: compiles(2, 3, phase="TorchDynamo Cache Lookup")),
+]
