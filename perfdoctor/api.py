@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
-
-import orjson
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import TypeAlias
 
 from perfdoctor.diagnosis import engine, registry
 from perfdoctor.diagnosis import report as _report
-from perfdoctor.diagnosis.run import RankRun, Run
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.fleet.discover import Place, TraceFile, find_traces
+from perfdoctor.fleet.analysis import analyzed
+from perfdoctor.fleet.discover import find_traces
+from perfdoctor.fleet.progress import FileProgress, Progress, Tracker
+from perfdoctor.fleet.work import Plan
+from perfdoctor.gpu import find_device
+from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.trace import read
-from perfdoctor.trace.merged import split_ranks
+
+__all__ = ["FileProgress", "Progress", "Report", "analyze", "read"]
 
 PathLike: TypeAlias = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FileProgress:
-    """How far the reading of the files is: `done_bytes` of `total_bytes` (None where unknown) of file `number`."""
-
-    name: str
-    number: int
-    files: int
-    done_bytes: int
-    total_bytes: int | None
-
-
-Progress: TypeAlias = Callable[[FileProgress], None]
 
 
 class Report(_report.Report):
@@ -78,11 +67,14 @@ def analyze(
     rank: int | None = None,
     steps: slice | None = None,
     settings: engine.Settings | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Analyse traces: a file, a capture folder, a folder of rank traces, a glob, a URL, or a list of them.
 
-    A file that holds several ranks is analysed as several.
+    A file that holds several ranks is analysed as several. Of several files one that cannot be analysed costs only its
+    own rank: it is among `Report.missing` then.
 
     Args:
         paths: where the traces are.
@@ -92,85 +84,27 @@ def analyze(
         rank: look at this rank only.
         steps: which steps to look at, as slice(2, 5); all when None.
         settings: thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+        jobs: how many processes to share the files among, one thread each; as many as pay when None, 1 for this one.
+        dask: address of the scheduler of a Dask cluster that does the work instead, as "tcp://host:8786".
         progress: called now and then while the files are read.
 
     Raises:
-        TraceError: a file is missing or is no trace.
-        InputError: nothing is left to analyse.
+        TraceError: a file is missing or is no trace, and there is no other.
+        InputError: nothing is left to analyse, or the cluster cannot be reached.
         UsageError: a rule, setting or device name does not exist.
     """
     known = registry.registered()
     engine.check_settings(settings or {}, known)
     chosen = registry.choose(known, select, ignore)
+    if device is not None and find_device(device) is None and find_calibration(device) is None:
+        raise UsageError(f"the device '{device}' is not in the table of devices")
     files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
     if rank is not None:
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
         if not files:
             raise InputError(f"none of the traces is of rank {rank}")
-    ranks = _ranks(files, device, steps or slice(None), progress)
-    if rank is not None:
-        ranks = tuple(r for r in ranks if r.source.rank in ((rank,) if len(ranks) > 1 else (rank, None)))
-        if not ranks:
-            raise InputError(f"none of the traces is of rank {rank}")
-    report = engine.diagnose(Run(ranks), chosen, settings)
-    return Report(**{f.name: getattr(report, f.name) for f in fields(report)})
-
-
-def _ranks(
-    files: Sequence[TraceFile], device: str | None, steps: slice, progress: Progress | None
-) -> tuple[RankRun, ...]:
-    """One RankRun a rank; where several do not say their number, or two say the same, their order does."""
-    ranks: list[RankRun] = []
-    for number, file in enumerate(files, 1):
-        ranks += _rank_runs(file, device, steps, _of_file(progress, file, number, len(files)))
-    numbers = [r.source.rank for r in ranks]
-    if len(ranks) > 1 and (None in numbers or len(set(numbers)) < len(numbers)):
-        note = "the files do not tell their ranks apart: they are numbered in the order given"
-        ranks = [
-            replace(r, source=replace(r.source, rank=i, warnings=(*r.source.warnings, note)))
-            for i, r in enumerate(ranks)
-        ]
-    if device is not None and ranks[0].device is None:
-        raise UsageError(f"the device '{device}' is not in the table of devices")
-    if steps != slice(None) and not any(r.steps.count for r in ranks):
+    plan = Plan(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1)
+    report = analyzed(files, plan, chosen, Tracker(files, progress), jobs=jobs, dask=dask)
+    if plan.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
-    return tuple(ranks)
-
-
-def _rank_runs(
-    file: TraceFile, device: str | None, steps: slice, progress: Callable[[int, int | None], None] | None
-) -> list[RankRun]:
-    """The ranks that a file holds, nearly always one."""
-    traces = split_ranks(read(file.path, progress))
-    facts = _facts(file.facts)
-    if len(traces) > 1:  # merged by another tool, so no capture of ours
-        return [RankRun(trace, device, steps, facts) for trace in traces]
-    trace = traces[0]
-    if trace.rank is None and file.rank is not None:
-        trace = replace(trace, rank=file.rank)
-    detail = read(file.evidence, progress) if file.evidence is not None else None
-    return [RankRun(trace, device, steps, facts, detail)]
-
-
-def _of_file(
-    progress: Progress | None, file: TraceFile, number: int, files: int
-) -> Callable[[int, int | None], None] | None:
-    """What the reader of one file calls."""
-    if progress is None:
-        return None
-    tell, name = progress, file.path.name
-
-    def told(done_bytes: int, total_bytes: int | None) -> None:
-        tell(FileProgress(name, number, files, done_bytes, total_bytes))
-
-    return told
-
-
-def _facts(path: Place | None) -> Mapping[str, Any] | None:
-    if path is None:
-        return None
-    try:
-        facts = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read as captured facts ({error}); remove it or capture again") from None
-    return facts if isinstance(facts, dict) else None
+    return Report(**{f.name: getattr(report, f.name) for f in fields(report)})

@@ -14,6 +14,7 @@ from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress import reading_bar
 from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.reporters.output import emit, rendered, save, suffix_of, terminal_for
+from perfdoctor.reporters.wording import clean
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.report import Report
@@ -31,8 +32,17 @@ def analyze(
     device: par.Device = None,
     rank: par.Rank = None,
     steps: par.Steps = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", help="Comes in a later version.")] = None,
-    dask: Annotated[str | None, typer.Option("--dask", metavar="ADDRESS", help="Comes in a later version.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Processes to share the ranks among; 1 for none but this one."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Let a Dask cluster do it: its tcp://scheduler:8786."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 2 if a rank is missing, after the report over the others.")
+    ] = False,
     fail_on: Annotated[
         par.Level | None, typer.Option("--fail-on", help="Exit with 1 if a finding is this severe, or more.")
     ] = None,
@@ -42,10 +52,14 @@ def analyze(
 ) -> None:
     """Say why the step is slow: what each trace spends its time on, and what to change.
 
+    The traces of many ranks become one report: a folder, a pattern or a URL that names them is enough. A rank whose
+    trace cannot be read, or whose worker dies, is missing in it and the others are analysed.
+
     Thresholds and rules can also stand in pyproject.toml, in [tool.perfdoctor].
     """
     level = par.verbosity(quiet, verbose)
-    refuse_later(jobs, dask)
+    if jobs is not None and dask is not None:
+        raise UsageError("--jobs and --dask exclude each other: the cluster decides how many workers it has")
     check_outputs(output)
     config = load_config(select, ignore, settings, Path.cwd())
     from perfdoctor.api import analyze as analyze_traces
@@ -60,26 +74,18 @@ def analyze(
             rank=rank,
             steps=par.step_slice(steps),
             settings=config.settings,
+            jobs=jobs,
+            dask=dask,
             progress=progress,
         )
     show(report, as_json=as_json, no_color=no_color, verbosity=level)
     for path in output:
         save(report, path, rank=rank)
         sys.stderr.write(f"wrote {path}\n")
+    if strict:
+        check_all_there(report)
     if fail_on is not None:
         judge(report, fail_on)
-
-
-def refuse_later(jobs: int | None, dask: str | None) -> None:
-    """Refuse the options whose machinery does not exist yet.
-
-    Raises:
-        UsageError: one of them was given.
-    """
-    if dask is not None:
-        raise UsageError("--dask comes in a later version; ranks are read one after another now")
-    if jobs is not None and jobs != 1:
-        raise UsageError("--jobs comes in a later version; ranks are read one after another now")
 
 
 def check_outputs(paths: Sequence[str]) -> None:
@@ -102,6 +108,18 @@ def show(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> No
     else:
         terminal = terminal_for(sys.stdout, color=False if no_color else None, verbosity=verbosity)
         emit(terminal.render(report))
+
+
+def check_all_there(report: Report) -> None:
+    """The gate of --strict.
+
+    Raises:
+        InputError: a rank could not be analysed.
+    """
+    if report.missing:
+        first, *others = report.missing
+        more = f", and {len(others)} more" if others else ""
+        raise InputError(f"--strict: {clean(first.path)}: {clean(first.warnings[0])}{more}")
 
 
 def judge(report: Report, level: par.Level) -> None:

@@ -1,4 +1,4 @@
-"""A bar on the terminal while files are read; nothing anywhere else."""
+"""A bar on the terminal while files are read, by bytes of one file or over many ranks; nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME_WIDTH = 40
 def reading_bar(
     *, wanted: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[FileProgress], None] | None]:
-    """What to pass on as `progress`: a bar by bytes on stderr, which comes after a second and leaves no trace.
+    """What to pass on as `progress`: a bar on stderr, which comes after a second and leaves no trace.
 
     Args:
         wanted: False where the user wants silence.
@@ -60,15 +60,19 @@ class Bar:
         if self._progress is None or self._task is None:
             if self._clock() - self._since < _PATIENCE_SECONDS:
                 return
-            self._progress = _new_bar(self._stream)
+            self._progress = _new_bar(self._stream, over_ranks=state.files > 1)
             self._progress.start()
             self._task = self._progress.add_task("", total=None)
-        which = f" ({state.number} of {state.files})" if state.files > 1 else ""
         name = clean(state.name)
         short = name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
-        self._progress.update(
-            self._task, description=f"reading {short}{which}", completed=state.done_bytes, total=state.total_bytes
-        )
+        if state.files > 1:
+            self._progress.update(
+                self._task, description=f"ranks, reading {short}", completed=state.finished, total=state.files
+            )
+        else:
+            self._progress.update(
+                self._task, description=f"reading {short}", completed=state.done_bytes, total=state.total_bytes
+            )
 
     def close(self) -> None:
         """Take the bar off the terminal."""
@@ -76,14 +80,14 @@ class Bar:
             self._progress.stop()
 
 
-def _new_bar(stream: TextIO) -> Progress:
+def _new_bar(stream: TextIO, *, over_ranks: bool) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
         TextColumn("{task.description}", markup=False),  # a file may be called [red]
         BarColumn(),
-        DownloadColumn(),
+        MofNCompleteColumn() if over_ranks else DownloadColumn(),
         TimeRemainingColumn(),
         console=Console(file=stream),
         transient=True,

@@ -26,13 +26,16 @@ Settings = Mapping[str, Mapping[str, float]]
 Kinds: TypeAlias = Iterable[type[Analyzer]]
 
 
-def diagnose(run: Run, analyzers: Kinds, settings: Settings | None = None) -> Report:
+def diagnose(
+    run: Run, analyzers: Kinds, settings: Settings | None = None, missing: Iterable[TraceSummary] = ()
+) -> Report:
     """Analyse ranks that are all in this process.
 
     Args:
         run: the ranks.
         analyzers: the rules to apply.
         settings: thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+        missing: ranks that could not be read.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
@@ -49,7 +52,7 @@ def diagnose(run: Run, analyzers: Kinds, settings: Settings | None = None) -> Re
             given.get(finding.claim.rank, over_all).append(finding)
     mine = [a for a in analyzers if not sees_all(a)]
     summaries = [summarize(r, mine, settings, given=given[r.trace.rank], whole=whole) for r in run.ranks]
-    return combine(map(leaf, summaries), analyzers, settings, found=over_all, outcomes=outcomes)
+    return combine(map(leaf, summaries), analyzers, settings, found=over_all, outcomes=outcomes, missing=missing)
 
 
 def summarize(

@@ -83,7 +83,7 @@ class Outcome:
 class Report:
     """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank.
 
-    In the order of `traces`.
+    In the order of `traces`; ranks that could not be analysed stand at the end of those and have none.
     """
 
     version: str
@@ -93,6 +93,11 @@ class Report:
     account: tuple[Account, ...]
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
+
+    @property
+    def missing(self) -> tuple[TraceSummary, ...]:
+        """The ranks that could not be analysed; their warnings say why."""
+        return self.traces[len(self.account) :]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""

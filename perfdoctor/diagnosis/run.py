@@ -16,7 +16,6 @@ import numpy.typing as npt
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
-from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
 from perfdoctor.diagnosis.summary import Fleet, summary_of
 from perfdoctor.diagnosis.traffic import Traffic, traffic_of
 from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
@@ -48,6 +47,15 @@ class RankRun:
     step_slice: slice = field(default_factory=lambda: slice(None))
     facts: Mapping[str, Any] | None = None
     detail: Trace | None = field(default=None, repr=False)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank's number; None where nothing says it."""
+        return self.source.rank
+
+    def renumbered(self, rank: int, note: str) -> RankRun:
+        """The same rank under another number, with a sentence about that among its warnings."""
+        return replace(self, source=replace(self.source, rank=rank, warnings=(*self.source.warnings, note)))
 
     @cached_property
     def clock_shift_ns(self) -> int:
@@ -276,8 +284,3 @@ class Run:
     def fleet(self) -> Fleet:
         """The ranks as their summaries, without findings."""
         return Fleet(tuple(map(summary_of, self.ranks)))
-
-    @cached_property
-    def late_rank(self) -> LateRank | None:
-        """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
-        return find_late_rank(self.ranks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 from perfdoctor.errors import UsageError
@@ -55,6 +56,13 @@ def choose(stream: Stream) -> Choice:
             False, (f"read with the slow reader, because numba cannot be used ({why}); pip install -U numba",)
         )
     return Choice(fast=True)
+
+
+def prepare(text_bytes: int) -> None:
+    """Compile for processes that are about to read that much text together, if that pays: once, and not in each."""
+    if named() != REFERENCE and text_bytes >= _WORTH_COMPILING and native.kept_in() is None:
+        with suppress(Exception):  # each of them says why
+            native.load()
 
 
 def named() -> str:

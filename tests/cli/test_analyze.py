@@ -101,8 +101,8 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--dask", "tcp://host:8786"], "--dask comes in a later version"),
-        (["--jobs", "4"], "--jobs comes in a later version"),
+        (["--dask", "tcp://host:8786", "--jobs", "2"], "--jobs and --dask exclude each other"),
+        (["--jobs", "0"], "Invalid value for '--jobs'"),
         (["-o", "r.html"], "HTML reports come in a later version; use .md or .json"),
         (["-o", "r.sarif"], "SARIF reports come in a later version; use .md or .json"),
         (["-o", "r.pdf"], "must be one of .json, .md, .txt, .json.gz"),

@@ -58,12 +58,23 @@ def test_what_takes_a_second_gets_a_bar_with_name_and_bytes(terminal: Terminal) 
         show(at(100))
         assert terminal.getvalue() == ""
         clock.now += 1.0
-        show(at(500, name="rank[red]1\x1b[31m.json", number=2, files=3))
+        show(at(500, name="rank[red]1\x1b[31m.json"))
     seen = plain(terminal.getvalue())
-    assert "reading rank[red]1.json (2 of 3)" in seen
+    assert "reading rank[red]1.json" in seen
     assert "500/1,000 bytes" in seen or "0.5/1.0 kB" in seen
     # The last thing it does is to take itself away.
     assert terminal.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_many_ranks_get_one_bar_that_counts_them(terminal: Terminal) -> None:
+    clock = Clock()
+    with reading_bar(stream=terminal, clock=clock) as show:
+        assert show is not None
+        clock.now += 2
+        show(FileProgress("rank7.json", 8, 64, 500, 1000, finished=7.5))
+    seen = plain(terminal.getvalue())
+    assert "ranks, reading rank7.json" in seen
+    assert "7/64" in seen
 
 
 def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:

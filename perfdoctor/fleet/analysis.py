@@ -1,0 +1,132 @@
+"""Files become a report: read and summarised in this process, in several, or on a cluster, and put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from perfdoctor.diagnosis import engine
+from perfdoctor.diagnosis.analyzer import Analyzer, FleetAnalyzer
+from perfdoctor.diagnosis.reduction import leaf
+from perfdoctor.diagnosis.report import Outcome, Report
+from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor.diagnosis.summary import RankSummary
+from perfdoctor.errors import InputError, TraceError
+from perfdoctor.fleet.budget import jobs_for, text_bytes
+from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.fleet.pool import over_processes
+from perfdoctor.fleet.progress import Tracker
+from perfdoctor.fleet.work import Missing, Plan, Result, ranks_of, summaries_of, work
+from perfdoctor.trace import choice
+
+_Rank = TypeVar("_Rank", RankRun, RankSummary)
+
+_NUMBERED = "the files do not tell their ranks apart: they are numbered in the order given"
+_APART = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
+
+
+def analyzed(
+    files: Sequence[TraceFile],
+    plan: Plan,
+    analyzers: Sequence[type[Analyzer]],
+    tracker: Tracker,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+) -> Report:
+    """The Report over all files; those that cannot be analysed are missing in it.
+
+    Args:
+        files: the files.
+        plan: what to do with each.
+        analyzers: the rules to apply.
+        tracker: hears how far it is.
+        jobs: how many processes of this machine to use, 1 for this one; as many as pay when None.
+        dask: address of the scheduler of a cluster that does the work instead.
+
+    Raises:
+        InputError: not one of the files can be analysed: the reason of the first. Or the cluster cannot be reached.
+        UsageError: the plan cannot be followed.
+    """
+    processes = jobs_for(files, jobs)
+    all_here = dask is None and processes == 1
+    if all_here and any(map(engine.sees_all, analyzers)):
+        return _at_once(files, plan, analyzers, tracker)
+    refused = [a.rule for a in analyzers if engine.sees_all(a) and "ranks" in a.needs]
+    mapped = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in refused]
+    plan = replace(plan, rules=tuple(mapped))
+    results = dict(_results(files, plan, tracker, processes, dask))
+    missing: list[Missing] = []
+    summaries: list[RankSummary] = []
+    for _, result in sorted(results.items()):
+        if isinstance(result, Missing):
+            missing.append(result)
+        else:
+            summaries += result
+    summaries = _numbered(_checked(summaries, missing, plan))
+    return engine.combine(
+        map(leaf, summaries),
+        analyzers,
+        plan.settings,
+        outcomes=[Outcome(rule, "skipped", _APART) for rule in refused],
+        missing=[file.summary() for file in missing],
+    )
+
+
+def _results(
+    files: Sequence[TraceFile], plan: Plan, tracker: Tracker, jobs: int, dask: str | None
+) -> Iterator[tuple[int, Result]]:
+    if dask is not None:
+        from perfdoctor.fleet.cluster import over_cluster
+
+        yield from over_cluster(files, replace(plan, threads=1), dask, tracker)
+    elif jobs > 1:
+        choice.prepare(sum(map(text_bytes, files)))
+        yield from over_processes(files, replace(plan, threads=1), jobs, tracker)
+    else:
+        for index, file in enumerate(files):
+            yield index, (summaries_of if len(files) == 1 else work)(file, plan, tracker.of(index))
+            tracker.finished(index)
+
+
+def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[Analyzer]], tracker: Tracker) -> Report:
+    """As `analyzed`, with all ranks in memory, for rules that want to see them so."""
+    ranks: list[RankRun] = []
+    missing: list[Missing] = []
+    for index, file in enumerate(files):
+        try:
+            ranks += ranks_of(file, plan, tracker.of(index))
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            missing.append(Missing(file, str(error)))
+        tracker.finished(index)
+    run = Run(tuple(_numbered(_checked(ranks, missing, plan))))
+    return engine.diagnose(run, analyzers, plan.settings, [file.summary() for file in missing])
+
+
+def _checked(ranks: list[_Rank], missing: Sequence[Missing], plan: Plan) -> list[_Rank]:
+    """The ranks that the plan wants.
+
+    Raises:
+        TraceError: there are none, because nothing can be read.
+        InputError: there are none of the rank that is wanted.
+    """
+    if not ranks and missing:
+        raise TraceError(missing[0].why)
+    if plan.rank is None:
+        return ranks
+    wanted = (plan.rank,) if len(ranks) > 1 else (plan.rank, None)  # a file that does not say its rank may be of any
+    kept = [rank for rank in ranks if rank.rank in wanted]
+    if not kept:
+        raise InputError(f"none of the traces is of rank {plan.rank}")
+    return kept
+
+
+def _numbered(ranks: list[_Rank]) -> list[_Rank]:
+    """The ranks; where several do not say their number, or two say the same, their order does."""
+    numbers = [rank.rank for rank in ranks]
+    if len(ranks) < 2 or (None not in numbers and len(set(numbers)) == len(numbers)):
+        return ranks
+    return [rank.renumbered(number, _NUMBERED) for number, rank in enumerate(ranks)]
