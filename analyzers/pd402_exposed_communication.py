@@ -6,25 +6,27 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-import numpy as np
-
-from perfdoctor.diagnosis.analyzer import Analyzer
+from perfdoctor.diagnosis.analyzer import FleetAnalyzer
+from perfdoctor.diagnosis.collectives import CollectiveTable, CollectiveTotal
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.run import RankRun, Run
-from perfdoctor.diagnosis.stragglers import STANDS_OUT
+from perfdoctor.diagnosis.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
+from perfdoctor.diagnosis.summary import Fleet, RankSummary
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Intervals
 
 # Less overlap than this rounds to none.
 _HARDLY_ANY = 0.005
+# Gradients are there while backward still works; what others reduce or gather can go beside any work.
+_OF_GRADIENTS = frozenset({"all_reduce", "reduce_scatter"})
+_MOST_TOLD = 4
 
 
-class ExposedCommunication(Analyzer):
+class ExposedCommunication(FleetAnalyzer):
     """Collectives run while no computation does: the step waits for the network.
 
     What it finds:
-        Time in which a collective kernel runs and no other kernel.
+        Time in which a collective runs and nothing computes, by kind and process group: kernels on a GPU, and gloo's
+        collectives on the CPU.
 
     Why it costs time:
         Gradients can be reduced while backward still computes others; a collective that nothing overlaps lengthens
@@ -32,9 +34,9 @@ class ExposedCommunication(Analyzer):
 
     How it is measured:
         The account's communication: collectives outside computation, in the window; the overlap share is what
-        computation covered. A
-        collective kernel also waits for the last rank to arrive: with the traces of all ranks, the
-        wait for a rank that PD401 names is not counted here.
+        computation covered. A collective also waits for the last rank to arrive: with the traces of all ranks, the
+        wait for a rank that PD401 names is not counted here. What can be hidden at most is the work that no collective
+        runs beside yet: the backward pass for gradients, any work for other collectives.
 
     How to fix:
         DistributedDataParallel overlaps by itself: smaller first buckets (bucket_cap_mb), static_graph,
@@ -42,10 +44,11 @@ class ExposedCommunication(Analyzer):
         micro-batches (no_sync).
 
     When it is wrong:
-        Where the wait is for a slow rank no overlap helps: make the ranks even first.
+        Where the wait is for a slow rank no overlap helps: make the ranks even first. One rank's trace alone cannot
+        tell waiting from transferring.
 
     Needs:
-        Kernels.
+        Collectives in the trace; those of all ranks for what was waiting.
 
     References:
         PyTorch Distributed: Experiences on Accelerating Data Parallel Training (VLDB 2020), sections 3.2.3 and 4.
@@ -53,7 +56,6 @@ class ExposedCommunication(Analyzer):
 
     rule: ClassVar[str] = "PD402"
     name: ClassVar[str] = "exposed-communication"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
     # 3 %: some of the last bucket is always exposed, there is no backward left to hide it.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
     references: ClassVar[tuple[str, ...]] = (
@@ -61,49 +63,73 @@ class ExposedCommunication(Analyzer):
         "https://docs.pytorch.org/docs/stable/notes/ddp.html",
     )
 
-    def analyze(self, run: Run) -> Iterator[Finding]:
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """A finding for each rank on which exposed communication reaches `min_share` of the step."""
-        late = run.late_rank
-        named = late is not None and late.blame >= STANDS_OUT
-        for rank in run.ranks:
-            if self.needs <= rank.evidence:
-                waiting = late.waiting(late.ranks.index(rank)) if late is not None and named else iv.EMPTY
-                yield from self._judged(rank, waiting)
+        late = fleet.late_rank
+        for summary in fleet.summaries:
+            table = summary.collectives
+            if table is not None and len(table):
+                named = late is not None and late.stands_out
+                waiting = late.waiting_of(table) if late is not None and named else iv.EMPTY
+                yield from self._judged(summary, table, waiting, alone=len(fleet.summaries) == 1)
 
-    def _judged(self, rank: RankRun, waiting: Intervals) -> Iterator[Finding]:
+    def _judged(self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, alone: bool) -> Iterator[Finding]:
         """The finding of one rank, without the time that it only waited for a straggler."""
-        exposed = iv.subtract(rank.account.parts["communication"], waiting)
+        exposed = iv.subtract(table.exposed, waiting)
         cost = rank.per_step(iv.total(exposed))
         if (rank.share(cost) or 0) < self.settings["min_share"]:
             return
-        gpu = rank.trace.gpu
-        rows = rank.kernels_where(lambda k: k.category == "communication") & iv.contains(rank.window, gpu.start_ns)
-        running = iv.total(rank.within_window(rows))
-        overlap = 1 - iv.total(rank.account.parts["communication"]) / running if running else 0.0
-        waited = (Evidence("waiting for the late rank, not counted here", rank.per_step(iv.total(waiting)), "ns"),)
+        running = sum(total.running_ns for total in table.totals)
+        overlap = 1 - sum(total.exposed_ns for total in table.totals) / running if running else 0.0
         much = "none" if overlap < _HARDLY_ANY else f"only {overlap:.0%}"
+        waits_unknown = alone and (rank.trace.world_size or 1) > 1
         yield self.finding(
             rank,
             title=f"Communication is exposed: {much} of it overlaps with computation",
             cost_ns=cost,
-            saving=Saving(0, None, min(cost, self._could_hide(rank)), "bounded"),
-            advice="Overlap collectives with backward, or send less: bucket sizes, no_sync, compression.",
+            saving=Saving(0, None, min(cost, rank.per_step(_could_hide(table))), "bounded"),
+            advice="Overlap collectives with backward, or send less: bucket sizes, no_sync, compression."
+            + (
+                " The traces of all ranks would tell how much of it is waiting for a slow one." if waits_unknown else ""
+            ),
             fix="DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
             claim=Claim(exposed),
-            confidence=0.8,
+            confidence=0.5 if waits_unknown else 0.8,
             evidence=(
                 Evidence(
-                    "collectives per step", round(int(np.count_nonzero(rows)) / max(rank.steps.count, 1), 1), "count"
+                    "collectives per step",
+                    round(sum(total.count for total in table.totals) / max(rank.steps.count, 1), 1),
+                    "count",
                 ),
                 Evidence("communication per step", rank.per_step(running), "ns"),
                 Evidence("overlapped", round(100 * overlap, 1), "%"),
-                *(waited if len(waiting) else ()),
-                *top_kernels(rank, rows),
+                *_waited(rank, waiting),
+                *(evidence for total in table.totals[:_MOST_TOLD] for evidence in _of_kind(rank, total)),
             ),
         )
 
-    @staticmethod
-    def _could_hide(rank: RankRun) -> int:
-        """Computation that a step has to hide communication behind."""
-        parts = rank.account.detail
-        return rank.per_step(parts["compute"] + parts["bandwidth"])
+
+def _waited(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:
+    if not len(waiting):
+        return ()
+    return (Evidence("waiting for the late rank, not counted here", rank.per_step(iv.total(waiting)), "ns"),)
+
+
+def _of_kind(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence, ...]:
+    """What one kind of collective in one group takes, with the waits in it."""
+    name = f"{total.kind}{f' in group {total.group}' if total.group else ''}"
+    hidden = 100 * (1 - total.exposed_ns / total.running_ns) if total.running_ns else 0.0
+    return (
+        Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
+        Evidence(f"{name}, overlapped", round(hidden, 1), "%"),
+    )
+
+
+def _could_hide(table: CollectiveTable) -> int:
+    """Work in the window that no collective runs beside yet, in ns: of backward where only gradients are exposed."""
+    exposed = {total.kind for total in table.totals if total.exposed_ns}
+    work = table.phase_ns
+    overlapped = sum(total.running_ns - total.exposed_ns for total in table.totals)
+    if exposed <= _OF_GRADIENTS and work.get(BACKWARD):
+        return max(work[BACKWARD] - overlapped, 0)
+    return max(sum(work.get(phase, 0) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)) - overlapped, 0)

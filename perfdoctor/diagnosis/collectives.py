@@ -7,12 +7,14 @@ that they can be made in other processes and on other machines.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.diagnosis.comms import Recorded, said_of
 from perfdoctor.diagnosis.phases import PHASES, phases_of
 from perfdoctor.diagnosis.traffic import launched_in
 from perfdoctor.trace import intervals as iv
@@ -35,6 +37,7 @@ KINDS = (
     "scatter",
     "other",
 )
+OTHER_KIND = KINDS.index("other")
 # How libraries spell them; the first that fits counts. deep_ep's kernels for experts are the halves of an all-to-all.
 _SPELLINGS = (
     ("reduce_scatter", r"reduce_?scatter"),
@@ -66,7 +69,7 @@ class CollectiveTotal:
 
     Attributes:
         kind: One of KINDS.
-        group: Name of the process group; None where it is not recorded.
+        group: Purpose of the process group, else its name; None where it is not recorded.
         group_size: Number of its ranks, None where it is not recorded.
         count: How many.
         bytes: What this rank put in, all together; None where it is not recorded for each of them.
@@ -107,6 +110,7 @@ class CollectiveTable:
             as far as that lies in the window. float32 holds 1e-7 of a figure, far below what clocks agree on.
         exposed: The time of the window in which collectives ran and nothing computed.
         totals: By kind and group, over the whole window, whatever was left out of the rows.
+        phase_ns: By name of PHASES its share of the window.
         step_numbers: What the profiler calls the analysed steps; empty where it did not number them.
         step_start_ns: Where they begin.
         window_ns: Length of the analysed time.
@@ -132,6 +136,7 @@ class CollectiveTable:
     before_ns: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(PHASES)), np.float32))
     exposed: Intervals = field(default_factory=lambda: iv.EMPTY)
     totals: tuple[CollectiveTotal, ...] = ()
+    phase_ns: Mapping[str, int] = field(default_factory=dict)
     step_numbers: tuple[int, ...] = ()
     step_start_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     window_ns: int = 0
@@ -153,33 +158,34 @@ def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
     Those outside the analysed window are there, too, with `step` -1: they help to align the clocks.
     """
     trace = rank.trace
-    on_gpu = rank.device_kind == "gpu"
-    start, end, kind, stream = _on_the_gpu(rank) if on_gpu else _on_the_cpu(trace)
-    order = np.lexsort((start, end))
-    start, end, kind, stream = start[order], end[order], kind[order], stream[order]
+    found = _on_the_gpu(rank) if rank.device_kind == "gpu" else _on_the_cpu(trace)
+    order = np.lexsort((found.start_ns, found.end_ns))
+    found = _Found(*(getattr(found, column.name)[order] for column in fields(found)))
     exposed = rank.account.parts["communication"]
-    exposed_ns = iv.overlap(start, end, exposed)
-    unknown = np.full(len(start), NONE, np.int32)
-    kept = slice(max(len(start) - most, 0), None)
+    phases = phases_of(rank)
+    told = said_of(trace, found.comms)
+    kept = slice(max(len(order) - most, 0), None)
     return CollectiveTable(
         rank=trace.rank,
         host=_host(rank),
         base_ns=trace.base_ns,
-        on_gpu=on_gpu,
-        start_ns=start[kept],
-        end_ns=end[kept],
-        kind=kind[kept],
-        group=unknown[kept],
-        group_size=unknown[kept],
-        seq=unknown[kept].astype(np.int64),
-        bytes=unknown[kept].astype(np.int64),
-        dtype=unknown[kept],
-        stream=stream[kept],
-        step=_steps(rank, start[kept]),
-        exposed_ns=exposed_ns[kept],
-        before_ns=_before(rank, start)[kept],
+        on_gpu=rank.device_kind == "gpu",
+        strings=told.strings,
+        start_ns=found.start_ns[kept],
+        end_ns=found.end_ns[kept],
+        kind=found.kind[kept],
+        group=told.group[kept],
+        group_size=told.group_size[kept],
+        seq=told.seq[kept],
+        bytes=told.bytes[kept],
+        dtype=told.dtype[kept],
+        stream=found.stream[kept],
+        step=_steps(rank, found.start_ns[kept]),
+        exposed_ns=iv.overlap(found.start_ns[kept], found.end_ns[kept], exposed),
+        before_ns=_before(rank, phases, found.start_ns)[kept],
         exposed=_longest(exposed),
-        totals=_totals(rank, start, end, kind),
+        totals=_totals(rank, found, told),
+        phase_ns={name: iv.total(phase) for name, phase in phases.items()},
         step_numbers=_step_numbers(rank),
         step_start_ns=rank.steps.intervals[:, 0],
         window_ns=rank.window_ns,
@@ -187,28 +193,56 @@ def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
     )
 
 
-def _on_the_gpu(rank: RankRun) -> tuple[Int64Array, Int64Array, Int8Array, Int64Array]:
-    """Start, end, kind and stream of the kernels that are collectives.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Collectives of a trace: when, which of KINDS, on which stream (-1: none), and their rows in `comms` (or -1)."""
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    kind: Int8Array
+    stream: Int64Array
+    comms: Int32Array
+
+
+def _on_the_gpu(rank: RankRun) -> _Found:
+    """The kernels that are collectives.
 
     A kernel that serves several kinds (NCCL's send and receive, RCCL's generic one) is what the range around its launch
-    says.
+    says, or what is recorded of it.
     """
     trace, gpu = rank.trace, rank.trace.gpu
     rows = np.flatnonzero(rank.kernels_where(lambda k: k.category == "communication"))
-    by_name = _kinds(trace, gpu.name[rows])
+    kind = _kinds(trace, gpu.name[rows])
+    vague = np.isin(kind, [KINDS.index("send_recv"), OTHER_KIND])
     called = launched_in(trace, _CALLED)[rows]
-    by_range = _kinds(trace, trace.ranges.name[called]) if len(trace.ranges) else by_name
-    vague = np.isin(by_name, [KINDS.index("send_recv"), KINDS.index("other")]) & (called >= 0)
-    kind = np.where(vague, by_range, by_name).astype(np.int8)
-    return gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows]
+    by_range = vague & (called >= 0)
+    kind[by_range] = _kinds(trace, trace.ranges.name[called[by_range]])
+    recorded = np.full(len(gpu), NONE, np.int32)
+    of_items = np.flatnonzero(trace.comms.gpu >= 0)
+    recorded[trace.comms.gpu[of_items]] = of_items
+    comms = recorded[rows]
+    named = vague & (comms >= 0)
+    told = _kinds(trace, trace.comms.collective[comms[named]])
+    kind[named] = np.where(told == OTHER_KIND, kind[named], told)
+    return _Found(gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows], comms)
 
 
-def _on_the_cpu(trace: Trace) -> tuple[Int64Array, Int64Array, Int8Array, Int64Array]:
-    """Start, end and kind of the collectives that threads of the CPU ran."""
-    ranges = trace.ranges
+def _on_the_cpu(trace: Trace) -> _Found:
+    """The collectives that threads of the CPU ran: their ranges, or the ops that recorded them where there are none."""
+    ranges, ops = trace.ranges, trace.ops
     rows = np.flatnonzero(trace.named(ranges, _BY_CPU))
-    kind = _kinds(trace, ranges.name[rows])
-    return ranges.start_ns[rows], ranges.end_ns[rows], kind, np.full(len(rows), NONE, np.int64)
+    issued = np.flatnonzero((trace.comms.gpu < 0) & (trace.comms.op >= 0))
+    issued = issued[_kinds(trace, trace.comms.collective[issued]) != OTHER_KIND].astype(np.int32)
+    nowhere = np.full(max(len(rows), len(issued)), NONE, np.int64)
+    if not len(rows):
+        op = trace.comms.op[issued]
+        kind = _kinds(trace, trace.comms.collective[issued])
+        return _Found(ops.start_ns[op], ops.end_ns[op], kind, nowhere, issued)
+    # Each was issued by one op, in the order in which they began; where there are more or less, which is not known.
+    comms = issued if len(issued) == len(rows) else nowhere[: len(rows)].astype(np.int32)
+    return _Found(
+        ranges.start_ns[rows], ranges.end_ns[rows], _kinds(trace, ranges.name[rows]), nowhere[: len(rows)], comms
+    )
 
 
 def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
@@ -218,13 +252,13 @@ def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
     return np.array(kinds, np.int8)[which]
 
 
-def _before(rank: RankRun, start: Int64Array) -> npt.NDArray[np.float32]:
+def _before(rank: RankRun, phases: Mapping[str, Intervals], start: Int64Array) -> npt.NDArray[np.float32]:
     """For each row the time of each phase between the start before it (or the begin of the window) and its own."""
     order = np.argsort(start, kind="stable")
     until = start[order]
     since = np.concatenate(([rank.window[0, 0]] if len(rank.window) else [0], until[:-1]))[: len(until)]
     spent = np.empty((len(start), len(PHASES)), np.float32)
-    for column, phase in enumerate(phases_of(rank).values()):
+    for column, phase in enumerate(phases.values()):
         spent[order, column] = iv.overlap(np.minimum(since, until), until, phase)
     return spent
 
@@ -254,26 +288,27 @@ def _longest(pieces: Intervals) -> Intervals:
     return pieces[np.sort(np.argsort(pieces[:, 0] - pieces[:, 1], kind="stable")[:_MOST_PIECES])]
 
 
-def _totals(rank: RankRun, start: Int64Array, end: Int64Array, kind: Int8Array) -> tuple[CollectiveTotal, ...]:
-    """Sums over the window by kind, the longest exposed one first."""
-    inside: BoolArray = iv.contains(rank.window, start)
+def _totals(rank: RankRun, found: _Found, told: Recorded) -> tuple[CollectiveTotal, ...]:
+    """Sums over the window by kind and group, the longest exposed one first."""
+    inside: BoolArray = iv.contains(rank.window, found.start_ns)
     exposed = rank.account.parts["communication"]
     totals = []
-    for code in np.unique(kind[inside]).tolist():
-        rows = inside & (kind == code)
-        running = iv.intersect(iv.union(start[rows], end[rows]), rank.window)
+    for kind, group in sorted(set(zip(found.kind[inside].tolist(), told.label[inside].tolist(), strict=True))):
+        rows = inside & (found.kind == kind) & (told.label == group)
+        running = iv.intersect(iv.union(found.start_ns[rows], found.end_ns[rows]), rank.window)
+        sizes = told.bytes[rows]
         totals.append(
             CollectiveTotal(
-                kind=KINDS[code],
-                group=None,
-                group_size=None,
+                kind=KINDS[kind],
+                group=told.strings[group] if group >= 0 else None,
+                group_size=int(told.group_size[rows].max()) if group >= 0 else None,
                 count=int(rows.sum()),
-                bytes=None,
+                bytes=int(sizes.sum()) if (sizes >= 0).all() else None,
                 running_ns=iv.total(running),
                 exposed_ns=iv.total(iv.intersect(running, exposed)),
             )
         )
-    return tuple(sorted(totals, key=lambda total: (-total.exposed_ns, total.kind)))
+    return tuple(sorted(totals, key=lambda total: (-total.exposed_ns, total.kind, total.group or "")))
 
 
 def _host(rank: RankRun) -> str | None:

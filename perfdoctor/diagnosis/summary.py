@@ -19,6 +19,7 @@ from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.finding import Claim, Finding
 from perfdoctor.diagnosis.gain import cpu_wait_ns
 from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
+from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import KERNEL
 
@@ -117,6 +118,15 @@ class Fleet:
         """What at least one rank has, and "ranks" when there are several."""
         several = {"ranks"} if len(self.summaries) > 1 else set()
         return frozenset().union(*(summary.evidence for summary in self.summaries), several)
+
+    @cached_property
+    def late_rank(self) -> LateRank | None:
+        """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
+        return find_late_rank([s.collectives for s in self.summaries if s.collectives is not None])
+
+    def of(self, table: CollectiveTable) -> RankSummary:
+        """The rank that a table of collectives is part of."""
+        return next(summary for summary in self.summaries if summary.collectives is table)
 
 
 def summary_of(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.matching import match_collectives
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.testing import TraceBuilder
@@ -14,11 +15,11 @@ from perfdoctor.testing import TraceBuilder
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def rank_of(number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us: float = 50) -> RankRun:
+def rank_of(number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us: float = 50) -> CollectiveTable:
     trace = TraceBuilder(rank=number)
     for end in ends_us:
         trace.kernel(ALL_REDUCE, end + clock_us - waits_us, waits_us)
-    return RankRun(trace.trace())
+    return collectives_of(RankRun(trace.trace()))
 
 
 # Ends that do not repeat with any period, at least 2 ms apart: partners agree to 0.1 ms, others differ by more.
@@ -39,15 +40,17 @@ def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], d
     assert len(matched) == len(ends)
     for row, clock in enumerate([0, *clocks]):
         assert abs(int(matched.offset_ns[row]) + 1000 * clock) <= 100_000
-        assert (abs(matched.end_ns[row] - matched.end_ns[0]) <= 200_000).all()
-        assert (matched.end_ns[row] - matched.start_ns[row] == 50_000).all()
+        table = matched.tables[row]
+        assert matched.row[row].tolist() == list(range(len(ends)))
+        assert (abs(table.end_ns + matched.offset_ns[row] - matched.end_ns) <= 200_000).all()
+    assert (matched.count == len(ranks)).all()
 
 
 def test_a_collective_that_some_ranks_lack_has_no_partners() -> None:
     ends = [1_000, 4_000, 9_000, 11_000, 18_000]
     matched = match_collectives([rank_of(0, ends), rank_of(1, [*ends[:2], *ends[3:]], 5e6)])
     assert matched is not None
-    assert [end // 1_000_000 for end in matched.end_ns[0].tolist()] == [1, 4, 11, 18]
+    assert [end // 1_000_000 for end in matched.end_ns.tolist()] == [1, 4, 11, 18]
 
 
 def test_equal_steps_are_not_shifted_by_one_when_a_rank_lacks_the_first() -> None:
