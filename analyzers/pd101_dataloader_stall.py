@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.diagnosis.loading import SINGLE_PROCESS
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.trace import intervals as iv
@@ -20,7 +21,6 @@ from perfdoctor.trace import intervals as iv
 _HEADROOM = 1.5
 # Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
 _MOST_PER_CORE = 8
-_SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,10 @@ def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
 
 
 def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
-    ranges = rank.trace.ranges
-    rows = rank.loader_ranges
-    waited = rank.per_step(iv.total(iv.intersect(iv.union(ranges.start_ns[rows], ranges.end_ns[rows]), rank.window)))
+    waits = rank.loader_waits
+    waited = rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window)))
     workers = loader.get("num_workers")
-    if workers is None and (rank.trace.named(ranges, _SINGLE_PROCESS) & rows).any():
+    if workers is None and any(SINGLE_PROCESS in rank.trace.strings[code] for code in set(waits.name.tolist())):
         workers = 0
     step = rank.per_step(rank.window_ns)
     return Loading(workers, step, waited, idle_ns, _cores(rank), _cpu_share(loader) if workers == 0 else None)
@@ -244,9 +243,9 @@ def _place(rank: RankRun, loader: Mapping[str, Any]) -> SourceLocation | None:
 
 
 def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
-    ranges = rank.trace.ranges
-    inside = rank.loader_ranges & iv.contains(rank.window, ranges.start_ns)
-    waits = ranges.dur_ns[inside]
+    calls = rank.loader_waits
+    inside = calls.within(rank.window)
+    waits = (calls.end_ns - calls.start_ns)[inside]
     return (
         Evidence("wait in DataLoader.__next__ per step", loading.wait_ns, "ns"),
         Evidence("step without the wait", loading.rest_ns, "ns"),

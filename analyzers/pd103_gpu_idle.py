@@ -26,14 +26,17 @@ class GpuIdle(RankAnalyzer):
         Two things. Pauses: gaps of a millisecond and more in which the CPU was busy with something other than
         launching (preprocessing, a checkpoint, compiling, Python), or slept. Unexplained gaps: the next item had been
         launched long before and waited for something that the trace does not show, or the trace has no CPU event at
-        all.
+        all. Where the GPU most likely worked and its kernels are missing from the file, it says so, at no cost.
 
     Why it costs time:
         The GPU could have worked.
 
     How it is measured:
         What is left of the gaps between GPU items when the DataLoader, syncs, the allocator and communication have
-        been given theirs. Gaps under 1 ms that end with a late launch are PD104's.
+        been given theirs. Gaps under 1 ms that end with a late launch are PD104's. A gap of more than 20 us before
+        an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in whole
+        recordings no graph pauses for longer. So is every gap of a file that was thinned out (ops are numbered, and
+        less than a tenth of the numbers are there).
 
     How to fix:
         Move the work out of the step, into another thread or into the DataLoader's workers. For unexplained gaps:
@@ -63,12 +66,14 @@ class GpuIdle(RankAnalyzer):
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
         late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
-        if self._matters(rank, pauses):
+        if self._matters(rank, pauses) and not rank.thinned:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
             yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
-        unexplained = rank.account.parts["idle_unexplained"]
+        unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.unrecorded)
         if self._matters(rank, unexplained):
             yield self._unexplained(rank, unexplained)
+        if self._matters(rank, rank.unrecorded):
+            yield self._unrecorded(rank, rank.unrecorded)
 
     def _matters(self, rank: RankRun, idle: Intervals) -> bool:
         return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
@@ -107,8 +112,9 @@ class GpuIdle(RankAnalyzer):
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
         if queued is not None and queued > 0.5:
             advice = (
-                "The next kernel had been launched long before, so its stream waited for an event: another stream, "
-                "another rank, or a copy. Look at the longest gap in the exported trace."
+                "The next kernel had been launched long before, so it waited for something that the file does not "
+                "hold: a callback on the host, another process on this GPU, or work that was not recorded. Look at "
+                "the longest gap in the exported trace."
             )
         return self.finding(
             rank,
@@ -124,6 +130,26 @@ class GpuIdle(RankAnalyzer):
                 Evidence("before an item already launched", queued and round(100 * queued, 1), "%"),
             ),
             subject="unexplained",
+        )
+
+    def _unrecorded(self, rank: RankRun, idle: Intervals) -> Finding:
+        whole = "step" if rank.steps.count else "trace"
+        length = rank.per_step(iv.total(idle))
+        why = "most of its events were taken out" if rank.thinned else "CUDA graphs lack kernels"
+        return self.finding(
+            rank,
+            title=f"For {rank.share(length):.0%} of the {whole} the file cannot tell whether the GPU works: {why}",
+            cost_ns=0,
+            saving=Saving(),
+            advice="Nothing to fix in the program: record again, with all kernels, to see what the GPU does here.",
+            fix="perfdoctor run train.py",
+            claim=Claim(),
+            confidence=0.9,
+            evidence=(
+                Evidence(f"time not recorded per {whole}", length, "ns"),
+                *_gap_evidence(rank, idle, len(idle)),
+            ),
+            subject="unrecorded",
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfdoctor.diagnosis.idle import LOADER_RANGE, cause_layers
+from perfdoctor.diagnosis.idle import cause_layers
 from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.bounds import BANDWIDTH, COMPUTE, LATENCY
@@ -181,13 +181,14 @@ def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
         "memcpy": _union(trace, ~kernel),
         "kernel_latency": _union(trace, latency),
     }
-    return busy | {f"idle_{cause}": layer for cause, layer in cause_layers(trace, run.gaps).items()}
+    causes = cause_layers(trace, run.gaps, run.loader_waits.intervals, run.launching_thread)
+    return busy | {f"idle_{cause}": layer for cause, layer in causes.items()}
 
 
 def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
     """Without a GPU the innermost op of each instant is the work; inside a DataLoader's `__next__` it is loading."""
     trace, ranges = run.trace, run.trace.ranges
-    loading = iv.union(ranges.start_ns[run.loader_ranges], ranges.end_ns[run.loader_ranges])
+    loading = run.loader_waits.intervals
     waits = trace.named(ranges, r"^(gloo|mpi|nccl|c10d):")
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
@@ -245,9 +246,7 @@ def _between_ops(ops: Ops) -> Intervals:
 
 def _unseen_layers(run: RankRun) -> dict[str, Intervals]:
     """A GPU program whose GPU events are missing: only what the CPU says for certain, the rest stays unexplained."""
-    ranges = run.trace.ranges
-    loading = run.trace.named(ranges, LOADER_RANGE)
-    return {"idle_dataloader": iv.union(ranges.start_ns[loading], ranges.end_ns[loading])}
+    return {"idle_dataloader": run.loader_waits.intervals}
 
 
 def _tensor_core_use(run: RankRun) -> dict[str, int | None]:

@@ -55,7 +55,7 @@ def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[Hos
     outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
     kind = _kinds(run)
     before = np.where(outer >= 0, _last_telling(run, kind)[outer], NONE)
-    loading = iv.union(trace.ranges.start_ns[run.loader_ranges], trace.ranges.end_ns[run.loader_ranges])
+    loading = run.loader_waits.intervals
     factory = (before >= 0) & (kind[before] == _FACTORY_OP)
     values = (before >= 0) & (kind[before] == _VALUES_OP) & ~_in_batch(run, copies, batch_bytes)
     made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))

@@ -1,17 +1,16 @@
 """Why the GPU had nothing to do: every gap between GPU items, and its cause by what the CPU did meanwhile.
 
-The causes, in the order in which they take an instant (knowledge: the idle time of a step is worth nothing without
-its cause):
+The causes, in the order in which they take an instant:
 
 - dataloader: the loop was inside a DataLoader's `__next__`;
 - sync: a call had waited until the queue was empty. A sync that waited for t ns took away a lead of t ns, so at most
-t ns of the gap after
-  it are its doing: what is longer would have been there without it;
+  t ns of the gap after it are its doing: what is longer would have been there without it;
 - allocator: a cudaMalloc or cudaFree ran;
-- communication: the CPU waited for a collective;
-- launch: the next item's launch call came after the gap had begun, or an item launched before took a few microseconds
-to start;
-- unexplained: none of these.
+- communication: the CPU waited for a collective and did nothing else, or the next item had been queued in time but
+  waited for an event of another stream, as every collective does;
+- launch: the next item's launch call came after the gap had begun or still ran, or the device took its few
+  microseconds between two items that were queued in time;
+- unexplained: none of these. Where the next item had been queued, `IdleGaps.held` says what is known.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.diagnosis.held import DEVICE_LATENCY_NS, EVENT, NOT_HELD, held_items
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals
-from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int8Array, Int32Array, Trace
 
-LOADER_RANGE = r"^enumerate\(DataLoader\)#"
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
 # A copy within the device or between devices returns at once, however long its submission took.
-_ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
-_COMMUNICATION_WAIT = r"^(gloo:|c10d::(barrier|monitored_barrier)|ncclGroupEnd|mpi:)"
+ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
+_COMMUNICATION_WAIT = r"^(gloo:|mpi:|ucc:|c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
 # us).
 RETURN_LAG_NS = 20_000
 # A copy call shorter than this only put the copy into the queue (an asynchronous copy takes 5 to 10 us to submit).
 _BLOCKING_COPY_NS = 20_000
-# Between items that were queued in time the device itself takes 1 to 5 us (launch latency of A100 and H100).
-DEVICE_LATENCY_NS = 5_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleGaps:
-    """Gaps between GPU items over the whole trace, sorted by time.
+    """Gaps between GPU items over the whole trace, sorted by time; the last one ends with the trace.
 
-    The last one is open-ended (until the last event of the trace).
-
-    `next_item` is the row of the GPU item that ends the gap, `launch` the row of its launch call, `sync` the row of
-    the blocking call after
-    which the queue was empty, `blocked_ns` how long that call had waited; -1 and 0 where there is none. `late` says
-    that the launch call
-    began after the gap had begun: the GPU was starved.
+    Attributes:
+        start_ns: When the GPU ran dry.
+        end_ns: When it had work again.
+        next_item: Row of the GPU item that ends the gap, -1 where none does.
+        launch: Row of its launch call, -1 where the file has none.
+        sync: Row of the blocking call after which the queue was empty, or -1.
+        blocked_ns: How long that call had waited, 0 without one.
+        late: The launch call began after the gap had begun: the GPU was starved.
+        held: Why an item that had been queued did not start; see `held.HELD`.
     """
 
     start_ns: Int64Array
@@ -61,6 +60,7 @@ class IdleGaps:
     sync: Int32Array
     blocked_ns: Int64Array
     late: BoolArray
+    held: Int8Array
 
     @property
     def sync_end_ns(self) -> Int64Array:
@@ -88,7 +88,9 @@ def find_gaps(trace: Trace) -> IdleGaps:
     )
     sync = _drained_by(trace, start, launch_start)
     blocked = np.where(sync >= 0, trace.calls.dur_ns[sync] if len(trace.calls) else 0, 0)
-    return IdleGaps(start, end, next_item, launch, sync, blocked, (launch >= 0) & (launch_start > start))
+    late = (launch >= 0) & (launch_start > start)
+    held = held_items(trace, start, end, next_item, ~late)
+    return IdleGaps(start, end, next_item, launch, sync, blocked, late, held)
 
 
 def _first_at(trace: Trace, at_ns: Int64Array) -> Int32Array:
@@ -115,7 +117,7 @@ def blocking_calls(trace: Trace) -> BoolArray:
     """
     calls, gpu = trace.calls, trace.gpu
     blocking = trace.named(calls, _SYNC_CALL)
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.named(gpu, _ON_DEVICE))
+    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.named(gpu, ON_DEVICE))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
     blocking[call[waited]] = True
@@ -146,33 +148,49 @@ def _argmax_so_far(values: Int64Array) -> Int64Array:
     return np.maximum.accumulate(np.where(values == reach, np.arange(len(values)), 0))
 
 
-def cause_layers(trace: Trace, gaps: IdleGaps) -> Mapping[str, Intervals]:
+def cause_layers(
+    trace: Trace, gaps: IdleGaps, loading: Intervals, launching_thread: int = NONE
+) -> Mapping[str, Intervals]:
     """For each cause but "unexplained" the instants that it may take, in order of precedence.
 
     Made for `intervals.partition`.
     """
     calls = trace.calls
     allocator = trace.named(calls, ALLOCATOR_CALL)
-    waits = trace.named(trace.ranges, _COMMUNICATION_WAIT)
-    loader = trace.named(trace.ranges, LOADER_RANGE)
+    waiting = gaps.held == EVENT
     return {
-        "dataloader": iv.union(trace.ranges.start_ns[loader], trace.ranges.end_ns[loader]),
+        "dataloader": loading,
         "sync": iv.union(gaps.start_ns, gaps.sync_end_ns),
         "allocator": iv.union(calls.start_ns[allocator], calls.end_ns[allocator]),
-        "communication": iv.union(trace.ranges.start_ns[waits], trace.ranges.end_ns[waits]),
+        "communication": iv.union_of(
+            (iv.union(gaps.start_ns[waiting], gaps.end_ns[waiting]), _waits_for_ranks(trace, launching_thread))
+        ),
         "launch": _launch_time(trace, gaps),
     }
 
 
-def _launch_time(trace: Trace, gaps: IdleGaps) -> Intervals:
-    """Gaps that ended with a late launch, device latency between queued items, and, where the link is missing.
+def _waits_for_ranks(trace: Trace, launching_thread: int) -> Intervals:
+    """Collectives on the CPU, and barriers: on the launching thread all of them, on others as far as it has no op."""
+    own, others = [], []
+    for table in (trace.ranges, trace.ops):
+        waits = trace.named(table, _COMMUNICATION_WAIT)
+        mine = waits & (table.thread == launching_thread)
+        own.append(iv.union(table.start_ns[mine], table.end_ns[mine]))
+        others.append(iv.union(table.start_ns[waits & ~mine], table.end_ns[waits & ~mine]))
+    busy = trace.ops.thread == launching_thread
+    working = iv.union(trace.ops.start_ns[busy], trace.ops.end_ns[busy])
+    return iv.union_of((*own, iv.subtract(iv.union_of(others), working)))
 
-    The time in CPU events.
+
+def _launch_time(trace: Trace, gaps: IdleGaps) -> Intervals:
+    """What launching takes of the gaps: by the CPU until the call is through, by the device a few microseconds.
+
+    Where the link to the launch is missing, the time in CPU events.
     """
-    short = (gaps.end_ns - gaps.start_ns <= DEVICE_LATENCY_NS) & (gaps.next_item >= 0)
-    known = gaps.late | short
-    certain = iv.union(gaps.start_ns[known], gaps.end_ns[known])
     unlinked = gaps.launch < 0
+    known = ~unlinked & (gaps.late | (gaps.held == NOT_HELD))
+    known |= unlinked & (gaps.next_item >= 0) & (gaps.end_ns - gaps.start_ns <= DEVICE_LATENCY_NS)
+    certain = iv.union(gaps.start_ns[known], gaps.end_ns[known])
     holes = iv.union(gaps.start_ns[unlinked], gaps.end_ns[unlinked])
     events = iv.union_of(iv.union(t.start_ns, t.end_ns) for t in (trace.ops, trace.calls))
     return iv.union_of((certain, iv.intersect(holes, events)))

@@ -15,7 +15,10 @@ import numpy.typing as npt
 
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
-from perfdoctor.diagnosis.idle import LOADER_RANGE, IdleGaps, find_gaps
+from perfdoctor.diagnosis.held import GRAPH, is_thinned
+from perfdoctor.diagnosis.idle import IdleGaps, find_gaps
+from perfdoctor.diagnosis.loading import LoaderWaits, loader_waits
+from perfdoctor.diagnosis.skew import ClockShift, clock_shift
 from perfdoctor.diagnosis.summary import Fleet, summary_of
 from perfdoctor.diagnosis.traffic import Traffic, traffic_of
 from perfdoctor.diagnosis.verdicts import Verdicts, verdicts_of
@@ -29,10 +32,6 @@ from perfdoctor.trace.model import KERNEL, BoolArray, Trace
 from perfdoctor.trace.steps import Steps, find_steps
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]
-
-# More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
-# rounding.
-_SKEWED_SHARE = 0.10
 
 
 @dataclass(frozen=True)
@@ -58,33 +57,28 @@ class RankRun:
         return replace(self, source=replace(self.source, rank=rank, warnings=(*self.source.warnings, note)))
 
     @cached_property
-    def clock_shift_ns(self) -> int:
-        """How much GPU times must be moved later so that no kernel starts before its launch.
+    def clock_shift(self) -> ClockShift:
+        """How far GPU times are moved so that no kernel starts before its launch, and whether that can be."""
+        return clock_shift(self.source)
 
-        0 when the clocks agree.
-        """
-        gpu = self.source.gpu
-        linked = gpu.call >= 0
-        if not linked.any():
-            return 0
-        early = self.source.calls.start_ns[gpu.call[linked]] - gpu.start_ns[linked]
-        return int(early.max()) if (early > 0).mean() > _SKEWED_SHARE else 0
+    @property
+    def clock_shift_ns(self) -> int:
+        """By how much GPU times were moved later; 0 when the clocks agree."""
+        return self.clock_shift.shift_ns
 
     @cached_property
     def trace(self) -> Trace:
         """The trace, with GPU times moved by `clock_shift_ns`."""
-        shift = self.clock_shift_ns
-        if not shift:
+        warning = self.clock_shift.warning
+        if warning is None:
             return self.source
+        shift = self.clock_shift_ns
         gpu, ranges = self.source.gpu, self.source.gpu_ranges
         return replace(
             self.source,
             gpu=replace(gpu, start_ns=gpu.start_ns + shift, end_ns=gpu.end_ns + shift),
             gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift),
-            warnings=(
-                *self.source.warnings,
-                f"the clocks of CPU and GPU disagree by {shift / 1e6:.3f} ms or more; GPU times were moved",
-            ),
+            warnings=(*self.source.warnings, warning),
         )
 
     @cached_property
@@ -228,6 +222,23 @@ class RankRun:
         return find_gaps(self.trace)
 
     @cached_property
+    def unrecorded(self) -> Intervals:
+        """Time of the account's unexplained idle in which the GPU most likely worked: its kernels are not in the file.
+
+        In CUDA graphs of which only some kernels were recorded, and all of it in a file that was thinned out.
+        """
+        unexplained = self.account.parts["idle_unexplained"]
+        if self.thinned:
+            return unexplained
+        rows = self.gaps.held == GRAPH
+        return iv.intersect(iv.union(self.gaps.start_ns[rows], self.gaps.end_ns[rows]), unexplained)
+
+    @cached_property
+    def thinned(self) -> bool:
+        """Whether most events were taken out of the file."""
+        return is_thinned(self.source)
+
+    @cached_property
     def timeline(self) -> Timeline:
         """GPU time over the whole trace."""
         return timeline_of(self)
@@ -249,9 +260,9 @@ class RankRun:
         return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
 
     @cached_property
-    def loader_ranges(self) -> BoolArray:
-        """For each row of `trace.ranges` whether the loop waits there in a DataLoader's `__next__`."""
-        return self.trace.named(self.trace.ranges, LOADER_RANGE)
+    def loader_waits(self) -> LoaderWaits:
+        """The calls of a DataLoader's `__next__`: the loop waits for its batch."""
+        return loader_waits(self.trace)
 
     @cached_property
     def evidence(self) -> frozenset[str]:
