@@ -33,9 +33,22 @@ def test_time_in_synchronize_calls_is_waiting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cudaLaunchKernel", "hipModuleLaunchKernel", "cudaGraphLaunch"])
-def test_a_launch_before_a_full_queue_is_waiting_and_a_usual_one_is_not(name: str) -> None:
-    assert wait_us(called(step(800, 1000), name, 500, 101)) == 101
-    assert wait_us(called(step(800, 1000), name, 500, 10)) == 0
+@pytest.mark.parametrize(("queued", "took", "waited"), [(300, 101, 101), (300, 10, 0), (10, 101, 0)])
+def test_a_long_launch_before_a_full_queue_is_waiting_and_others_are_not(
+    name: str, queued: int, took: float, waited: float
+) -> None:
+    trace = step(600, 1000)
+    for i in range(queued):
+        trace.kernel(KERNEL, 605 + i, 1, correlation=trace.call(name, i, 1))
+    trace.kernel(KERNEL, 950, 1, correlation=trace.call(name, 500, took))
+    trace.call("cudaGetDevice", 1500, 5)
+    assert wait_us(trace) == waited
+
+
+def test_a_copy_that_returns_while_it_runs_waited_until_it_began() -> None:
+    trace = step(500, 1000)
+    trace.memcpy("HtoD", 500, 300, correlation=trace.call("cudaMemcpyAsync", 100, 425))
+    assert wait_us(trace) == 400
 
 
 def test_a_copy_that_returns_with_its_data_is_waiting() -> None:

@@ -1,0 +1,190 @@
+"""What the starts of calls and of GPU items wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfdoctor.diagnosis.replay_events import CALL_END, CALL_START, ITEM_END, ITEM_START, Events
+from perfdoctor.trace import links, nesting
+from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.trace.model import NONE, BoolArray, Int32Array, Trace
+
+OWN, WAIT, OTHER = range(3)
+"""Slots of a node: what it continues (its thread, its launch, its own start), what it waits for, what else."""
+
+# From a launch call to the start of its kernel on an idle GPU, where the trace has no such launch.
+_LAUNCH_LATENCY_NS = 5_000
+# Between an item and the next on its stream, or on one that waits for it, the device takes about this long.
+_PASSING_NS = 1_000
+# An item that starts later than this after all that it is known to wait for waited for something else, by an event that
+# was not recorded or for want of room: for the item of another stream whose end explains all of it but _HANDOVER_NS, or
+# but a tenth.
+_UNEXPLAINED_NS = 10_000
+_HANDOVER_NS = 5_000
+_LEAST_EXPLAINED = 10
+_BEFORE_ALL = np.iinfo(np.int64).min // 4
+_WAIT_RECORD = r"^Stream Wait Event$"
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The nodes of a replay and, as they become known, what each waits for (see `replay.Graph`)."""
+
+    events: Events
+    before: Int32Array
+    lag_ns: Int64Array
+
+    def join(self, nodes: Int32Array | Int64Array, slot: int, others: Int32Array | Int64Array) -> None:
+        """Let nodes follow other nodes (-1: none) as they did in the trace."""
+        time = self.events.time_ns
+        self.before[nodes, slot] = others
+        self.lag_ns[nodes, slot] = np.where(others >= 0, time[nodes] - time[others], 0)
+
+    def when(self, nodes: Int32Array | Int64Array) -> Int64Array:
+        """When nodes happened; before everything for -1."""
+        return np.where(nodes >= 0, self.events.time_ns[nodes], _BEFORE_ALL)
+
+    @cached_property
+    def last_ends(self) -> tuple[Int32Array, Int32Array]:
+        """For each node the item end before it that came last, and the last one of any other stream; -1 for none."""
+        kind, row = self.events.kind, self.events.row
+        ends = np.flatnonzero(kind == ITEM_END).astype(np.int32)
+        stream = self.events.stream[row[ends]]
+        at = np.arange(len(ends), dtype=np.int32)
+        changed = np.append(True, stream[1:] != stream[:-1])[: len(ends)]
+        other = np.maximum.accumulate(np.where(changed, at, 0)) - 1
+        count = np.cumsum(kind == ITEM_END) - (kind == ITEM_END)
+        known = np.append(NONE, ends).astype(np.int32)
+        return known[count], known[np.append(NONE, other)[count] + 1]
+
+
+def latest(marked: BoolArray) -> Int32Array:
+    """For each position the last marked one before it; -1 where there is none."""
+    at = np.where(marked, np.arange(len(marked), dtype=np.int32), NONE).astype(np.int32)
+    return np.append(NONE, np.maximum.accumulate(at)[:-1]).astype(np.int32) if len(at) else at
+
+
+def cpu_edges(trace: Trace, edges: Edges) -> None:
+    """Starts and ends of calls follow what their thread did last, or what another thread handed on."""
+    events = edges.events
+    nodes = np.flatnonzero((events.kind == CALL_START) | (events.kind == CALL_END)).astype(np.int32)
+    thread = events.thread[events.row[nodes]]
+    by_thread = np.argsort(thread, kind="stable")
+    own = np.full(len(nodes), NONE, np.int32)
+    alike = thread[by_thread[1:]] == thread[by_thread[:-1]]
+    own[by_thread[1:][alike]] = nodes[by_thread[:-1][alike]]
+    edges.join(nodes, OWN, own)
+    launching = events.launching
+    if np.count_nonzero(launching) < 2:
+        return
+    # Only threads that launch hand on to each other: others (watchdogs, pinning) run beside them.
+    given = latest((events.kind[nodes] == CALL_END) & launching[thread])
+    handed = np.where(given >= 0, nodes[given], NONE)
+    free = (events.kind[nodes] == CALL_START) & launching[thread] & (given >= 0)
+    free &= (thread[given] != thread) & (edges.when(handed) > edges.when(own))
+    op = trace.calls.op[events.call[events.row[nodes]]]
+    # A thread that was within an op at that moment did not wait for it.
+    free &= (op < 0) | (np.append(trace.ops.start_ns, 0)[op] > edges.when(handed))
+    taken = nodes[free]
+    edges.join(taken, OWN, handed[free])
+    edges.before[taken, OTHER] = own[free]
+    edges.lag_ns[taken, OTHER] = 0
+
+
+def gpu_edges(trace: Trace, edges: Edges) -> None:
+    """Items take their time, and start after their launch, their stream, and what their stream was told to wait for."""
+    events = edges.events
+    edges.join(events.item_end, OWN, events.item_start)
+    start = events.item_start
+    launched = np.where(events.launch >= 0, events.call_start[events.launch] if len(events.call) else NONE, NONE)
+    launched = np.where(launched < start, launched, NONE)
+    stream = _stream_ends(edges)
+    told = np.maximum(_told_ends(trace, edges), _graph_ends(edges))
+    latency = _latency_ns(edges, launched, stream)
+    bounds = np.stack(
+        (edges.when(launched) + latency, edges.when(stream) + _PASSING_NS, edges.when(told) + _PASSING_NS)
+    )
+    late_ns = edges.when(start) - bounds.max(axis=0)
+    for ended in edges.last_ends:
+        handed = ended[start]
+        near = edges.when(start) - edges.when(handed) <= np.maximum(_HANDOVER_NS, late_ns // _LEAST_EXPLAINED)
+        told = np.where((late_ns > _UNEXPLAINED_NS) & near & (handed > told), handed, told)
+    bounds[OTHER] = edges.when(told) + _PASSING_NS
+    binding = bounds.argmax(axis=0)
+    for slot, others in enumerate((launched, stream, told)):
+        edges.join(start, slot, others)
+        # What does not explain the start could have come later: by all but what always passes in between.
+        least = latency if slot == OWN else 0
+        loose = binding != slot
+        edges.lag_ns[start[loose], slot] = np.minimum(edges.lag_ns[start[loose], slot], least)
+
+
+def _stream_ends(edges: Edges) -> Int32Array:
+    """For each item the end of the one before it on its stream."""
+    events = edges.events
+    nodes = np.flatnonzero((events.kind == ITEM_END) | (events.kind == ITEM_START)).astype(np.int32)
+    row = events.row[nodes]
+    order = np.argsort(events.stream[row], kind="stable")
+    nodes, stream = nodes[order], events.stream[row[order]]
+    ended = latest(events.kind[nodes] == ITEM_END)
+    ended = np.where((ended >= 0) & (stream[ended] == stream), ended, NONE)
+    found = np.full(len(events.item), NONE, np.int32)
+    starts = events.kind[nodes] == ITEM_START
+    found[events.row[nodes[starts]]] = np.where(ended >= 0, nodes[ended], NONE)[starts]
+    return found
+
+
+def _latency_ns(edges: Edges, launched: Int32Array, stream: Int32Array) -> int:
+    """From a launch call to the start of its item on an idle stream: the median of the trace."""
+    start = edges.events.item_start
+    idle = (launched >= 0) & (stream >= 0) & (edges.when(stream) <= edges.when(launched))
+    return int(np.median((edges.when(start) - edges.when(launched))[idle])) if idle.any() else _LAUNCH_LATENCY_NS
+
+
+def _told_ends(trace: Trace, edges: Edges) -> Int32Array:
+    """For each item the end of the one of another stream that its stream was told to wait for (cudaStreamWaitEvent).
+
+    The event stands for what the other stream had been given before; the wait holds for what this one is given next.
+    """
+    events, syncs = edges.events, trace.syncs
+    found = np.full(len(events.item), NONE, np.int32)
+    told = np.flatnonzero(trace.named(syncs, _WAIT_RECORD) & (syncs.wait_stream >= 0) & (syncs.stream >= 0))
+    linked = np.flatnonzero(events.launch >= 0)
+    if not len(told) or not len(linked):
+        return found
+    call = links.first_with(syncs.correlation[told], trace.calls.correlation)
+    at = np.where(call >= 0, trace.calls.start_ns[call], syncs.start_ns[told])
+    given = trace.calls.start_ns[events.call[events.launch[linked]]]
+    stream = trace.gpu.stream[events.item[linked]]
+    order = np.lexsort((given, stream))
+    sorted_stream = stream[order]
+    last = nesting.rows_up_to(syncs.wait_stream[told], at, stream, given) - 1
+    following = nesting.rows_up_to(syncs.stream[told], at, stream, given)
+    fits = (last >= 0) & (following < len(order))
+    fits[fits] = (sorted_stream[last[fits]] == syncs.wait_stream[told[fits]]) & (
+        sorted_stream[following[fits]] == syncs.stream[told[fits]]
+    )
+    waits, ends = linked[order[following[fits]]], events.item_end[linked[order[last[fits]]]]
+    ends = np.where(ends < events.item_start[waits], ends, NONE)
+    np.maximum.at(found, waits, ends)
+    return found
+
+
+def _graph_ends(edges: Edges) -> Int32Array:
+    """For each item of a launch of several (a CUDA graph) the one of them that ended last before it started."""
+    events = edges.events
+    found = np.full(len(events.item), NONE, np.int32)
+    several = np.bincount(events.launch[events.launch >= 0], minlength=len(events.call)) > 1
+    rows = np.flatnonzero((events.launch >= 0) & np.append(several, False)[events.launch])
+    if not len(rows):
+        return found
+    launch, end = events.launch[rows], events.item_end[rows].astype(np.int64)
+    order = np.lexsort((end, launch))
+    last = nesting.rows_up_to(launch, events.item_start[rows].astype(np.int64), launch, end) - 1
+    fits = last >= 0
+    fits[fits] = launch[order[last[fits]]] == launch[fits]
+    found[rows[fits]] = end[order[last[fits]]]
+    return found
