@@ -25,6 +25,7 @@ _WEB = ("http", "https")
 # Extras of ours that bring what a protocol needs; fsspec's own words name the package for the others.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 _REQUEST_BYTES = 16 << 20  # asked of an object store at once: each takes some 50 ms to begin, and lies in memory
+_STEP = 1 << 16  # taken from there at once: what ends with an error loses so much at most
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -91,7 +92,7 @@ class Download:
             return 0
         why = ""
         try:
-            count = int(self._fill(view) or 0)
+            count = int(self._fill(memoryview(view)[:_STEP]) or 0)
         except Exception as error:  # as in `telling`
             if not self._done:
                 _refuse(self._url, error)
