@@ -121,6 +121,7 @@ def combine(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in broken()),
             *(became[analyzer.rule] for analyzer in analyzers if analyzer.rule in became),
         ),
+        late_ns=fleet.late_ns,
     )
 
 

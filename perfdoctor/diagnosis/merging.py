@@ -16,6 +16,9 @@ from perfdoctor.diagnosis.finding import Evidence, Finding
 Key: TypeAlias = tuple[str, str, str]
 """Rule, subject and place."""
 
+RANKS = "ranks"
+"""Label of the evidence that names the ranks that a finding holds for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -40,7 +43,7 @@ class Shared:
         saving = worst.saving
         if saving.low_ns is not None and self.low_ns is not None:
             saving = replace(saving, low_ns=self.low_ns)
-        told = (Evidence("ranks", in_ranges(self.ranks)), Evidence("costliest rank", worst.rank))
+        told = (Evidence(RANKS, in_ranges(self.ranks)), Evidence("costliest rank", worst.rank))
         yield replace(worst, rank=None, saving=saving, evidence=(*worst.evidence, *told))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from perfdoctor.diagnosis.account import Account, Timeline
@@ -83,7 +84,9 @@ class Outcome:
 class Report:
     """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank.
 
-    In the order of `traces`; ranks that could not be analysed stand at the end of those and have none.
+    In the order of `traces`; ranks that could not be analysed stand at the end of those and have none. `late_ns` says
+    by rank how much later than the second-latest it comes to the collectives of a step; it is empty where nobody waits
+    or they could not be matched, and no part of the schema.
     """
 
     version: str
@@ -93,11 +96,12 @@ class Report:
     account: tuple[Account, ...]
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
+    late_ns: Mapping[int | None, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:
         """The ranks that could not be analysed; their warnings say why."""
-        return self.traces[len(self.account) :]
+        return self.traces[len(self.timeline) :]
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""

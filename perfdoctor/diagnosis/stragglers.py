@@ -135,6 +135,13 @@ def find_late_rank(tables: Sequence[CollectiveTable]) -> LateRank | None:
     return LateRank(matched, worst, counts & (matched.last == worst), int(counts.sum()), share, steps, late_steps)
 
 
+def lateness_of(matched: MatchedCollectives) -> Int64Array:
+    """For each of `matched.tables` how much later than the second-latest it came to the collectives that count."""
+    counts = _meetings(matched)
+    late_ns = (matched.last_ns - matched.second_ns)[counts]
+    return np.bincount(matched.last[counts], late_ns, len(matched.tables)).astype(np.int64)
+
+
 def _meetings(matched: MatchedCollectives) -> BoolArray:
     """Which collectives count: within the window, of all ranks, and not one side waiting for the other by design.
 

@@ -18,8 +18,9 @@ from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.finding import Claim, Finding
 from perfdoctor.diagnosis.gain import cpu_wait_ns
+from perfdoctor.diagnosis.host_places import HostPlace, host_places_of
 from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
-from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank
+from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank, lateness_of
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import KERNEL
 
@@ -52,6 +53,7 @@ class RankSummary:
         cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
         kernels: The kernel names with the most time in the window, longest first.
         collectives: When it came to each collective; None for a rank without any look at them.
+        places: Where its CPU spends time that no op takes, where lines or stacks were recorded.
         facts: What was captured beside the trace.
         findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
             exposed communication, which rules over ranks may claim too.
@@ -66,6 +68,7 @@ class RankSummary:
     cpu_wait_ns: int | None = None
     kernels: tuple[KernelTotal, ...] = ()
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
+    places: tuple[HostPlace, ...] = ()
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -124,6 +127,19 @@ class Fleet:
         """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
         return find_late_rank([s.collectives for s in self.summaries if s.collectives is not None])
 
+    @cached_property
+    def late_ns(self) -> dict[int | None, int]:
+        """By rank how much later than the second-latest it comes to the collectives of a step; see `LateRank`.
+
+        Empty where nobody waits or nothing can be matched.
+        """
+        if self.late_rank is None:
+            return {}
+        matched = self.late_rank.matched
+        steps = {summary.rank: summary for summary in self.summaries}
+        late = zip(matched.tables, lateness_of(matched).tolist(), strict=True)
+        return {table.rank: steps[table.rank].per_step(late_ns) for table, late_ns in late}
+
     def of(self, table: CollectiveTable) -> RankSummary:
         """The rank that a table of collectives is part of."""
         return next(summary for summary in self.summaries if summary.collectives is table)
@@ -156,6 +172,7 @@ def summary_of(
         cpu_wait_ns=cpu_wait_ns(rank),
         kernels=_kernel_totals(rank),
         collectives=collectives,
+        places=host_places_of(rank),
         facts=rank.facts,
         findings=tuple(findings),
         outcomes=tuple(outcomes),

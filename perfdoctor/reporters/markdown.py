@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from perfdoctor.diagnosis.account import BUCKETS
 from perfdoctor.diagnosis.finding import Finding
 from perfdoctor.diagnosis.report import Report
-from perfdoctor.reporters import summary
+from perfdoctor.reporters import ranks, summary
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.wording import clean, clean_block, duration, place, quantity, saving, share
 
@@ -21,6 +20,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
 # Underscores within a word are no emphasis, and num_workers stays readable.
 _EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
+_MOST_PATHS = 8  # in the heading
 _ADDRESS = re.compile(r"https://[\w./#?=&%~+-]+")
 
 
@@ -65,7 +65,7 @@ class Markdown(Reporter):
         return "\n\n".join(self._blocks(report)) + "\n"
 
     def _blocks(self, report: Report) -> Iterator[str]:
-        yield f"## perfdoctor: {', '.join(code(t.path) for t in report.traces[: summary.MOST_RANKS]) or 'no trace'}"
+        yield f"## perfdoctor: {', '.join(code(t.path) for t in report.traces[:_MOST_PATHS]) or 'no trace'}"
         yield f"**{escape(summary.verdict(report))}**"
         cut = summary.cut_short(report)
         if cut:
@@ -107,17 +107,19 @@ def _split(report: Report) -> Iterator[str]:
 def _ranks(report: Report) -> str:
     rows, left_out = summary.rank_rows(report)
     step = "step" if summary.has_steps(report) else "window"
-    lines = [f"| rank | {step} | {' | '.join(BUCKETS)} |", "|---:" * (2 + len(BUCKETS)) + "|"]
+    lines = [f"| rank | {step} | {' | '.join(ranks.COLUMNS)} | late by |", "|---:" * (3 + len(ranks.COLUMNS)) + "|"]
     lines += [
-        f"| {row.rank} | {duration(row.step_ns)} | {' | '.join(escape(share(s)) for s in row.shares)} |" for row in rows
+        f"| {row.rank} | {duration(row.step_ns)} | {' | '.join(escape(share(s)) for s in row.shares)} "
+        f"| {duration(row.late_ns)} |"
+        for row in rows
     ]
-    return "\n".join(lines) + (f"\n\nand {left_out} more ranks, nearer to the median" if left_out else "")
+    return "\n".join(lines) + (f"\n\n{escape(left_out)}" if left_out else "")
 
 
 def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     yield f"### {number}. {escape(finding.title)} ({finding.severity}, {escape(finding.rule)})"
     per = summary.per_step(report)
-    cost = f"{duration(finding.cost_ns)}{per} ({escape(share(finding.share_of_step))}){summary.whose(report, finding)}"
+    cost = f"{duration(finding.cost_ns)}{per} ({escape(share(finding.share_of_step))}){ranks.whose(report, finding)}"
     lines = [f"- costs {cost}; {escape(saving(finding.saving, per))}"]
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(share(finding.confidence))}")

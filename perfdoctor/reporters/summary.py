@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from types import MappingProxyType
 
 from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
 from perfdoctor.diagnosis.finding import Finding
 from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
+from perfdoctor.reporters import ranks
+from perfdoctor.reporters.ranks import RankRow
 from perfdoctor.reporters.wording import UNKNOWN, clean, counted, duration, share
 
 # Below this share of the step a detail is no news: the same 1 % from which a finding counts as low.
@@ -23,7 +24,6 @@ WORTH_A_WORD = 0.01
 WORTH_A_SPREAD = 0.10
 # From this difference on, mean and median of the steps are both told: it is about half of a medium finding.
 WORTH_TWO_FIGURES = 0.02
-MOST_RANKS = 8
 
 DETAIL_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -82,15 +82,6 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class RankRow:
-    """One rank: its name, its step in ns, and the shares of compute, bandwidth, communication and overhead."""
-
-    rank: str
-    step_ns: float
-    shares: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Skipped:
     """Rules that share a reason for not having judged."""
 
@@ -116,11 +107,6 @@ def has_steps(report: Report) -> bool:
 def per_step(report: Report) -> str:
     """The words after a cost: " a step", or nothing when the whole window is meant."""
     return " a step" if has_steps(report) else ""
-
-
-def whose(report: Report, finding: Finding) -> str:
-    """The words that name the finding's rank, where there are several to choose from: " on rank 2"."""
-    return f" on rank {finding.rank}" if finding.rank is not None and len(report.traces) > 1 else ""
 
 
 def verdict(report: Report) -> str:
@@ -167,7 +153,7 @@ def _machine(report: Report) -> str:
 
 
 def _devices(report: Report) -> str:
-    names = [clean(t.device) if t.device else "" for t in report.traces]
+    names = [clean(t.device) if t.device else "" for t in report.traces[: len(report.timeline)]]
     if len(names) > 1:
         return f"{len(names)} x {names[0]}" if names[0] and len(set(names)) == 1 else f"{len(names)} GPUs"
     return _with_article(names[0]) if names and names[0] else "an unnamed GPU"
@@ -281,22 +267,9 @@ def tensor_core_words(accounts: Iterable[Account], count: int) -> str | None:
     return f"Tensor Cores in {duration(whole / count)} of matrix work: {', '.join(told)}"
 
 
-def rank_rows(report: Report) -> tuple[list[RankRow], int]:
-    """A row a rank, and how many were left out: of more than MOST_RANKS those that differ most from the median stay."""
-    rows = [
-        RankRow(
-            "?" if a.rank is None else str(a.rank),
-            a.window_ns / _steps_of(a, report),
-            tuple(a.buckets[b] / a.window_ns for b in BUCKETS) if a.window_ns else (0.0,) * len(BUCKETS),
-        )
-        for a in report.account
-    ]
-    if len(rows) <= MOST_RANKS:
-        return rows, 0
-    middle = [median(row.shares[i] for row in rows) for i in range(len(BUCKETS))]
-    oddness = [sum(abs(s - m) for s, m in zip(row.shares, middle, strict=True)) for row in rows]
-    odd = sorted(sorted(range(len(rows)), key=lambda i: -oddness[i])[:MOST_RANKS])
-    return [rows[i] for i in odd], len(rows) - MOST_RANKS
+def rank_rows(report: Report) -> tuple[list[RankRow], str]:
+    """A row a rank, and a sentence about those that were left out; see `ranks.rank_rows`."""
+    return ranks.rank_rows(report, [_steps_of(account, report) for account in report.account])
 
 
 def advised(report: Report) -> list[Finding]:
@@ -324,18 +297,18 @@ def skipped(report: Report) -> list[Skipped]:
 
 
 def cut_short(report: Report) -> str | None:
-    """What to know before reading on: which of the traces are incomplete; None when none is."""
-    cut = [t for t in report.traces if not t.complete]
-    if not cut:
-        return None
+    """What to know before reading on: which ranks are missing, which traces incomplete; None when all is there."""
+    cut = [t for t in report.traces[: len(report.timeline)] if not t.complete]
     which = "the trace is" if len(report.traces) == 1 else f"{len(cut)} of {len(report.traces)} traces are"
-    return f"{which} incomplete (cut short) and analysed as far as it goes"
+    said = [ranks.missing(report), f"{which} incomplete (cut short) and analysed as far as it goes" if cut else None]
+    return "; ".join(filter(None, said)) or None
 
 
 def oddities(report: Report) -> list[str]:
     """What was odd in the traces, a line a kind: of ranks that differ only in numbers the first stands for all."""
     kinds: dict[str, list[tuple[str, str]]] = {}
-    for number, trace in enumerate(report.traces):
+    told_above = 1 if len(report.missing) == 1 else 0
+    for number, trace in enumerate(report.traces[: len(report.traces) - told_above]):
         whose = f"rank {number if trace.rank is None else trace.rank}"
         for warning in map(clean, trace.warnings):
             kinds.setdefault(re.sub(r"[\d.,]+", "0", warning), []).append((whose, warning.rstrip(".")))

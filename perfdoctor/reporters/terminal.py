@@ -20,10 +20,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfdoctor.diagnosis.account import BUCKETS
 from perfdoctor.diagnosis.finding import Finding
 from perfdoctor.diagnosis.report import Report
-from perfdoctor.reporters import summary
+from perfdoctor.reporters import ranks, summary
 from perfdoctor.reporters.bar import cells
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.wording import (
@@ -166,11 +165,11 @@ class Terminal(Reporter):
         )
         table.add_column("rank", justify="right")
         table.add_column("step" if summary.has_steps(report) else "window", justify="right")
-        for bucket in BUCKETS:
-            table.add_column(bucket, justify="right")
+        for column in (*ranks.COLUMNS, "late by"):
+            table.add_column(column, justify="right")
         for row in rows:
-            table.add_row(row.rank, duration(row.step_ns), *(share(s) for s in row.shares))
-        note = Text(f"  and {left_out} more ranks, nearer to the median", style="dim")
+            table.add_row(row.rank, duration(row.step_ns), *map(share, row.shares), duration(row.late_ns))
+        note = Padding(_text(left_out, style="dim"), (0, 0, 0, 2))
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
     def _finding(self, number: int, finding: Finding, report: Report) -> Iterator[RenderableType]:
@@ -193,7 +192,7 @@ class Terminal(Reporter):
     def _body(self, finding: Finding, report: Report) -> Iterator[RenderableType]:
         per = summary.per_step(report)
         unsure = "" if finding.confidence >= 0.8 else f", confidence {share(finding.confidence)}"
-        cost = f"{duration(finding.cost_ns)}{per} ({share(finding.share_of_step)}){summary.whose(report, finding)}"
+        cost = f"{duration(finding.cost_ns)}{per} ({share(finding.share_of_step)}){ranks.whose(report, finding)}"
         yield _text(f"costs {cost}{unsure}")
         yield _text(saving(finding.saving, per))
         if finding.location:

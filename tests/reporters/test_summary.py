@@ -7,9 +7,10 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.diagnosis.finding import SourceLocation
+from perfdoctor.diagnosis.finding import Finding, SourceLocation
+from perfdoctor.diagnosis.merging import Shared
 from perfdoctor.diagnosis.report import StepSummary
-from perfdoctor.reporters import summary
+from perfdoctor.reporters import ranks, summary
 from perfdoctor.reporters.bar import cells
 
 
@@ -131,14 +132,64 @@ def test_varying_and_inferred_steps_are_said():
 def test_few_ranks_are_all_shown():
     rows, left_out = summary.rank_rows(samples.four_ranks())
     assert [row.rank for row in rows] == ["0", "1", "2", "3"]
-    assert left_out == 0
+    assert left_out == ""
 
 
-def test_of_many_ranks_the_odd_ones_are_shown():
+def test_the_parts_of_a_ranks_step_add_up_to_it():
+    for row in summary.rank_rows(samples.four_ranks())[0]:
+        assert sum(row.parts_ns) == pytest.approx(row.step_ns)
+        assert sum(row.shares) == pytest.approx(1)
+
+
+def test_of_many_ranks_the_odd_ones_are_shown_and_how_near_the_others_are():
     rows, left_out = summary.rank_rows(samples.ranks(128))
-    assert len(rows) == summary.MOST_RANKS
-    assert left_out == 120
-    assert "126" in [row.rank for row in rows]
+    assert [row.rank for row in rows] == ["126"]
+    assert left_out == "and 127 others, each figure within 0% of a step from the median"
+
+
+def test_of_many_ranks_the_worst_of_each_column_are_shown():
+    report = samples.ranks(64)
+    idle = [
+        samples.account(r, compute=20 + r / 100, bandwidth=4, communication=10, idle_launch=9 if r == 7 else 1)
+        for r in range(64)
+    ]
+    report = replace(report, account=tuple(idle), late_ns={**dict.fromkeys(range(64), 0), 9: 5_000_000})
+    rows, left_out = summary.rank_rows(report)
+    assert [row.rank for row in rows] == ["0", "7", "9", "63"]
+    assert [row.late_ns for row in rows] == [0, 0, 5_000_000, 0]
+    assert left_out.startswith("and 60 others, each figure within ")
+
+
+def test_lateness_that_nobody_knows_is_not_zero():
+    assert {row.late_ns for row in summary.rank_rows(samples.four_ranks())[0]} == {None}
+
+
+def test_a_finding_names_the_ranks_that_it_holds_for():
+    report = samples.four_ranks()
+    (own,) = report.findings
+
+    def over(*numbers: int) -> Finding:
+        return next(Shared((own,), frozenset(numbers), 0).findings())
+
+    assert ranks.whose(report, own) == " on rank 2"
+    assert ranks.whose(report, over(0, 1, 2)) == " on ranks 0-2"
+    assert ranks.whose(report, over(0, 1, 2, 3)) == " on all 4 ranks"
+    assert ranks.whose(report, replace(own, rank=None)) == ""
+    assert ranks.whose(samples.healthy(), own) == ""
+
+
+def test_missing_ranks_are_told_first_and_count_for_no_device():
+    report = samples.four_ranks()
+    lost = replace(report.traces[3], rank=9, device=None, complete=False, warnings=("it is missing: its worker died",))
+    report = replace(report, traces=(*report.traces, lost))
+    assert summary.cut_short(report) == "rank 9: it is missing: its worker died"
+    assert "4 x AMD" in summary.verdict(report)
+    assert summary.oddities(report) == []
+    more = replace(report, traces=(*report.traces, replace(lost, rank=10), replace(lost, rank=11)))
+    assert summary.cut_short(more) == (
+        "ranks 9-11 are missing from the analysis; the first, rank 9: it is missing: its worker died"
+    )
+    assert summary.oddities(more) == ["rank 9: it is missing: its worker died (alike on 2 more ranks)"]
 
 
 def test_rules_skipped_for_one_reason_share_a_line():
