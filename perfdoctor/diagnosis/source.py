@@ -8,17 +8,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfdoctor.diagnosis.finding import SourceLocation
-from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import Int32Array, Trace
 
-# `perfdoctor run` opens a range "@file:line" around every torch call of the evidence window: the executing line.
-_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d+)$")
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.run import RankRun
+
+# `perfdoctor run` puts a range "@file:line function" around every torch call and every long call of other code in the
+# evidence window: the executing line. Without the function in recordings of 0.1.0.
+_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d+)(?: (?P<function>.+))?$")
 # Kineto names a frame "file(line): function", with the line of the def.
 _FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d+)\): (?P<function>.+)$")
 _LIBRARY = re.compile(
@@ -51,7 +55,7 @@ def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
     found: list[SourceLocation | None] = []
     for row in rows.tolist():
         match = _EXACT.match(trace.strings[names[row]]) if row >= 0 else None
-        found.append(SourceLocation(match["file"], int(match["line"])) if match else None)
+        found.append(SourceLocation(match["file"], int(match["line"]), match["function"]) if match else None)
     return found
 
 

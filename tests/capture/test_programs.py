@@ -88,11 +88,12 @@ def test_exact_lines_and_shapes_are_in_the_evidence_window_alone(ordinary: tuple
     recorded = ordinary[1]
     source = (recorded.out.parent / "program.py").read_text().splitlines()
     line = next(number for number, text in enumerate(source, 1) if "cross_entropy" in text)
-    assert any(name.endswith(f"program.py:{line}") and name[0] == "@" for name in recorded.names("evidence"))
+    assert any(name.endswith(f"program.py:{line} train_step") and name[0] == "@" for name in recorded.names("evidence"))
     assert not any(name.startswith("@") for name in recorded.names("timing"))
     step = next(number for number, text in enumerate(source, 1) if "optimizer.step()" in text)
     events = [e for e in recorded.trace("evidence")["traceEvents"] if e.get("ph") == "X"]
-    lines = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].endswith(f"program.py:{step}")]
+    of_ops = [e for e in events if e["name"].endswith(f"program.py:{step} train_step") and "Ev Idx" in e["args"]]
+    lines = [(e["ts"], e["ts"] + e["dur"]) for e in of_ops]
     updates = [e["ts"] for e in events if e["name"] == "Optimizer.step#SGD.step"]
     assert len(lines) == len(updates) == 3, "one line for all that the optimizer does, the warm-up step included"
     assert all(begin <= at < end for (begin, end), at in zip(sorted(lines), sorted(updates), strict=True))
@@ -380,7 +381,8 @@ for batch in DataLoader(data, batch_size=4):
     compiled = facts["compile"]
     assert (compiled["graphs"], compiled["graph_breaks"], compiled["recompiles"]) == (1, 0, 0)
     assert set(compiled["windows"]) <= {"skip"}
-    assert not any(name.startswith("@") for name in recorded.names("evidence"))
+    rows = [e for e in recorded.trace("evidence")["traceEvents"] if e["name"].startswith("@")]
+    assert not [row for row in rows if "Ev Idx" in row.get("args", {})], "a mode on the stack would compile it again"
 
 
 def test_what_is_compiled_again_is_told_by_window(launcher: Any, capture_kit: dict[str, Any]) -> None:

@@ -82,3 +82,14 @@ def test_the_place_named_most_often_wins() -> None:
     assert commonest([a, None, b, None, b, None]) == b
     assert commonest([None]) is None
     assert (str(a), str(SourceLocation("c.py"))) == ("a.py:1", "c.py")
+
+
+def test_a_captured_line_may_name_its_function() -> None:
+    trace = framed().range("@train.py:17 step", 25, 10).range("@dir name/a:b.py:3 <lambda>", 60, 10)
+    assert place(trace, 30) == SourceLocation("train.py", 17, "step")
+    assert place(trace, 65) == SourceLocation("dir name/a:b.py", 3, "<lambda>")
+
+
+def test_lines_recorded_among_the_operators_are_places_and_no_operators() -> None:
+    trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
+    assert place_of_op(RankRun(trace), "aten::mm") == SourceLocation("train.py", 17, "step")

@@ -8,9 +8,16 @@ import json
 import os
 import shutil
 import sys
-from typing import Any, BinaryIO
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from .calls import LongCall
 
 COPY_BYTES = 1 << 20
+# As Kineto writes them, a line each.
+BASE, EVENTS = b'"baseTimeNanoseconds":', b'"traceEvents": ['
 
 
 def warn(message: str) -> None:
@@ -77,13 +84,16 @@ class RankFolder:
         except OSError as error:
             self.fail(error)
 
-    def write_trace(self, name: str, results: Any, partial_step: int | None) -> str | None:
+    def write_trace(
+        self, name: str, results: Any, partial_step: int | None, calls: Sequence[LongCall] = ()
+    ) -> str | None:
         """Save one window.
 
         Args:
             name: timing or evidence.
             results: Kineto's results, which can only save themselves to a plain file.
             partial_step: Number of a step that was cut short; its range is renamed, so that no reader counts it.
+            calls: Long calls of this thread, written as rows of their own.
 
         Returns:
             The file's name, or None when it could not be written.
@@ -96,6 +106,7 @@ class RankFolder:
             results.save(plain)
             # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
             with open(plain, "rb") as source, gzip.open(packed, "wb", 1) as target:
+                insert(source, target, calls)  # type: ignore[arg-type]
                 copy(source, target, partial_step)  # type: ignore[arg-type]
             os.replace(packed, os.path.join(self.path, f"{name}.json.gz"))
         except OSError as error:
@@ -114,6 +125,21 @@ class RankFolder:
             if file is not None:
                 with contextlib.suppress(OSError):
                     os.close(file)
+
+
+def insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LongCall]) -> None:
+    """Copy the head of a trace up to its first event, and write the calls there."""
+    base_ns = 0
+    for line in source if calls else ():
+        target.write(line)
+        if line.lstrip().startswith(BASE):
+            base_ns = int(line.partition(b":")[2].strip(b" ,\n"))
+        if line.lstrip().startswith(EVENTS):
+            break
+    else:
+        return
+    for call in calls:
+        target.write(call.row(base_ns, os.getpid(), threading.get_native_id()))
 
 
 def copy(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.autograd import profiler as autograd_profiler
 
+from .calls import LongCall, long_calls
 from .lines import Lines
-from .output import RankFolder
+from .output import RankFolder, warn
 from .quiet import QuietAllocator
 from .ranks import identity
 
@@ -92,8 +93,8 @@ class WindowProfiler:
         """Whether the user's own profiler is prepared or running."""
         if self._foreign:
             return True
-        active = torch._C._autograd._profiler_type() != torch._C._profiler.ActiveProfilerType.NONE
-        return active and not self.recording
+        # Asked in every step: comparing profiler types, enums of pybind, would take ten times as long.
+        return not self.recording and torch._C._autograd._profiler_enabled()
 
     def prepare(self, trace: str) -> None:
         """Open a session for the trace timing or evidence; nothing is recorded yet."""
@@ -140,7 +141,19 @@ class WindowProfiler:
     def stop_and_save(self, folder: RankFolder, partial_step: int | None = None) -> str | None:
         """Stop, and write the trace; the file's name, or None when there was nothing or no room."""
         results = self.stop()
-        return None if results is None else folder.write_trace(self._trace, results, partial_step)
+        if results is None:
+            return None
+        return folder.write_trace(self._trace, results, partial_step, self._long_calls(results))
+
+    def _long_calls(self, results: Any) -> list[LongCall]:
+        """Rows for the lines of long calls; a trace without them is better than none."""
+        if "with_stack" not in self._options:
+            return []
+        try:
+            return long_calls(results, (__file__, WindowProfiler.start.__name__))
+        except Exception as error:
+            warn(f"lines of long calls are missing: {error!r}")
+            return []
 
     def abort(self) -> None:
         """Close whatever is open and keep nothing."""
