@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from perfdoctor.diagnosis.analyzer import FleetAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.host_places import HostPlace
 from perfdoctor.diagnosis.stragglers import STANDS_OUT, LateRank
 from perfdoctor.diagnosis.summary import Fleet, RankSummary
 from perfdoctor.trace import intervals as iv
@@ -32,6 +33,10 @@ _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 )
 # A finding that the other ranks have, too, explains a delay only when it costs this rank so many times as much.
 _MORE_THAN_OTHERS = 1.5
+# A line explains a delay when it takes so much of it; two or three lines may share one.
+_EXPLAINS = 0.3
+# With fewer collectives chance has a say.
+_ENOUGH = 10
 
 
 class Straggler(FleetAnalyzer):
@@ -87,40 +92,50 @@ class Straggler(FleetAnalyzer):
             yield self._finding(fleet, late, victim, waiting, cost)
 
     def _finding(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
-        lateness_ns = victim.per_step(int(late.lateness_ns.sum()))
+        lateness_ns = victim.per_step(late.late_ns)
         phase = late.phase()
         doing, rules = _PHASES[phase[0]] if phase else ("", ())
         own = _own_finding(fleet, late, rules)
-        because = f" ({own.rule}{f' at {own.location.short}' if own.location else ''})" if own else ""
+        line = _own_line(fleet, late, lateness_ns)
+        place = own.location if own and own.location else line.location if line else None
+        because = f" ({own.rule})" if own else ""
+        at = f", at {place.short}" if place else ""
         return self.finding(
             fleet.of(late.table),
-            title=f"Rank {late.rank} {_how_often(late)}{doing and f', {doing}{because}'}: the others wait for it",
+            title=f"Rank {late.rank} {_how_often(late)}{doing and f', {doing}{because}{at}'}: the others wait for it",
             cost_ns=cost,
             saving=Saving(0, min(lateness_ns, cost), cost, "bounded"),
             advice=f"Make rank {late.rank} as fast as the others: look at what it does before the collectives.",
             claim=Claim(waiting, rank=victim.rank),
-            confidence=0.9 if late.of >= 10 and late.persists else 0.6,
-            location=own.location if own else None,
+            confidence=0.9 if late.of >= _ENOUGH and late.persists else 0.6,
+            location=place,
             evidence=(
                 Evidence("collectives matched over all ranks", late.of, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
-                *(
-                    [Evidence("steps in which it is the one to wait for", f"{late.late_steps} of {late.steps}")]
-                    if late.steps
-                    else []
-                ),
                 Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(late.lateness_ns.max()), "ns"),
                 Evidence("rank that waits longest", victim.rank),
+                *_persistence(late),
                 *(
                     [Evidence(f"more than the others {doing}, per step", victim.per_step(phase[1]), "ns")]
                     if phase
                     else []
                 ),
                 *([Evidence("its own finding", f"{own.rule}: {own.title}")] if own else []),
+                *(
+                    [Evidence(f"at {line.location}, per step more than the others", line.per_step_ns, "ns")]
+                    if line
+                    else []
+                ),
                 *_clock(late),
             ),
         )
+
+
+def _persistence(late: LateRank) -> tuple[Evidence, ...]:
+    if not late.steps:
+        return ()
+    return (Evidence("steps in which it is the one to wait for", f"{late.late_steps} of {late.steps}"),)
 
 
 def _how_often(late: LateRank) -> str:
@@ -149,6 +164,16 @@ def _usual_cost(fleet: Fleet, late: LateRank, like: Finding) -> int:
         if summary.rank != late.rank
     ]
     return median_low(costs) if costs else 0
+
+
+def _own_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> HostPlace | None:
+    """Where its CPU spends more time outside of ops than those of the others, enough of it to be late for that."""
+    others = [{p.location: p.per_step_ns for p in s.places} for s in fleet.summaries if s.rank != late.rank]
+    for place in fleet.of(late.table).places:
+        more_ns = place.per_step_ns - median_low([there.get(place.location, 0) for there in others])
+        if more_ns >= _EXPLAINS * lateness_ns:
+            return HostPlace(place.location, more_ns)
+    return None
 
 
 # Clocks that agree to this say nothing worth telling.

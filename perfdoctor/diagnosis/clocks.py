@@ -16,14 +16,23 @@ from perfdoctor.trace.intervals import Int64Array
 
 # Ends of partners lie this close together once clocks are aligned (seen: 0.1 ms on one host).
 SAME_END_NS = 500_000
-# Threads of the CPU wake up later than GPUs do: on a loaded machine, by the time slice of the scheduler.
-SAME_END_ON_CPU_NS = 3_000_000
+# Threads of the CPU wake up when the scheduler lets them: seen, 5 ms apart on a machine with more threads than cores.
+# Never so far that the next step's would do as well.
+_SAME_END_ON_CPU_NS = 20_000_000
+_OF_A_STEP = 4
 # With fewer partners than this an offset may be chance.
 LEAST_PARTNERS = 3
 # The offset is searched over pairs of ends: this many a rank give at most 360,000 differences.
 _SAMPLE = 600
 # Steps repeat, so a shift by a whole step fits nearly as well: such clusters of differences count as equals.
 _NEARLY = 0.9
+
+
+def same_end_ns(table: CollectiveTable) -> int:
+    """How far the ends of partners lie apart at most once clocks are aligned."""
+    if table.on_gpu:
+        return SAME_END_NS
+    return int(np.clip(_step_ns(table) // _OF_A_STEP, SAME_END_NS, _SAME_END_ON_CPU_NS))
 
 
 def expected_offset(reference: CollectiveTable, other: CollectiveTable) -> int:
@@ -38,9 +47,13 @@ def expected_offset(reference: CollectiveTable, other: CollectiveTable) -> int:
         return by_clock
     begun = reference.step_start_ns[mine] - other.step_start_ns[yours]
     by_number = int(np.median(begun))
-    length = np.diff(reference.step_start_ns)
-    step_ns = int(np.median(length)) if len(length) else reference.window_ns
-    return by_number if abs(by_number - by_clock) > step_ns else by_clock
+    return by_number if abs(by_number - by_clock) > _step_ns(reference) else by_clock
+
+
+def _step_ns(table: CollectiveTable) -> int:
+    """From the start of a step to the next, in the median; the window where there are fewer than two."""
+    length = np.diff(table.step_start_ns)
+    return int(np.median(length)) if len(length) else table.window_ns
 
 
 def fit_offset(

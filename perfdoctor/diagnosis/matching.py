@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.diagnosis.clocks import LEAST_PARTNERS, SAME_END_NS, SAME_END_ON_CPU_NS, expected_offset, fit_offset
+from perfdoctor.diagnosis.clocks import LEAST_PARTNERS, expected_offset, fit_offset, same_end_ns
 from perfdoctor.diagnosis.collectives import KINDS, CollectiveTable
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, BoolArray, Int8Array, Int32Array
@@ -146,18 +146,18 @@ class _Island:
             difference = self._named.end_ns[at[hit]] - table.end_ns[named][hit]
             offset = int(np.median(difference))
             # The same names with ends that no clock makes meet: another run of the program.
-            return offset if (np.abs(difference - offset) <= _within_ns(table)).mean() >= _MOST else None
+            return offset if (np.abs(difference - offset) <= same_end_ns(table)).mean() >= _MOST else None
         reference = self._unnamed
         expected = expected_offset(self.tables[0], table)
         end, kinds = table.end_ns[~named], self._lane(table)[~named]
         if not len(end) or not len(reference.key):
             return None
-        within = _within_ns(table)
+        within = same_end_ns(table)
         shifted = self._by_end(kinds, end + expected)
         near = _partners(reference.key, shifted, within)
         if (near >= 0).sum() >= max(_ENOUGH * min(len(end), len(reference.key)), LEAST_PARTNERS):
             rows = near >= 0
-            return expected + int(np.median(reference.end_ns[near[rows]] - end[rows] - expected))
+            return expected + _correction(reference.end_ns[near[rows]] - end[rows] - expected)
         order = np.argsort(reference.end_ns, kind="stable")
         lanes = reference.key[order] >> _END_BITS
         return fit_offset(reference.end_ns[order], lanes, end, kinds, expected, within)
@@ -171,7 +171,7 @@ class _Island:
         number[np.flatnonzero(named)[hit]] = self._named.number[at[hit]]
         rows = np.flatnonzero(~named)
         by_end = self._by_end(self._lane(table)[rows], end[rows])
-        near = _partners(self._unnamed.key, by_end, _within_ns(table))
+        near = _partners(self._unnamed.key, by_end, same_end_ns(table))
         same_size = self._same_size(table, rows, near)
         number[rows[same_size]] = self._unnamed.number[near[same_size]]
         # Kernels that share a number, such as those of one coalesced call, have partners only as a whole: the last.
@@ -222,8 +222,10 @@ _MOST = 0.5
 _ROUNDS = 3
 
 
-def _within_ns(table: CollectiveTable) -> int:
-    return SAME_END_NS if table.on_gpu else SAME_END_ON_CPU_NS
+def _correction(differences: Int64Array) -> int:
+    """What partners' ends say against the expected offset: nothing, where it lies amid what they say."""
+    low, middle, high = np.percentile(differences, (25, 50, 75))
+    return 0 if low <= 0 <= high else int(middle)
 
 
 def _found(sorted_keys: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:

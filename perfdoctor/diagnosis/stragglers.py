@@ -98,6 +98,14 @@ class LateRank:
         waits = iv.union(table.start_ns[rows], np.minimum(arrived, table.end_ns[rows]))
         return iv.intersect(waits, table.exposed)
 
+    @property
+    def late_ns(self) -> int:
+        """How long the second-latest waited for it, all together: what is saved if it is as fast as that one.
+
+        Of collectives that run beside each other an instant counts once.
+        """
+        return iv.total(iv.union(self.matched.second_ns[self.last], self.matched.last_ns[self.last]))
+
     def phase(self) -> tuple[str, int] | None:
         """What it did more of than the others before it arrived late: the phase that grew most, and by how much.
 
