@@ -1,10 +1,19 @@
-"""Step times that `perfdoctor run` captured beside the trace, out of facts.json."""
+"""Step times that `perfdoctor run` captured beside the trace, out of facts.json and steps.jsonl."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from perfdoctor.trace.intervals import Int64Array
+
+# Windows in which nothing is recorded, and the program has warmed up.
+_UNPROFILED = ("base", "after")
 
 
 def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> tuple[int, ...]:
@@ -22,3 +31,41 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     """The median step of one window in ns; None when nobody timed any."""
     steps = captured_steps(facts, window)
     return round(median(steps)) if steps else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSteps:
+    """The steps of a whole run that were timed without a profiler, in their order.
+
+    `number` counts from the program's first step, `dur_ns` is the step's length and `loader_wait_ns` what of it the
+    loop waited in DataLoader.__next__.
+    """
+
+    number: Int64Array
+    dur_ns: Int64Array
+    loader_wait_ns: Int64Array
+
+
+def run_steps(text: bytes) -> RunSteps | None:
+    """The unprofiled steps in the text of a steps.jsonl; None where it has none.
+
+    A line that is no step, such as the last one of a program that was killed, is passed over.
+    """
+    rows = [row for row in map(_unprofiled, text.splitlines()) if row is not None]
+    if not rows:
+        return None
+    number, dur_ns, wait_ns = np.array(rows, np.int64).T
+    return RunSteps(number, dur_ns, wait_ns)
+
+
+def _unprofiled(line: bytes) -> tuple[int, int, int] | None:
+    try:
+        step = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(step, dict) or step.get("window") not in _UNPROFILED:
+        return None
+    number, dur_ns, wait_ns = step.get("step"), step.get("dur_ns"), step.get("loader_wait_ns")
+    if not isinstance(number, int) or not isinstance(dur_ns, int) or not isinstance(wait_ns, int):
+        return None
+    return (number, dur_ns, wait_ns) if 0 <= min(number, dur_ns, wait_ns) <= dur_ns < 1 << 62 else None

@@ -66,15 +66,16 @@ def host_copies(run: RankRun, pattern: str) -> HostCopies:
 
 
 def _done(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
-    """The end of the call, or of the wait that is the next call of its thread and begins before `until_ns`."""
-    calls = trace.calls
-    order = np.lexsort((calls.start_ns, calls.thread))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    following = order[np.minimum(place[call] + 1, len(order) - 1)] if len(order) else place
-    waits = trace.named(calls, _WAIT)[following] & (calls.thread[following] == calls.thread[call])
-    waits &= (calls.start_ns[following] >= calls.end_ns[call]) & (calls.start_ns[following] < until_ns)
-    return np.where(waits, calls.end_ns[following], calls.end_ns[call])
+    """The end of the call, or of the wait that follows it next on its thread and begins before `until_ns`."""
+    calls, end_ns = trace.calls, trace.calls.end_ns[call]
+    waits = trace.named(calls, _WAIT)
+    # Of calls that start together the wait comes first: files with whole microseconds hold such.
+    order = np.lexsort((~waits, calls.start_ns, calls.thread))
+    following = nesting.rows_up_to(calls.thread[call], end_ns - 1, calls.thread, calls.start_ns)
+    there = following < len(order)
+    row = order[np.where(there, following, 0)] if len(order) else call
+    waited = there & waits[row] & (calls.thread[row] == calls.thread[call]) & (calls.start_ns[row] < until_ns)
+    return np.where(waited, calls.end_ns[row], end_ns)
 
 
 def lost_time(run: RankRun, copies: HostCopies, led_ns: Int64Array) -> Intervals:

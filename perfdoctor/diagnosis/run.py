@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
+from perfdoctor.diagnosis.captured import RunSteps
 from perfdoctor.diagnosis.held import GRAPH, is_thinned
 from perfdoctor.diagnosis.idle import IdleGaps, find_gaps
 from perfdoctor.diagnosis.loading import LoaderWaits, loader_waits
@@ -46,6 +47,7 @@ class RankRun:
     step_slice: slice = field(default_factory=lambda: slice(None))
     facts: Mapping[str, Any] | None = None
     detail: Trace | None = field(default=None, repr=False)
+    run_steps: RunSteps | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> int | None:

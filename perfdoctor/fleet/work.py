@@ -11,15 +11,18 @@ from typing import Any, TypeAlias
 import orjson
 
 from perfdoctor.diagnosis import engine, registry
+from perfdoctor.diagnosis.captured import RunSteps, run_steps
 from perfdoctor.diagnosis.report import TraceSummary
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.summary import RankSummary
-from perfdoctor.errors import InputError, UsageError
+from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import Place, TraceFile
 from perfdoctor.trace import read
 from perfdoctor.trace.merged import split_ranks
 from perfdoctor.trace.remote import shown
 from perfdoctor.trace.source import Progress
+
+_STEPS = "steps.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> l
     if trace.rank is None and file.rank is not None:
         trace = replace(trace, rank=file.rank)
     detail = read(file.evidence, progress, threads=plan.threads) if file.evidence is not None else None
-    return [RankRun(trace, plan.device, plan.steps, facts, detail)]
+    return [RankRun(trace, plan.device, plan.steps, facts, detail, _run_steps(file.facts))]
 
 
 def _facts(path: Place | None) -> Mapping[str, Any] | None:
@@ -147,3 +150,11 @@ def _facts(path: Place | None) -> Mapping[str, Any] | None:
 
 def _within(folder: str, place: Place) -> Place:
     return Path(folder, place) if isinstance(place, Path) else place
+
+
+def _run_steps(facts: Place | None) -> RunSteps | None:
+    """The step times beside the facts; None where there are none, or where they cannot be read."""
+    try:
+        return None if facts is None else run_steps((facts.parent / _STEPS).read_bytes())
+    except (OSError, TraceError):
+        return None

@@ -10,11 +10,13 @@ import cases_kernels
 import cases_matrix
 import cases_memory
 import cases_ranks
+import cases_steps
 import cases_updates
 from rule_cases import Case
 
 CASES: list[Case] = [
     *cases_facts.PD001,
+    *cases_steps.PD003,
     *cases_idle.PD101,
     *cases_idle.PD102,
     *cases_idle.PD103,
