@@ -15,6 +15,7 @@ from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, Sourc
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from perfdoctor.diagnosis.edits import Edit
     from perfdoctor.diagnosis.run import RankRun, Run
     from perfdoctor.diagnosis.summary import Fleet, RankSummary
 
@@ -77,10 +78,12 @@ class Analyzer(ABC):
         evidence: tuple[Evidence, ...] = (),
         fix: str | None = None,
         subject: str = "",
+        edit: Edit | None = None,
     ) -> Finding:
         """A finding of this rule on one rank.
 
-        `cost_ns` and `saving` are already per step; share and severity follow from the cost. Where the capture has
+        `cost_ns` and `saving` are already per step; share and severity follow from the cost. With an `edit` the saving
+        is only what is told where the trace cannot be replayed. Where the capture has
         timed steps without a profiler, their length is added to the evidence.
         """
         share = rank.share(cost_ns)
@@ -104,6 +107,7 @@ class Analyzer(ABC):
             references=self.references,
             claim=replace(claim, rank=rank.trace.rank) if claim.rank is None else claim,
             subject=subject,
+            edit=edit,
         )
 
 

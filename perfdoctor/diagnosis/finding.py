@@ -6,9 +6,12 @@ The time that it lays claim to.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perfdoctor.trace.intervals import EMPTY, Intervals, total
+
+if TYPE_CHECKING:
+    from perfdoctor.diagnosis.edits import Edit
 
 Basis: TypeAlias = Literal["measured", "replayed", "bounded", "unknown"]
 Severity: TypeAlias = Literal["info", "low", "medium", "high"]
@@ -120,7 +123,8 @@ class Finding:
     `rank` None means all ranks.
 
     `subject` is what it is about (an op, a kind of collective): the same rule on the same subject and place in
-    several ranks is one finding.
+    several ranks is one finding. `edit` is what the fix changes in the trace of its rank, for a replay; `turn_ns` is
+    what it is ordered by where that is not what it saves: a fix that another one makes worth while comes after it.
     """
 
     rule: str
@@ -139,10 +143,12 @@ class Finding:
     references: tuple[str, ...] = ()
     claim: Claim = field(default_factory=Claim, repr=False, compare=False)
     subject: str = field(default="", repr=False)
+    edit: Edit | None = field(default=None, repr=False, compare=False)
+    turn_ns: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def worth_ns(self) -> float:
-        """What findings are ordered by.
+        """What findings are ordered by, unless they have a turn.
 
         The expected saving, the middle of its range where only bounds are known, 0 where nothing is.
         """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from perfdoctor.diagnosis.finding import SEVERITIES, Claim, Finding
 from perfdoctor.diagnosis.gain import cpu_wait_ns
+from perfdoctor.diagnosis.joint import replayed_together
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Intervals
 
@@ -55,9 +56,9 @@ class Ledger:
 
 
 def rank_within(rank: RankRun, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Cap the savings of one rank's findings and sort them by what is left; see `promised`."""
+    """Replay the fixes of one rank one on top of the other, cap all savings, and sort; see `joint` and `promised`."""
     ledger = Ledger(rank.window_ns, max(rank.steps.count, 1), cpu_wait_ns(rank))
-    return promised(findings, {rank.trace.rank: ledger})
+    return promised(replayed_together(rank, findings), {rank.trace.rank: ledger})
 
 
 def rank_over(
@@ -96,14 +97,14 @@ def promised(findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]) 
 
     The findings take their turn in the order of their worth; each may save at most its own cost, what of its claimed
     time no earlier one has claimed, for kernel time what is left of the CPU's wait for the GPU (gain.cpu_wait_ns),
-    and together never more than the step.
+    and together never more than the step. What was replayed knows of the others already: it only takes from them.
     """
     step_ns = _step_ns(ledgers)
     capped = []
     for finding in sorted(findings, key=_order):
         limit = min(finding.cost_ns, step_ns)
         ledger = ledgers.get(finding.claim.rank)
-        if ledger is not None:
+        if ledger is not None and finding.saving.basis != "replayed":
             limit = min(limit, ledger.limit_ns(finding.claim))
         saving = finding.saving.capped(max(limit, 0))
         step_ns -= saving.high_ns or 0
@@ -131,4 +132,5 @@ def _step_ns(ledgers: Mapping[int | None, Ledger]) -> int:
 
 def _order(finding: Finding) -> tuple[float, int, int, str, str, str]:
     severity = SEVERITIES.index(finding.severity)
-    return (-finding.worth_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)
+    turn_ns = finding.worth_ns if finding.turn_ns is None else finding.turn_ns
+    return (-turn_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)
