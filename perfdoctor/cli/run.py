@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.analyze import check_outputs, show
+from perfdoctor.cli.progress import reading_bar
 from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.wording import clean
 
@@ -107,7 +108,10 @@ def _report(folder: Path, output: list[str], *, as_json: bool, no_color: bool, v
     from perfdoctor.reporters.output import save
 
     config = load_config((), (), (), Path.cwd())
-    report = analyze_traces(folder, select=config.select, ignore=config.ignore, settings=config.settings)
+    with reading_bar(wanted=verbosity >= 0 and not as_json) as progress:
+        report = analyze_traces(
+            folder, select=config.select, ignore=config.ignore, settings=config.settings, progress=progress
+        )
     save(report, folder / "report.json")
     if not as_json:
         sys.stdout.write("\n")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from perfdoctor.api import FileProgress, analyze
+from perfdoctor.cli import progress
 from perfdoctor.cli.progress import reading_bar
 from perfdoctor.testing import TraceBuilder
 
@@ -87,6 +92,27 @@ def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:
     assert terminal.getvalue() == ""
 
 
+def test_a_bar_comes_although_nothing_does(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.01)
+    came = threading.Event()
+    monkeypatch.setattr(terminal, "flush", came.set)
+    with reading_bar(stream=terminal) as show:
+        assert show is not None
+        assert came.wait(30)
+    assert "reading" in plain(terminal.getvalue())
+
+
+def test_no_bar_comes_for_what_is_read_or_over(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.01)
+    before = set(threading.enumerate())
+    with reading_bar(stream=terminal, clock=Clock()) as show:
+        assert show is not None
+        show(at(1000))
+        for thread in set(threading.enumerate()) - before:
+            thread.join(5)
+    assert terminal.getvalue() == ""
+
+
 def test_an_unknown_total_is_shown_as_unknown(terminal: Terminal) -> None:
     clock = Clock()
     with reading_bar(stream=terminal, clock=clock) as show:
@@ -147,14 +173,18 @@ def test_analysis_tells_how_far_each_file_is(tmp_path) -> None:
         assert last[path.name].done_bytes == last[path.name].total_bytes == path.stat().st_size
 
 
+SMALL = TraceBuilder().step(0, 100).kernel("sgemm", 5, 90, launch_us=1).to_bytes()
+
+
 class Slow(BaseHTTPRequestHandler):
-    """Sends a small trace in two parts, a second and a half apart."""
+    """Sends a small trace in two parts, a second and a half apart, and tells its length unless that is unknown."""
 
     def do_GET(self) -> None:
         """The trace."""
-        text = TraceBuilder().step(0, 100).kernel("sgemm", 5, 90, launch_us=1).to_bytes().ljust(3 << 20)
+        text = SMALL.rjust(3 << 20)
         self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
+        if "unknown" not in self.path:
+            self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text[: 2 << 20])
         time.sleep(1.5)
@@ -169,19 +199,20 @@ def slow() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/slow.json"
+    yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def on_a_terminal(*arguments: str, piped: bool = True) -> tuple[str, bytes]:
-    """What the command writes to a terminal on stderr, and to a pipe on stdout."""
+def on_a_terminal(*arguments: object, impatient: bool = False, stdin: Path | None = None) -> tuple[str, bytes]:
+    """What the command writes to a terminal on stderr, and to a pipe on stdout; `impatient` bars do not wait."""
     leader, follower = os.openpty()
-    command = [sys.executable, "-m", "perfdoctor", *arguments]
+    program = ["-c", IMPATIENT] if impatient else ["-m", "perfdoctor"]
+    command = [sys.executable, *program, *map(str, arguments)]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
-    out = subprocess.PIPE if piped else follower
-    with subprocess.Popen(command, stdout=out, stderr=follower, env=environment) as process:
+    source = stdin.open("rb") if stdin else None
+    with subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=follower, env=environment) as process:
         os.close(follower)
         text = b""
         try:
@@ -191,23 +222,90 @@ def on_a_terminal(*arguments: str, piped: bool = True) -> tuple[str, bytes]:
             pass
         stdout = process.stdout.read() if process.stdout else b""
     os.close(leader)
+    if source:
+        source.close()
     assert process.returncode == 0, text
     return text.decode(), stdout
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
-def test_a_real_terminal_shows_the_bar_and_stdout_only_the_report(slow: str) -> None:
-    shown, report = on_a_terminal("analyze", slow)
-    assert "reading slow.json" in plain(shown)
+IMPATIENT = """
+import sys
+from perfdoctor.cli import main, progress
+progress._PATIENCE_SECONDS = 0.0
+sys.exit(main.main(sys.argv[1:]))
+"""
+needs_terminal = pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+
+
+@needs_terminal
+@pytest.mark.parametrize(("name", "total"), [("slow.json", r"\d\.\d/3\.1 MB"), ("unknown.json", r"\d\.\d/\? MB")])
+def test_a_real_terminal_shows_the_bar_and_stdout_only_the_report(slow: str, name: str, total: str) -> None:
+    shown, report = on_a_terminal("analyze", f"{slow}/{name}")
+    assert f"reading {name}" in plain(shown)
+    assert re.search(total, plain(shown))
     assert shown.rstrip().endswith("\x1b[2K")
     assert report.startswith(b"Your step takes")
     assert b"\x1b" not in report
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+@needs_terminal
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".sqlite", "-"])
+def test_every_kind_of_file_has_a_bar(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    path.write_bytes(gzip.compress(SMALL) if suffix == ".json.gz" else SMALL)
+    if suffix == ".sqlite":
+        path.unlink()
+        database(path)
+    piped = suffix == "-"
+    shown, _ = on_a_terminal("analyze", "-" if piped else path, impatient=True, stdin=path if piped else None)
+    size = path.stat().st_size
+    assert f"reading {'-' if piped else path.name} " in plain(shown)
+    assert re.search(rf"{size:,}/{size:,} bytes|{size / 1000:.1f}/{size / 1000:.1f} kB", plain(shown))
+
+
+def database(path: Path) -> None:
+    """An export of Nsight Systems with one kernel."""
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript("""
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER,
+                correlationId INTEGER, globalPid INTEGER, demangledName INTEGER);
+            INSERT INTO StringIds VALUES (1, 'ampere_sgemm_128x64_nn');
+            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 0, 7, 1, 16777216, 1);
+        """)
+        file.commit()
+
+
+@needs_terminal
+@pytest.mark.parametrize("option", [None, "-q"])
+def test_the_report_of_a_run_has_a_bar_unless_silence_is_wanted(tmp_path: Path, option: str | None) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING)
+    windows = ("--skip", "1", "--base", "2", "--warmup", "1", "--timing", "3", "--evidence", "0")
+    options = ("--out", tmp_path / "out", *windows, *filter(None, [option]))
+    shown, out = on_a_terminal("run", *options, program, impatient=True)
+    assert out.startswith(b"trained\n")
+    assert ("reading timing.json" in plain(shown)) is (option is None)
+    assert plain(shown).index("recorded in") < (plain(shown).find("reading timing.json") if option is None else 1 << 20)
+
+
+TRAINING = """
+import torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+@needs_terminal
 @pytest.mark.parametrize("option", ["--json", "-q"])
 def test_a_piped_json_and_quiet_are_silent(slow: str, option: str) -> None:
-    shown, report = on_a_terminal("analyze", slow, option)
+    shown, report = on_a_terminal("analyze", f"{slow}/slow.json", option)
     assert shown == ""
     assert report
 
