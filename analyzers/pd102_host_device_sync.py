@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,74 +12,33 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.idle import blocking_calls
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls, place_of_op
+from perfdoctor.diagnosis.source import place_of_op, places
+from perfdoctor.diagnosis.sync_advice import advice_for
+from perfdoctor.diagnosis.syncs import Syncs, find_syncs
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import Int32Array
+from perfdoctor.trace.model import BoolArray, Int32Array
 
-# What usually hides behind an op that waits, and what to write instead.
-_COPY_ADVICE = "Copy from pinned memory without blocking; a copy back to the CPU belongs after the next step's launch."
-_ADVICE: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "aten::item": (
-            "Keep the value on the GPU: add up tensors and call .item() once every N steps.",
-            "running_loss += loss.detach()              # instead of loss.item()",
-        ),
-        "aten::is_nonzero": (
-            "`if tensor:` and `while tensor:` copy the value to the CPU: use torch.where, or decide every N steps.",
-            "x = torch.where(condition, a, b)           # instead of `if condition:`",
-        ),
-        "aten::nonzero": (
-            "The CPU needs the size of the result: multiply by the mask, or use torch.where.",
-            "loss = (loss * mask).sum() / mask.sum()    # instead of loss[mask].mean()",
-        ),
-        "aten::index": (
-            "For a boolean index the CPU needs the number of hits: multiply by the mask, or use torch.where.",
-            "x = torch.where(mask, x, 0)                # instead of x[mask]",
-        ),
-        "aten::to": (
-            _COPY_ADVICE,
-            "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)",
-        ),
-        "aten::copy_": (
-            _COPY_ADVICE,
-            "target.copy_(source, non_blocking=True)    # source in pinned memory",
-        ),
-        "aten::unique": (
-            "The CPU needs the size of the result: do it in the data set, or every N steps.",
-            "",
-        ),
-        "aten::repeat_interleave": (
-            "Without output_size the size of the result is read from the GPU.",
-            "x.repeat_interleave(n, output_size=total)",
-        ),
-    }
-)
-_SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        "aten::_local_scalar_dense": "aten::item",
-        "aten::_to_copy": "aten::to",
-        "aten::cpu": "aten::to",
-        "aten::masked_select": "aten::index",
-        "aten::index_put_": "aten::index",
-        "aten::_index_put_impl_": "aten::index",
-        "aten::_unique2": "aten::unique",
-        "aten::unique_consecutive": "aten::unique",
-        "aten::unique_dim": "aten::unique",
-    }
-)
-_DEFAULT_ADVICE = "Remove the wait from the step, or do it every N steps."
+# More calls than this are not told apart by line: the first ones show which lines there are.
+_MOST_CALLS = 4096
+# What happens in one of four steps or less is done "every N steps" already.
+_EVERY_N = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """The blocking calls of one outermost op (or of none) in the window, and the idle time that followed them."""
+    """What one line, or one kind of op where lines are not known, waited in the window.
 
-    label: str
+    `idle` is the time in which the GPU had nothing to do after these waits, and because of them.
+    """
+
+    cause: str
+    place: SourceLocation | None
     calls: Int32Array
+    op: str | None
+    count: int
+    steps: int
     blocked_ns: int
     idle: Intervals
 
@@ -87,20 +47,23 @@ class HostDeviceSync(RankAnalyzer):
     """A call in the step waits until the GPU's queue is empty; afterwards the GPU waits for new work.
 
     What it finds:
-        Synchronize calls and blocking copies inside the step after which the GPU ran dry, by the outermost op that
-        made them.
+        Synchronize calls and blocking copies inside the step after which the GPU ran dry, by what was written and by
+        source line.
 
     Why it costs time:
         PyTorch launches kernels ahead of the GPU. `.item()`, `print(tensor)`, `nonzero`, a boolean mask, `if
-        tensor:`, `.cpu()` and copies from pageable memory wait until the GPU is through; the lead is gone, and until
+        tensor:`, `.cpu()`, `torch.unique`, `repeat_interleave` without its output_size, clip_grad_norm_ with
+        error_if_nonfinite and copies from pageable memory wait until the GPU is through; the lead is gone, and until
         the next launch arrives the GPU idles.
 
     How it is measured:
         The gap between the last GPU item before the call returned and the next item, but at most the time that the
-        call had waited: only
-        that much lead was lost. Time blocked and idle time are counted apart. An op that contains another (aten::item
-        contains
-        aten::_local_scalar_dense) counts once, and on a CPU tensor it makes no call and does not count at all.
+        call had waited: only that much lead was lost. Time blocked and idle time are counted apart. Calls of one op
+        (a copy and the wait for it) are one wait, an op that contains another (aten::is_nonzero contains aten::item)
+        counts once, and on a CPU tensor it makes no call and does not count at all. The outermost op that tells names
+        the wait; `print`, clipping and GradScaler show by the ops before it; a copy by its direction and memory.
+        Harmless, and not reported: waits that found the GPU done, and what happens in one of four steps or less
+        (logging every N steps).
 
     How to fix:
         Keep values on the GPU, read them every N steps, copy without blocking from pinned memory.
@@ -125,62 +88,96 @@ class HostDeviceSync(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """A finding for each op whose waits cost at least `min_share` of the step."""
-        for waits in _by_outermost_op(rank):
+        """A finding for each line whose waits cost at least `min_share` of the step."""
+        for waits in _by_line(rank, find_syncs(rank)):
             cost = rank.per_step(iv.total(waits.idle))
-            if (rank.share(cost) or 0) >= self.settings["min_share"]:
+            if (rank.share(cost) or 0) >= self.settings["min_share"] and not _now_and_then(rank, waits):
                 yield self._finding(rank, waits, cost)
 
     def _finding(self, rank: RankRun, waits: Waits, cost: int) -> Finding:
-        place = place_of_calls(rank, waits.calls) or (place_of_op(rank, waits.label) if "::" in waits.label else None)
-        advice, fix = _ADVICE.get(_SYNONYMS.get(waits.label, waits.label), (_DEFAULT_ADVICE, ""))
+        advice = advice_for(waits.cause)
+        place = waits.place or (place_of_op(rank, waits.op) if waits.op else None)
+        where = f" at {place.short}" if place else ""
         return self.finding(
             rank,
-            title=_title(waits, place),
+            title=f"{advice.what}{where} waits for the GPU {_times(rank, waits.count)}, "
+            "and then the GPU waits for the next launch",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
-            advice=advice,
-            fix=fix or None,
+            advice=advice.advice,
+            fix=advice.fix or None,
             claim=Claim(waits.idle),
             confidence=0.8,
             location=place,
             evidence=_evidence(rank, waits, cost),
-            subject=waits.label,
+            subject=waits.cause,
         )
 
 
-def _by_outermost_op(rank: RankRun) -> Iterator[Waits]:
-    """The window's blocking calls after which the queue was empty, grouped by the outermost op around them."""
-    trace, gaps = rank.trace, rank.gaps
-    calls = np.flatnonzero(blocking_calls(trace) & iv.contains(rank.window, trace.calls.start_ns)).astype(np.int32)
-    if not len(calls):
+def _by_line(rank: RankRun, syncs: Syncs) -> Iterator[Waits]:
+    """The waits of the window by cause and, where the trace has them, by line."""
+    if not len(syncs):
         return
-    top = nesting.outermost(trace.ops.parent, trace.calls.op[calls]) if len(trace.ops) else trace.calls.op[calls]
-    names = np.where(top >= 0, trace.ops.name[top] if len(trace.ops) else -1, trace.calls.name[calls])
-    drained = gaps.sync_end_ns > gaps.start_ns
-    for code in np.unique(names).tolist():
-        mine = calls[names == code]
-        of_mine = drained & np.isin(gaps.sync, mine)
-        after = iv.union(gaps.start_ns[of_mine], gaps.sync_end_ns[of_mine])
-        yield Waits(
-            label=trace.strings[code],
-            calls=mine,
-            blocked_ns=int(trace.calls.dur_ns[mine].sum()),
-            idle=iv.intersect(after, rank.account.parts["idle_sync"]),
-        )
+    calls = rank.trace.calls
+    some = syncs.call[:_MOST_CALLS]
+    lines = places(rank.trace, calls.thread[some], calls.start_ns[some])
+    lines += [None] * (len(syncs) - len(lines))
+    groups: dict[tuple[str, SourceLocation | None], list[int]] = {}
+    for row, key in enumerate(zip(syncs.cause, lines, strict=True)):
+        groups.setdefault(key, []).append(row)
+    for (cause, place), rows in groups.items():
+        yield _waits(rank, syncs, cause, place, np.array(rows))
 
 
-def _title(waits: Waits, place: SourceLocation | None) -> str:
-    where = f" at {place.short}" if place else ""
-    return f"{waits.label}{where} waits for the GPU, and then the GPU waits for the next launch"
+def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None, rows: iv.Int64Array) -> Waits:
+    trace, gaps, calls = rank.trace, rank.gaps, syncs.call[rows]
+    of_mine = (gaps.sync_end_ns > gaps.start_ns) & np.isin(gaps.sync, calls)
+    after = iv.union(gaps.start_ns[of_mine], gaps.sync_end_ns[of_mine])
+    begun = trace.calls.start_ns[calls]
+    ops = Counter(trace.text(int(trace.ops.name[op])) for op in syncs.op[rows] if op >= 0)
+    return Waits(
+        cause=cause,
+        place=place,
+        calls=calls,
+        op=ops.most_common(1)[0][0] if ops else None,
+        count=len(np.unique(syncs.wait[rows])),
+        steps=len(np.unique(np.searchsorted(rank.steps.intervals[:, 0], begun, side="right"))),
+        blocked_ns=iv.total(iv.union(begun, trace.calls.end_ns[calls])),
+        idle=iv.intersect(after, rank.account.parts["idle_sync"]),
+    )
+
+
+def _now_and_then(rank: RankRun, waits: Waits) -> bool:
+    """Whether it happens every N steps only, as logging should."""
+    return rank.steps.count >= _EVERY_N and _EVERY_N * waits.steps <= rank.steps.count
+
+
+def _times(rank: RankRun, count: int) -> str:
+    a_step = count / rank.steps.count if rank.steps.count else count
+    often = "once" if round(a_step, 1) == 1 else f"{a_step:.3g} times"
+    return f"{often} a step" if rank.steps.count else often
 
 
 def _evidence(rank: RankRun, waits: Waits, cost: int) -> tuple[Evidence, ...]:
     trace = rank.trace
+    steps = max(rank.steps.count, 1)
     kinds = sorted(trace.strings[code] for code in np.unique(trace.calls.name[waits.calls]).tolist())
+    made = _of_name(rank, waits.op)
     return (
-        Evidence("waits per step", round(len(waits.calls) / max(rank.steps.count, 1), 1), "count"),
+        Evidence("waits per step", round(waits.count / steps, 1), "count"),
         Evidence("CPU blocked per step", rank.per_step(waits.blocked_ns), "ns"),
         Evidence("GPU idle after it per step", cost, "ns"),
+        Evidence(f"calls of {waits.op} per step", round(int(made.sum()) / steps, 1), "count"),
         Evidence("calls", ", ".join(kinds[:4])),
     )
+
+
+def _of_name(rank: RankRun, op: str | None) -> BoolArray:
+    """The ops of a name in the window, those inside another of the same name left out."""
+    ops, strings = rank.trace.ops, rank.trace.strings
+    if op is None:
+        return np.zeros(0, bool)
+    same = ops.name == strings.index(op)
+    nested = (ops.parent >= 0) & same[ops.parent]
+    result: BoolArray = same & ~nested & iv.contains(rank.window, ops.start_ns)
+    return result

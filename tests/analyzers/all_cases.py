@@ -11,6 +11,7 @@ import cases_matrix
 import cases_memory
 import cases_ranks
 import cases_steps
+import cases_syncs
 import cases_updates
 from rule_cases import Case
 
@@ -19,6 +20,7 @@ CASES: list[Case] = [
     *cases_steps.PD003,
     *cases_idle.PD101,
     *cases_idle.PD102,
+    *cases_syncs.PD102,
     *cases_idle.PD103,
     *cases_idle.PD104,
     *cases_copies.PD105,
