@@ -8,6 +8,7 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 import report_samples as samples
@@ -195,3 +196,68 @@ def test_of_several_ranks_one_must_be_chosen(recorded, tmp_path):
         export_chrome_trace(several, tmp_path / "a.json.gz", rank=9)
     export_chrome_trace(several, tmp_path / "a.json.gz", rank=2)
     assert (tmp_path / "a.json.gz").exists()
+
+
+def zstd(data: bytes) -> bytes:
+    return pytest.importorskip("zstandard").ZstdCompressor(level=1).compress(data)
+
+
+@pytest.fixture
+def memory():
+    """A file system in memory, empty."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def about(report, path, *, complete=True):
+    return replace(report, traces=(replace(report.traces[0], path=str(path), complete=complete),))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_trace_in_zstandard_is_annotated(recorded, tmp_path, suffix):
+    text = gzip.decompress(Path(recorded.traces[0].path).read_bytes())
+    (tmp_path / "t.json.zst").write_bytes(zstd(text[:700]) + zstd(text[700:]))
+    export_chrome_trace(about(recorded, tmp_path / "t.json.zst"), tmp_path / f"out{suffix}")
+    written = (tmp_path / f"out{suffix}").read_bytes()
+    events = json.loads(gzip.decompress(written) if suffix == ".json.gz" else written)["traceEvents"]
+    assert [event for event in events if event["pid"] != PID] == json.loads(text)["traceEvents"]
+    assert len(events) > len(json.loads(text)["traceEvents"])
+
+
+def test_a_cut_trace_in_zstandard_is_annotated_as_far_as_it_goes(recorded, tmp_path):
+    builder = TraceBuilder().step(0, 10**6)
+    for i in range(20_000):
+        builder.kernel(f"kernel{i * 7919 % 1009}", 50 * i, 30, launch_us=10)
+    cut = tmp_path / "cut.json.zst"
+    whole = zstd(builder.to_bytes())
+    cut.write_bytes(whole[: len(whole) * 2 // 3])
+    export_chrome_trace(about(recorded, cut, complete=False), tmp_path / "out.json")
+    after = perfdoctor.trace.read(tmp_path / "out.json")
+    assert after.complete
+    assert len(after.gpu) == len(perfdoctor.trace.read(cut).gpu) > 1000
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd])
+def test_a_trace_elsewhere_is_read_again_and_annotated(recorded, tmp_path, memory, pack):
+    memory.pipe("/t.json", pack(gzip.decompress(Path(recorded.traces[0].path).read_bytes())))
+    export_chrome_trace(about(recorded, "memory://t.json"), tmp_path / "out.json.gz")
+    assert len(perfdoctor.trace.read(tmp_path / "out.json.gz").gpu) == 20
+    memory.rm("/t.json")
+    with pytest.raises(TraceError, match="cannot be read again"):
+        export_chrome_trace(about(recorded, "memory://t.json"), tmp_path / "gone.json.gz")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_a_source_that_was_cut_since_then_is_no_annotated_trace(recorded, tmp_path, pack):
+    text = json.dumps(json.loads(gzip.decompress(Path(recorded.traces[0].path).read_bytes())), indent=20).encode()
+    (tmp_path / "cut").write_bytes(pack(text)[:-20])
+    with pytest.raises(TraceError, match=r"cannot be read again.*: its compressed text ends early"):
+        export_chrome_trace(about(recorded, tmp_path / "cut"), tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_standard_input_is_gone_and_cannot_be_annotated(recorded, tmp_path):
+    with pytest.raises(UsageError, match="it is gone; save it in a file first"):
+        export_chrome_trace(about(recorded, "-"), tmp_path / "out.json")
