@@ -19,6 +19,7 @@ import orjson
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.merged import RANK_STRIDE
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
+from perfdoctor.trace.order import time_order
 from perfdoctor.trace.times import LIMIT_NS, exact_ns, nanoseconds
 
 Event: TypeAlias = dict[str, Any]
@@ -88,6 +89,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "strides": ("Input Strides", "Input strides"),
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
+_KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "place")
 _DEEP = 100
 _LAST_NUMBER = re.compile(r"([0-9]+)\s*\Z")
 
@@ -145,10 +147,10 @@ class Threads:
 
 @dataclass
 class Columns:
-    """The columns of each kind, in the order of the file.
+    """The columns of each kind.
 
-    Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread` and `group` (0, or the
-    rank in a file that merges ranks); further ones as in the tables above. Numbers are -1 where the file says nothing.
+    Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread` and, in a file that
+    merges ranks, `group` (the rank); further ones as in the tables above. Numbers are -1 where the file says nothing.
 
     What an event counts as is decided here alone. It is dropped when it is no object, when its phase or category is a
     list or an object, and when it is complete, of a known kind, and without usable times. It is passed over in silence
@@ -207,7 +209,7 @@ class Columns:
         self._halves += other._halves
 
     def finish(self) -> dict[str, dict[str, Column]]:
-        """The columns of each kind that occurs."""
+        """The columns of each kind that occurs, by start, longest first, then as in the file."""
         pairs = self._pairs()
         self.add(pairs)
         self.seen -= len(pairs)
@@ -223,23 +225,22 @@ class Columns:
         return {kind: self._joined(kind, placed=kind in placed) for kind in list(self._blocks)}
 
     def _joined(self, kind: str, *, placed: bool) -> dict[str, Column]:
-        """The blocks of a kind as one, in the order of the file; `placed` keeps the places."""
+        """The blocks of a kind as one, in the order of time; `placed` keeps the places."""
         blocks = self._blocks.pop(kind)
-        names = list(blocks[0])
+        keys = {name: _taken(blocks, name) for name in _KEYS if name in blocks[0]}
+        place = keys["place"] if placed else keys.pop("place")
+        order = time_order(keys.get("start_ns", place), keys.get("dur_ns", place), place)
         # Column by column, so that no more than one is held twice.
-        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in names}
-        place = joined["place"]
-        if (place[1:] < place[:-1]).any():
-            order = np.argsort(place, kind="stable")
-            joined = {name: column[order] for name, column in joined.items()}
-        if not placed:
-            del joined["place"]
+        joined = {name: _ordered(keys.pop(name), order) for name in list(keys)}
+        joined |= {name: _ordered(_taken(blocks, name), order) for name in list(blocks[0])}
         if kind == COMMS:
             return joined
         thread = joined["thread"]
         if kind == GPU:
             _place(joined, self._threads, thread)
-        joined["thread"], joined["group"] = self._threads["text"][thread], self._threads["group"][thread]
+        joined["thread"] = self._threads["text"][thread]
+        if self._threads["group"].any():
+            joined["group"] = self._threads["group"][thread]
         return joined
 
     def _kind(self, event: Any) -> str | None:
@@ -321,6 +322,15 @@ class Columns:
         self.dropped += sum(map(len, stacks.values()))
         self._halves = []
         return pairs
+
+
+def _taken(blocks: list[dict[str, Column]], name: str) -> Column:
+    """A column of some blocks as one, which they lose."""
+    return np.concatenate([block.pop(name) for block in blocks])
+
+
+def _ordered(column: Column, order: Int64Array | None) -> Column:
+    return column if order is None else column[order]
 
 
 def integers(values: Sequence[object]) -> Int64Array:

@@ -14,7 +14,7 @@ from perfdoctor.trace.columns import Column, Columns
 from perfdoctor.trace.comms import comms_of
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with, keys_within, latest_before
-from perfdoctor.trace.merged import thread_processes
+from perfdoctor.trace.merged import ranks_in, thread_processes
 from perfdoctor.trace.model import (
     NONE,
     BoolArray,
@@ -31,10 +31,12 @@ from perfdoctor.trace.model import (
 )
 from perfdoctor.trace.nesting import innermost, parents
 from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
+from perfdoctor.trace.order import time_order
 
-# Annotations that legacy files, and some later ones, keep among the operators.
+# Annotations that legacy files, and some later ones, keep among the operators; the last is a line that `perfdoctor run`
+# has recorded.
 _ANNOTATION = re.compile(
-    r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|DistributedDataParallel\.|(?:nccl|gloo|mpi|ucc):"
+    r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|DistributedDataParallel\.|(?:nccl|gloo|mpi|ucc):|@.+:[0-9]"
 )
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
@@ -71,7 +73,6 @@ def build(columns: Columns, reading: Reading) -> Trace:
         raise _no_events(columns, reading, dropped)
     strings = columns.strings.texts
     _split_annotations(blocks, strings)
-    blocks = {kind: block if kind == c.COMMS else block.sorted() for kind, block in blocks.items()}
     trace = _tables(blocks)
     trace = replace(
         trace,
@@ -124,20 +125,20 @@ class _Block:
         column = self.columns.get(name)
         return np.full(len(self), NONE, np.int32) if column is None else column.astype(np.int32, copy=False)
 
+    @property
+    def group(self) -> Int64Array:
+        """The rank of each row; it takes no memory where the file has one."""
+        column = self.columns.get("group")
+        return np.broadcast_to(np.int64(0), len(self)) if column is None else column.astype(np.int64, copy=False)
+
     def rows(self, which: Int64Array | BoolArray) -> _Block:
         """Some rows."""
         return _Block({name: column[which] for name, column in self.columns.items()})
 
     def sorted(self) -> _Block:
-        """The rows by start, longest first: an event stands before those that it contains."""
-        start, dur = self.columns["start_ns"], self.columns["dur_ns"]
-        order = np.argsort(start, kind="stable")
-        same = np.flatnonzero(start[order[1:]] == start[order[:-1]])
-        if len(same):  # few start together, and they alone are sorted by a second key
-            where = np.union1d(same, same + 1)
-            rows = order[where]
-            order[where] = rows[np.lexsort((-dur[rows], start[rows]))]
-        return self.rows(order)
+        """The rows by start, longest first."""
+        order = time_order(self.columns["start_ns"], self.columns["dur_ns"])
+        return self if order is None else self.rows(order)
 
     def joined(self, other: _Block) -> _Block:
         """These rows and then those of `other`, in the columns that both have."""
@@ -173,7 +174,7 @@ def _split_annotations(blocks: dict[str, _Block], strings: list[str]) -> None:
     if moved.any():
         ranges = blocks.get(c.RANGES)
         taken = ops.rows(moved)
-        blocks[c.RANGES] = taken if ranges is None else ranges.joined(taken)
+        blocks[c.RANGES] = taken if ranges is None else ranges.joined(taken).sorted()
         blocks[c.OPS] = ops.rows(~moved)
 
 
@@ -196,7 +197,7 @@ def _tables(blocks: dict[str, _Block]) -> Trace:
             stream=syncs.long("stream"),
             correlation=syncs.long("correlation"),
             wait_stream=syncs.long("wait_stream"),
-            process=syncs.short("group"),
+            process=syncs.group.astype(np.int32),
         ),
         comms=_comms(blocks, gpu),
     )
@@ -232,13 +233,13 @@ def _calls(block: _Block, ops: Ops) -> Calls:
 def _gpu(blocks: dict[str, _Block], calls: Calls, ops: Ops) -> GpuItems:
     block = blocks.get(c.GPU, _NO_ROWS)
     times = block.time
-    group, correlation, external_id = (block.long(name) for name in ("group", "correlation", "external_id"))
-    launches = blocks.get(c.CALLS, _NO_ROWS).long("group"), calls.correlation
+    group, correlation, external_id = block.group, block.long("correlation"), block.long("external_id")
+    launches = blocks.get(c.CALLS, _NO_ROWS).group, calls.correlation
     keys, call_keys = keys_within(group, correlation, shared=launches)
     call = latest_before(keys, times["start_ns"], call_keys, calls.start_ns)
     # Many versions write the correlation id once more as the external id: that one names no op.
     own = np.where(external_id == correlation, NONE, external_id)
-    external, op_keys = keys_within(group, own, shared=(blocks.get(c.OPS, _NO_ROWS).long("group"), ops.external_id))
+    external, op_keys = keys_within(group, own, shared=(blocks.get(c.OPS, _NO_ROWS).group, ops.external_id))
     named = first_with(external, op_keys)
     launched = np.where(call >= 0, calls.op[call], NONE) if len(calls) else call
     return GpuItems(
@@ -257,7 +258,7 @@ def _gpu(blocks: dict[str, _Block], calls: Calls, ops: Ops) -> GpuItems:
 
 def _frames(block: _Block) -> Frames:
     columns = block.threaded
-    group = block.long("group")
+    group = block.group
     callers, own = keys_within(group, block.long("parent_id"), shared=(group, block.long("id")))
     parent = first_with(callers, own)
     if len(block) and not (own >= 0).any():
@@ -344,8 +345,7 @@ def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list
     if negative:
         said.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")
     said += link_warnings(trace)
-    groups = [np.unique(blocks[kind].long("group")) for kind in (c.GPU, c.CALLS, c.OPS) if kind in blocks]
-    ranks = len(np.unique(np.concatenate(groups))) if groups else 0
+    ranks = len(ranks_in(trace)) if trace.processes else 1
     if ranks > 1:
         said.append(merged_warning(ranks))
     said += reading.notes

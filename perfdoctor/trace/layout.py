@@ -14,7 +14,7 @@ MOST_KEYS, LONGEST_KEY = 512, PAD // 2
 MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
 
 # What the compiled code can be asked for.
-SCAN, INTERN, REHASH = range(3)
+SCAN, INTERN, REHASH, NESTING = range(4)
 
 # What to do with the value of a key.
 SKIP, TAG, WORD, NUMBER, TIME, TEXT, PRODUCT, INSIDE = range(8)
@@ -46,3 +46,6 @@ CONTROL = (
 
 TABLE = ("hashes", "ids", "mask", "offsets", "arena", "room", "count")
 """The control block of a table of interned strings."""
+
+NEST = ("start", "end", "lane", "count", "parent", "top", "asked", "asked_lane", "questions", "found")
+"""The control block of nesting: events by start, longest first, and instants in their order."""

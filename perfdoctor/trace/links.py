@@ -22,14 +22,17 @@ def keys_within(
     Returns:
         A key for each row of the first and of the second table; ids of 0 and below, which mean "none", give -1.
     """
+    if not groups.any() and not shared[0].any():
+        return _ids(ids, ids), _ids(shared[1], shared[1])
     all_groups, all_ids = np.concatenate((groups, shared[0])), np.concatenate((ids, shared[1]))
-    if all_groups.any():
-        distinct, dense = np.unique(all_ids, return_inverse=True)
-        keys = dense.astype(np.int64) + all_groups * len(distinct) + 1
-    else:
-        keys = all_ids
-    keys = np.where(all_ids > 0, keys, NONE)
+    distinct, dense = np.unique(all_ids, return_inverse=True)
+    keys = _ids(dense.astype(np.int64) + all_groups * len(distinct) + 1, all_ids)
     return keys[: len(ids)], keys[len(ids) :]
+
+
+def _ids(keys: Int64Array, ids: Int64Array) -> Int64Array:
+    """Keys where ids mean something."""
+    return np.where(ids > 0, keys, NONE)
 
 
 def latest_before(keys: Int64Array, start_ns: Int64Array, of_keys: Int64Array, of_start_ns: Int64Array) -> Int32Array:

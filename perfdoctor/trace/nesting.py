@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.trace.kernel import native
+from perfdoctor.trace.layout import NEST, NESTING
 from perfdoctor.trace.model import NONE, BoolArray, Int32Array
+from perfdoctor.trace.order import in_order, time_order
 
 AnyInts: TypeAlias = Int64Array | Int32Array
+
+_MOST_LANES = 1 << 20
 
 
 def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int32Array:
@@ -19,6 +24,9 @@ def parents(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int
     without length lies in what begins before or with it. Events that overlap without nesting, which rounding produces
     in real files, get a parent that contains their start or none.
     """
+    stacked = _by_stack(start_ns, end_ns, thread, start_ns[:0], thread[:0])
+    if stacked is not None:
+        return stacked[0]
     order = _by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     end = np.maximum(end_ns[order], start + 1)  # an event without length still lies in its parent
@@ -33,11 +41,50 @@ def innermost(
     start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
 ) -> Int32Array:
     """For each instant and thread the row of the smallest event that contains it, or -1; the end is outside."""
+    stacked = _by_stack(start_ns, end_ns, thread, at_ns, at_thread)
+    if stacked is not None:
+        return stacked[1]
     order = _by_thread(start_ns, end_ns, thread)
     start, lane = start_ns[order], thread[order]
     first = np.searchsorted(lane, at_thread, side="left")
     begun = rows_up_to(at_thread, at_ns, lane, start)
     return _rows(order, _latest_open(end_ns[order], np.searchsorted(lane, lane, side="left"), begun, first, at_ns))
+
+
+def _by_stack(
+    start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array, at_ns: Int64Array, at_thread: Int32Array
+) -> tuple[Int32Array, Int32Array] | None:
+    """Parents and innermost at once with the compiled code, some ten times as fast as the search over blocks.
+
+    None where that is not loaded, as for a small trace, or where the threads are not numbered from 0.
+    """
+    lanes = np.concatenate((thread, at_thread))
+    if not native.is_loaded() or (len(lanes) and not 0 <= int(lanes.min()) <= int(lanes.max()) < _MOST_LANES):
+        return None
+    rows = time_order(start_ns, end_ns)
+    asked = None if (at_ns[1:] >= at_ns[:-1]).all() else np.argsort(at_ns, kind="stable")
+    parent, found = np.empty(len(start_ns), np.int32), np.empty(len(at_ns), np.int32)
+    top = np.full(1 + int(lanes.max(initial=0)), NONE, np.int32)
+    columns = {
+        "start": _taken(start_ns, rows, np.int64), "end": _taken(end_ns, rows, np.int64),
+        "lane": _taken(thread, rows, np.int32), "parent": parent, "top": top, "asked": _taken(at_ns, asked, np.int64),
+        "asked_lane": _taken(at_thread, asked, np.int32), "found": found,
+    }  # fmt: skip
+    told = {name: column.ctypes.data for name, column in columns.items()}
+    told |= {"count": len(parent), "questions": len(found)}
+    control = np.array([told[name] for name in NEST], np.int64)
+    native.enter(NESTING, control.ctypes.data)
+    if rows is not None:
+        found = _rows(rows, found)
+        parent[rows] = _rows(rows, parent)
+    if asked is not None:
+        found[asked] = found.copy()
+    return parent, found
+
+
+def _taken(column: AnyInts, rows: Int64Array | None, kind: type[np.signedinteger[Any]]) -> AnyInts:
+    """A column in another order, as it must lie in memory."""
+    return np.ascontiguousarray(column if rows is None else column[rows], kind)
 
 
 def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_ns: Int64Array) -> Int64Array:
@@ -51,9 +98,8 @@ def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_n
 
 def _by_thread(start_ns: Int64Array, end_ns: Int64Array, thread: Int32Array) -> Int64Array:
     """The order by thread, then start, longest first."""
-    tied = start_ns[1:] == start_ns[:-1]
     # Tables are sorted by start already: then one key is left to sort by.
-    if (start_ns[1:] >= start_ns[:-1]).all() and not (tied & (end_ns[1:] > end_ns[:-1])).any():
+    if in_order(start_ns, end_ns):
         return np.argsort(thread, kind="stable")
     return np.lexsort((-end_ns, start_ns, thread))
 
@@ -121,7 +167,7 @@ def _largest(largest: list[Int64Array], end: Int64Array) -> Int64Array:
     return wider
 
 
-def _rows(order: Int64Array, found: Int64Array) -> Int32Array:
+def _rows(order: Int64Array, found: AnyInts) -> Int32Array:
     if not len(order):
         return np.full(len(found), NONE, np.int32)
     return np.where(found >= 0, order[found], NONE).astype(np.int32)

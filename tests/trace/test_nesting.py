@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoctor.trace.kernel import native
 from perfdoctor.trace.nesting import innermost, outermost, parents
+
+pytestmark = pytest.mark.usefixtures("each_way")
+
+
+@pytest.fixture(scope="module", params=["search", "compiled"])
+def each_way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Lets every test run with the machine code, and as where that is not loaded."""
+    native.load()
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "search":
+            patched.setattr(native.enter, "_loaded", [])
+        yield
+
 
 Row: TypeAlias = tuple[int, int, int]
 
@@ -92,6 +108,24 @@ def test_innermost_is_the_smallest_event_that_contains_the_instant(
             assert not around
         else:
             assert rows[row] == min(around, key=lambda r: r[1] - r[0])
+
+
+@given(OVERLAPPING, st.lists(st.tuples(st.integers(-2, 42), st.integers(0, 3)), max_size=10))
+def test_both_ways_find_the_same_among_events_that_overlap(rows: list[Row], asked: list[tuple[int, int]]) -> None:
+    at, lanes = np.array([t for t, _ in asked], np.int64), np.array([lane for _, lane in asked], np.int32)
+    found = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(native.enter, "_loaded", [])
+        searched = parents(*columns(rows)), innermost(*columns(rows), at, lanes)
+    for one, other in zip(found, searched, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist()
+
+
+def test_threads_may_have_any_numbers() -> None:
+    start, end, _ = columns([(0, 10, 0), (2, 8, 0), (3, 4, 0)])
+    for lane in (-1, 1 << 30):
+        assert parents(start, end, np.array([lane, lane, 7], np.int32)).tolist() == [-1, 0, -1]
 
 
 @given(nested())

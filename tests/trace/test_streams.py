@@ -323,7 +323,7 @@ def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
 
 
 def test_a_plan_cannot_name_a_slot_that_is_not_there() -> None:
-    plan = scan.Plan({"a": (1, 40)}, {}, 14, fast.PLAN.kinds, fast.PLAN.judge)
+    plan = scan.Plan({"a": (1, 40)}, {}, 14, 14, fast.PLAN.kinds, fast.PLAN.judge)
     with pytest.raises(AssertionError, match="slot"):
         scan.Scanner(plan)
 

@@ -25,6 +25,7 @@ from perfdoctor.trace.kernel.grammar import (
     value_of,
 )
 from perfdoctor.trace.kernel.machine import byte, compiled, four, load, store
+from perfdoctor.trace.kernel.nest import nest
 from perfdoctor.trace.kernel.words import ARENA, OFFSETS, SIZE, find, hashed, interned, put, rehash, same
 from perfdoctor.trace.layout import (
     ARGUMENTS,
@@ -45,6 +46,7 @@ from perfdoctor.trace.layout import (
     MARK,
     MORE,
     MOST_KEYS,
+    NESTING,
     NONE,
     NOTHING,
     NUMBER,
@@ -444,7 +446,7 @@ def enter(operation: int, a: int, b: int, c: int, d: int, e: int) -> int:
     """The one function that is called from outside; the arguments are those of what is done.
 
     Args:
-        operation: SCAN, INTERN (the bytes from one address to another, in the table at a third) or REHASH.
+        operation: SCAN, INTERN (the bytes from one address to another, in the table at a third), REHASH, or NESTING.
         a: The first argument, and so on.
         b: See `a`.
         c: See `a`.
@@ -455,4 +457,6 @@ def enter(operation: int, a: int, b: int, c: int, d: int, e: int) -> int:
         return scan(a)
     if operation == INTERN:
         return interned(a, b, c)
+    if operation == NESTING:
+        return nest(a)
     return rehash(a, b, c, d, e)

@@ -55,9 +55,16 @@ def _loader(bits: int) -> Primitive:
     return _primitive(generate, 1)
 
 
-def _store(builder: Any, address: Any, value: Any) -> Any:
-    builder.store(value, builder.inttoptr(address, _WORD.as_pointer()), align=1)
-    return value
+def _storer(bits: int) -> Primitive:
+    """Stores the lower bits of a number at an address."""
+    word = ir.IntType(bits)
+
+    def generate(builder: Any, address: Any, value: Any) -> Any:
+        lower = value if bits == 64 else builder.trunc(value, word)
+        builder.store(lower, builder.inttoptr(address, word.as_pointer()), align=1)
+        return value
+
+    return _primitive(generate, 2)
 
 
 def _all_of(byte: int) -> Any:
@@ -91,8 +98,8 @@ def _is_no_space(builder: Any, text: Any) -> list[Any]:
 
 
 byte, four, load = _loader(8), _loader(32), _loader(64)
-store = _primitive(_store, 2)
-"""Stores 64 bits: `store(address, value)`."""
+store, put_four = _storer(64), _storer(32)
+"""Store 64 bits, and 32: `store(address, value)`."""
 quotes = _primitive(lambda builder, address: _where(builder, address, _is_quote), 1)
 """Of the 64 bytes at an address those that are quotation marks or backslashes, as bits."""
 brackets = _primitive(lambda builder, address: _where(builder, address, _is_bracket), 1)

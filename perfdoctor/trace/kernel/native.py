@@ -8,7 +8,7 @@ from typing import Any
 from perfdoctor.trace import layout, times
 from perfdoctor.trace.native import Native
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("machine.py", "words.py", "grammar.py", "events.py")]
+_SOURCES = [Path(__file__).with_name(name) for name in ("machine.py", "words.py", "grammar.py", "nest.py", "events.py")]
 
 
 def _dispatcher() -> Any:
