@@ -109,7 +109,8 @@ def take_marks(marks: Path) -> frozenset[str]:
     """How far the program's processes came, and remove the marks.
 
     Returns:
-        A subset of {"python", "torch"}: some Python said hello, some Python imported torch.
+        A subset of {"python", "torch", "again"}: some Python said hello, some Python imported torch, and one trained
+        as a rank that another process had been recorded as.
     """
     kinds = frozenset(path.suffix.lstrip(".") for path in marks.glob("*")) if marks.is_dir() else frozenset()
     shutil.rmtree(marks, ignore_errors=True)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoctor.capture.folder import launched_rank, make_folder, make_marks, recorded_ranks, take_marks
+from perfdoctor.capture.folder import MARKS, launched_rank, make_folder, make_marks, recorded_ranks, take_marks
 from perfdoctor.capture.notes import explain, why_nothing
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.capture.process import environment, run_program
 from perfdoctor.capture.target import parse_target, script_name
 
 __all__ = ["CaptureResult", "parse_target", "run"]
+
+# Ranks of one job end within seconds of each other, saving included; one that was killed never says that it has ended.
+OTHERS_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,20 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
             remove_if_empty(folder)
     if own_rank is not None:
         ranks = tuple(rank for rank in ranks if rank == own_rank)
+    if own_rank == 0:
+        wait_for_others(folder)
     notes = explain(command, options, folder, ranks, kinds)
     if own_rank:
         # Each rank of the job runs its own perfdoctor; the first one reports on all that is there.
         return CaptureResult(code, None, ranks, notes)
     return CaptureResult(code, folder if ranks else None, ranks, notes)
+
+
+def wait_for_others(folder: Path) -> None:
+    """Until the perfdoctor of every other rank has taken its marks away, or has had time enough for it."""
+    until = time.monotonic() + OTHERS_S
+    while any(folder.glob(f"{MARKS}*")) and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def mark_only(command: Sequence[str], options: CaptureOptions) -> CaptureResult:

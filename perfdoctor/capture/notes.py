@@ -12,6 +12,11 @@ from perfdoctor.capture.target import isolating_flag
 
 API = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
 
+SEVERAL = (
+    "several processes of the program trained as the same rank, and the first of them was recorded: "
+    "run perfdoctor on the one that you mean."
+)
+
 
 def explain(
     command: Sequence[str], options: CaptureOptions, folder: Path, ranks: tuple[int, ...], kinds: frozenset[str]
@@ -31,6 +36,8 @@ def explain(
     for rank in ranks:
         for text in rank_notes(read_facts(folder, rank), options):
             by_text.setdefault(text, []).append(rank)
+    if "again" in kinds:
+        by_text[SEVERAL] = list(ranks)
     missing = sorted(set(options.ranks or ()) - set(ranks))
     if missing:
         by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for and never made a step.", list(ranks))

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -222,3 +223,11 @@ def capture_kit() -> dict[str, Any]:
         "environment": clean_environment,
         "check_facts": check_facts,
     }
+
+
+@pytest.fixture
+def free_port() -> str:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])

@@ -450,7 +450,7 @@ def test_the_examples_wait_for_their_loader(launcher: Any, name: str) -> None:
 
 def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[str, Any]) -> None:
     command = [sys.executable, "-c", capture_kit["DRIVER"]]
-    script = launcher.write(capture_kit["TRAIN"], "rank.py")
+    script = launcher.write(capture_kit["TRAIN"] + 'time.sleep(2 * int(os.environ["RANK"]))\n', "rank.py")
     shared = launcher.folder / "shared"
     sizes = json.dumps({"skip": 1, "base": 1, "warmup": 1, "timing": 2, "evidence": 0, "out": str(shared)})
     started = []
@@ -463,3 +463,5 @@ def test_every_rank_may_run_its_own_perfdoctor(launcher: Any, capture_kit: dict[
     assert [answer["ranks"] for answer in answers] == [[0], [1]]
     assert [answer["folder"] for answer in answers] == [str(shared), None]
     assert {path.name for path in shared.iterdir()} == {"rank0", "rank1"}
+    reported, ended = launcher.folder / "answer0", shared / "rank1" / "facts.json"
+    assert reported.stat().st_mtime >= ended.stat().st_mtime, "the first rank reports on all that is there"

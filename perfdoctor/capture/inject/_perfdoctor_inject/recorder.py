@@ -17,7 +17,7 @@ from . import facts
 from .facts import cuda_in_use as gpu_in_use
 from .loaders import LoaderBook
 from .nvml import Sampler, devices_in_use
-from .output import RankFolder, warn
+from .output import RankFolder, leave_mark, warn
 from .plan import Plan
 from .profiler import WindowProfiler
 from .ranges import Ranges
@@ -255,6 +255,7 @@ class Recorder:
             self.folder = RankFolder(self.settings.folder, self.rank)
         except FileExistsError:
             self.finished = True
+            leave_mark("again")
             return False
         except OSError as error:
             self.finished = True
