@@ -10,10 +10,14 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.launches import Launching, launching
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray
+
+# A batch is not worth changing for less than this many times its size.
+_LARGER = 1.2
 
 
 class LaunchBound(RankAnalyzer):
@@ -28,14 +32,16 @@ class LaunchBound(RankAnalyzer):
 
     How it is measured:
         Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels had to
-        be waited for so. A
-        graph launch is one launch of many kernels: gaps within a graph are no late launches, and few of its kernels
-        are waited for.
-        Longer gaps are pauses of the CPU, not launching: PD103 reports them.
+        be waited for so. A graph launch is one launch of many kernels: gaps within a graph are no late launches, and
+        few of its kernels are waited for. Longer gaps are pauses of the CPU, not launching: PD103 reports them.
+        Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
+        starves. The CPU time for a launch is the time of the threads that launch, waits and the DataLoader left out,
+        over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
 
     How to fix:
-        CUDA graphs or torch.compile(mode="reduce-overhead") launch many kernels at once; fused optimizers and fewer,
-        larger operations launch less; a bigger batch gives each kernel more work.
+        CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
+        at once, where every step launches the same; torch.compile leaves out Python and fuses kernels; a bigger batch
+        gives each kernel more work for the same launch; fused optimizers launch less.
 
     When it is wrong:
         The profiler itself slows every launch, most with Python stacks or shapes: compare with the step time of an
@@ -78,27 +84,65 @@ class LaunchBound(RankAnalyzer):
             return
         if (rank.share(cost) or 0) < self.settings["min_share"]:
             return
-        launches = len(np.unique(gpu.call[inside & (gpu.call >= 0)]))
+        found = launching(rank)
+        if found is None or rank.thinned:
+            return
         median_ns = int(np.median(gpu.dur_ns[inside]))
         whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
             title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {whole}, "
-            f"of {median_ns / 1e3:.1f} us in the median",
+            f"of {median_ns / 1e3:.1f} us in the median, and {found.cpu_ns / 1e3:.1f} us of CPU to launch one",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
-            advice="Launch less and more at once: torch.compile or CUDA graphs, a fused optimizer, larger batches.",
-            fix='model = torch.compile(model, mode="reduce-overhead")',
+            advice=_advice(found, _busy_ns(rank)),
+            fix=_fix(found),
             claim=Claim(starved),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {whole}", rank.per_step(launches), "count"),
+                Evidence(f"launches per {whole}", rank.per_step(found.launches), "count"),
+                Evidence("queue depth in the median", found.depth, "count"),
+                Evidence("launches with another one waiting", round(100 * found.ahead_share, 1), "%"),
+                Evidence("CPU for a launch: Python", found.python_ns, "ns"),
+                Evidence("CPU for a launch: dispatcher", found.dispatcher_ns, "ns"),
+                Evidence("CPU for a launch: runtime", found.runtime_ns, "ns"),
                 Evidence("Python stacks recorded, which slows launches", "yes" if len(rank.trace.frames) else "no"),
             ),
         )
+
+
+def _advice(found: Launching, busy_ns: int) -> str:
+    """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
+    if found.compiled:
+        first = 'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.'
+    elif found.steady is False:
+        first = (
+            "Steps launch differently, which CUDA graphs cannot: torch.compile(dynamic=True) leaves out Python and "
+            "fuses kernels."
+        )
+    elif found.python_ns is not None and found.python_ns > found.cpu_ns / 2:
+        first = "Most of the CPU time is Python: torch.compile leaves it out and launches fewer kernels."
+    else:
+        first = "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables."
+    larger = found.cpu_ns * found.launches / max(busy_ns, 1)
+    if larger < _LARGER:
+        return f"{first} Or use a fused optimizer, which launches less."
+    return f"{first} Or give each kernel more work: a batch about {larger:.2g} times as large would keep the GPU busy."
+
+
+def _busy_ns(rank: RankRun) -> int:
+    """How long the GPU works in the window."""
+    detail = rank.account.detail
+    return rank.window_ns - sum(ns for name, ns in detail.items() if name.startswith("idle_"))
+
+
+def _fix(found: Launching) -> str:
+    if found.steady is False and not found.compiled:
+        return "model = torch.compile(model, dynamic=True)"
+    return 'model = torch.compile(model, mode="reduce-overhead")'
 
 
 def _waited_for(rank: RankRun, starved: Intervals, kernels: BoolArray) -> int:

@@ -403,6 +403,26 @@ def eager_with_stacks() -> TraceBuilder:
     return trace
 
 
+def eager_ops(python_us: float, steps: int = 2) -> TraceBuilder:
+    """The same where ops take what Python leaves of each 50 us."""
+    trace = eager(steps=steps)
+    for row in range(20 * steps):
+        trace.op("aten::add", 50 * row - 8 + python_us, 50 - python_us)
+    return trace
+
+
+def eager_of_two_lengths() -> TraceBuilder:
+    """Two steps, the second of which launches one kernel less."""
+    trace = TraceBuilder().step(0, 1000).step(1000, 1000)
+    for row in range(39):
+        trace.kernel(POINTWISE, 50 * row, 10, launch_us=max(50 * row - 8, 0))
+    return trace
+
+
+def compiled() -> TraceBuilder:
+    return eager(steps=2).range("Torch-Compiled Region: 0/0", 0, 900)
+
+
 def without_steps() -> TraceBuilder:
     trace = TraceBuilder()
     for row in range(20):
@@ -446,6 +466,9 @@ PD104 = [
                     "kernels that the GPU had to wait for": 95.0,
                     "median wait for one": 40_000,
                     "launches per step": 20,
+                    "queue depth in the median": 0,
+                    "CPU for a launch: runtime": 5_000,
+                    "CPU for a launch: Python": None,
                 },
             ),
         ),
@@ -453,6 +476,20 @@ PD104 = [
     ),
     Case("PD104", "with-python-stacks", eager_with_stacks, (Says("high", 760_000, confidence=0.6),)),
     Case("PD104", "without-steps", without_steps, (Says("high", 760_000, title="20 kernels a trace"),)),
+    Case(
+        "PD104",
+        "mostly-python",
+        lambda: eager_ops(40),
+        (Says("high", 780_000, advice="Most of the CPU time is Python"),),
+    ),
+    Case("PD104", "mostly-ops", lambda: eager_ops(5), (Says("high", 780_000, advice="with CUDA graphs"),)),
+    Case(
+        "PD104",
+        "uneven-steps",
+        eager_of_two_lengths,
+        (Says("high", 760_000, advice="launch differently", fix="dynamic"),),
+    ),
+    Case("PD104", "compiled", compiled, (Says("high", 780_000, advice="compiled already", fix="reduce-overhead"),)),
     Case("PD104", "two-steps", lambda: eager(steps=2), (Says("high", 780_000, title="20 kernels a step"),)),
     Case("PD104", "hip", lambda: eager(launch="hipLaunchKernel", device=MI300X), (Says("high", 760_000),)),
     Case("PD104", "just-enough", lambda: eager(gap_us=8), (Says("high", 152_000),)),
@@ -462,6 +499,10 @@ PD104 = [
     Case("PD104", "pauses-are-no-launches", lambda: pauses(*[1000] * 30)),
     Case("PD104", "well-below", lambda: eager(gap_us=7)),
     Case("PD104", "few-kernels-waited-for", few_late),
+    Case("PD104", "graphs-in-each-step", lambda: graph_decode().step(1000, 1000)),
+    Case("PD104", "loading", lambda: long_gap_with(loader=True)),
+    Case("PD104", "the-queue-never-runs-dry", lambda: eager(gap_us=0)),
+    Case("PD104", "syncs", lambda: waits("aten::item", steps=20)),
 ]
 
 
