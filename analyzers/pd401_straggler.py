@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import median_low
 from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.diagnosis.analyzer import FleetAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.host_places import HostPlace
+from perfdoctor.diagnosis.late_causes import own_finding, own_line
+from perfdoctor.diagnosis.merging import in_ranges
 from perfdoctor.diagnosis.stragglers import STANDS_OUT, LateRank
 from perfdoctor.diagnosis.summary import Fleet, RankSummary
 from perfdoctor.trace import intervals as iv
@@ -31,10 +31,6 @@ _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "other": ("outside of PyTorch", ("PD103",)),
     }
 )
-# A finding that the other ranks have, too, explains a delay only when it costs this rank so many times as much.
-_MORE_THAN_OTHERS = 1.5
-# A line explains a delay when it takes so much of it; two or three lines may share one.
-_EXPLAINS = 0.3
 # With fewer collectives chance has a say.
 _ENOUGH = 10
 
@@ -64,7 +60,8 @@ class Straggler(FleetAnalyzer):
 
     When it is wrong:
         When a different rank is late each time (noise), no single rank is named; one that is late in less than half of
-        the steps is said to be late now and then. With the traces of some ranks only, the true straggler may be among
+        the steps is said to be late now and then. Ranks that are late together, such as those of a slow host, are
+        named together. With the traces of some ranks only, the true straggler may be among
         the missing. Sends and receives do not count: there one side waits by design.
 
     Needs:
@@ -77,13 +74,26 @@ class Straggler(FleetAnalyzer):
     rule: ClassVar[str] = "PD401"
     name: ClassVar[str] = "straggler"
     needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_blame": STANDS_OUT})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {
+            "min_share": 0.01,
+            "min_blame": STANDS_OUT,
+            # Kernels vary by a percent or two from step to step on any machine, and the slowest of many ranks by more.
+            "min_noise": 0.05,
+        }
+    )
     references: ClassVar[tuple[str, ...]] = ("https://hta.readthedocs.io/",)
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
-        """One finding when a rank causes `min_blame` of the waiting, and the wait reaches `min_share` of the step."""
+        """One finding when a rank causes `min_blame` of the waiting, and the wait reaches `min_share` of the step.
+
+        Where no rank does, one about all of them when the waiting reaches `min_noise` of the step.
+        """
         late = fleet.late_rank
-        if late is None or not late.stands_out or late.blame < self.settings["min_blame"]:
+        if late is None:
+            return
+        if not late.stands_out or late.blame < self.settings["min_blame"]:
+            yield from self._noise(fleet, late)
             return
         victim = fleet.of(late.matched.tables[late.victim])
         waiting = late.waiting(late.victim)
@@ -91,21 +101,45 @@ class Straggler(FleetAnalyzer):
         if (victim.share(cost) or 0) >= self.settings["min_share"]:
             yield self._finding(fleet, late, victim, waiting, cost)
 
+    def _noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
+        """That ranks take turns at being last, where there was enough to see that."""
+        table = late.matched.tables[late.most_waiting]
+        rank, waiting = fleet.of(table), late.any_waiting_of(table)
+        cost = rank.per_step(iv.total(waiting))
+        if late.of < _ENOUGH or (rank.share(cost) or 0) < self.settings["min_noise"]:
+            return
+        yield self.finding(
+            rank,
+            title="Ranks take turns at coming last: none is slow, but all wait for the slowest of each step",
+            cost_ns=cost,
+            saving=Saving(),
+            advice="Look for what varies from step to step: lengths of inputs, garbage collection, CPUs shared with "
+            "other programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
+            claim=Claim(waiting),
+            confidence=0.6,
+            evidence=(
+                Evidence("collectives matched over all ranks", late.of, "count"),
+                Evidence("most of the waiting that one rank causes", round(100 * late.blame, 1), "%"),
+                Evidence("rank that waits longest", rank.rank),
+            ),
+        )
+
     def _finding(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
+        alone = len(late.together) == 1
         lateness_ns = victim.per_step(late.late_ns)
         phase = late.phase()
         doing, rules = _PHASES[phase[0]] if phase else ("", ())
-        own = _own_finding(fleet, late, rules)
-        line = _own_line(fleet, late, lateness_ns)
+        own = own_finding(fleet, late, rules)
+        line = own_line(fleet, late, lateness_ns)
         place = own.location if own and own.location else line.location if line else None
         because = f" ({own.rule})" if own else ""
         at = f", at {place.short}" if place else ""
         return self.finding(
             fleet.of(late.table),
-            title=f"Rank {late.rank} {_how_often(late)}{doing and f', {doing}{because}{at}'}: the others wait for it",
+            title=f"{_who(late)} {_how_often(late)}{doing and f', {doing}{because}{at}'}: the others wait",
             cost_ns=cost,
-            saving=Saving(0, min(lateness_ns, cost), cost, "bounded"),
-            advice=f"Make rank {late.rank} as fast as the others: look at what it does before the collectives.",
+            saving=Saving(0, min(lateness_ns, cost) if alone else None, cost, "bounded"),
+            advice=f"Make {_who(late).lower()} as fast as the others: look at what comes before the collectives there.",
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.of >= _ENOUGH and late.persists else 0.6,
             location=place,
@@ -138,42 +172,16 @@ def _persistence(late: LateRank) -> tuple[Evidence, ...]:
     return (Evidence("steps in which it is the one to wait for", f"{late.late_steps} of {late.steps}"),)
 
 
+def _who(late: LateRank) -> str:
+    numbers = in_ranges(late.matched.tables[index].rank or 0 for index in late.together)
+    return f"Rank {late.rank}" if len(late.together) == 1 else f"Ranks {numbers}"
+
+
 def _how_often(late: LateRank) -> str:
+    one = len(late.together) == 1
     if late.persists:
-        return f"arrives last at {float(late.last.sum()) / late.of:.0%} of collectives"
-    return f"is late now and then, in {late.late_steps} of {late.steps} steps"
-
-
-def _own_finding(fleet: Fleet, late: LateRank, rules: tuple[str, ...]) -> Finding | None:
-    """The late rank's costliest finding that explains its phase, and that the others do not have as much of."""
-    for finding in sorted(fleet.of(late.table).findings, key=lambda f: -f.cost_ns):
-        if (
-            rules
-            and finding.rule.startswith(rules)
-            and finding.cost_ns > _MORE_THAN_OTHERS * _usual_cost(fleet, late, finding)
-        ):
-            return finding
-    return None
-
-
-def _usual_cost(fleet: Fleet, late: LateRank, like: Finding) -> int:
-    """What the same finding costs the other ranks, as their median; 0 for those that do not have it."""
-    costs = [
-        max((f.cost_ns for f in summary.findings if (f.rule, f.subject) == (like.rule, like.subject)), default=0)
-        for summary in fleet.summaries
-        if summary.rank != late.rank
-    ]
-    return median_low(costs) if costs else 0
-
-
-def _own_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> HostPlace | None:
-    """Where its CPU spends more time outside of ops than those of the others, enough of it to be late for that."""
-    others = [{p.location: p.per_step_ns for p in s.places} for s in fleet.summaries if s.rank != late.rank]
-    for place in fleet.of(late.table).places:
-        more_ns = place.per_step_ns - median_low([there.get(place.location, 0) for there in others])
-        if more_ns >= _EXPLAINS * lateness_ns:
-            return HostPlace(place.location, more_ns)
-    return None
+        return f"{'arrives' if one else 'arrive'} last at {float(late.last.sum()) / late.of:.0%} of collectives"
+    return f"{'is' if one else 'are'} late now and then, in {late.late_steps} of {late.steps} steps"
 
 
 # Clocks that agree to this say nothing worth telling.
@@ -181,9 +189,9 @@ _APART_NS = 10_000_000
 
 
 def _clock(late: LateRank) -> tuple[Evidence, ...]:
-    """How far the clock of the late rank was found to be from that of the first, beyond what the files say."""
+    """How far the clock of the late rank was found to be ahead of that of the first, beyond what the files say."""
     first = late.matched.tables[0]
-    away = int(late.matched.offset_ns[late.index]) - (late.table.base_ns - first.base_ns)
-    if abs(away) < _APART_NS:
+    ahead = late.table.base_ns - first.base_ns - int(late.matched.offset_ns[late.index])
+    if abs(ahead) < _APART_NS:
         return ()
-    return (Evidence(f"its clock, behind that of rank {first.rank} before they were aligned", away, "ns"),)
+    return (Evidence(f"its clock was ahead of that of rank {first.rank} by", ahead, "ns"),)

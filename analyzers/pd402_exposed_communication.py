@@ -34,9 +34,9 @@ class ExposedCommunication(FleetAnalyzer):
 
     How it is measured:
         The account's communication: collectives outside computation, in the window; the overlap share is what
-        computation covered. A collective also waits for the last rank to arrive: with the traces of all ranks, the
-        wait for a rank that PD401 names is not counted here. What can be hidden at most is the work that no collective
-        runs beside yet: the backward pass for gradients, any work for other collectives.
+        computation covered. A collective also waits for the last rank to arrive: with the traces of all ranks, that
+        wait is not counted here, as overlap would not help: PD401 tells of it. What can be hidden at most is the work
+        that no collective runs beside yet: the backward pass for gradients, any work for other collectives.
 
     How to fix:
         DistributedDataParallel overlaps by itself: smaller first buckets (bucket_cap_mb), static_graph,
@@ -69,12 +69,11 @@ class ExposedCommunication(FleetAnalyzer):
         for summary in fleet.summaries:
             table = summary.collectives
             if table is not None and len(table):
-                named = late is not None and late.stands_out
-                waiting = late.waiting_of(table) if late is not None and named else iv.EMPTY
+                waiting = late.any_waiting_of(table) if late is not None else iv.EMPTY
                 yield from self._judged(summary, table, waiting, alone=len(fleet.summaries) == 1)
 
     def _judged(self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, alone: bool) -> Iterator[Finding]:
-        """The finding of one rank, without the time that it only waited for a straggler."""
+        """The finding of one rank, without the time that it only waited for others to arrive."""
         exposed = iv.subtract(table.exposed, waiting)
         cost = rank.per_step(iv.total(exposed))
         if (rank.share(cost) or 0) < self.settings["min_share"]:
@@ -112,7 +111,7 @@ class ExposedCommunication(FleetAnalyzer):
 def _waited(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:
     if not len(waiting):
         return ()
-    return (Evidence("waiting for the late rank, not counted here", rank.per_step(iv.total(waiting)), "ns"),)
+    return (Evidence("waiting for other ranks, not counted here", rank.per_step(iv.total(waiting)), "ns"),)
 
 
 def _of_kind(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from perfdoctor.diagnosis.collectives import KINDS, CollectiveTable
-from perfdoctor.diagnosis.matching import MatchedCollectives, match_collectives
+from perfdoctor.diagnosis.matching import MatchedCollectives
 from perfdoctor.diagnosis.phases import PHASES
+from perfdoctor.diagnosis.waits import culprits, gaps_ns, longest_waiting, waits_of
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.trace.model import BoolArray, Int32Array
 
 # Noise spreads the waiting evenly; a rank that causes at least half of it stands out from any number of others.
 STANDS_OUT = 0.5
@@ -21,8 +21,8 @@ STANDS_OUT = 0.5
 _TIMES_ITS_SHARE = 1.5
 # A rank that is the one to wait for in fewer of the steps than this is late now and then, not slow.
 _PERSISTS = 0.5
-# The rank that waits longest is looked for among so many, by their waits at collectives.
-_VICTIMS = 16
+# Ranks that come this near to the late one, of what the earliest are ahead of it, are late with it.
+_WITH_IT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,21 @@ class LateRank:
     Attributes:
         matched: The collectives of all ranks.
         index: Which of `matched.tables` it is.
-        last: For each collective whether it is the last to arrive there, and that counts.
-        of: How many collectives count: those in the window at which ranks wait for each other.
+        together: It and those that are as late as it is, such as the ranks of a slow host, in order.
+        counts: Which collectives count: those in the window at which ranks wait for each other.
+        last: At which of these it is the last to arrive.
+        caused: At which of these it is to blame, if only because the last to arrive had waited for it before.
         blame: Its share of all waiting, 0 to 1.
-        steps: Steps in which anybody waited; 0 where there are no steps.
+        steps: Steps with collectives that count; 0 where there are no steps.
         late_steps: Those of them in which the others waited for this rank most.
     """
 
     matched: MatchedCollectives
     index: int
+    together: tuple[int, ...]
+    counts: BoolArray
     last: BoolArray
-    of: int
+    caused: BoolArray
     blame: float
     steps: int
     late_steps: int
@@ -58,9 +62,14 @@ class LateRank:
         return self.table.rank
 
     @property
+    def of(self) -> int:
+        """How many collectives count."""
+        return int(self.counts.sum())
+
+    @property
     def stands_out(self) -> bool:
-        """Whether it causes more of the waiting than chance gives to one of so many ranks."""
-        return self.blame >= max(STANDS_OUT, _TIMES_ITS_SHARE / len(self.matched.tables))
+        """Whether it, with those late with it, causes more of the waiting than chance gives to so many ranks."""
+        return self.blame >= max(STANDS_OUT, _TIMES_ITS_SHARE * len(self.together) / len(self.matched.tables))
 
     @property
     def persists(self) -> bool:
@@ -76,9 +85,12 @@ class LateRank:
     @cached_property
     def victim(self) -> int:
         """Index of the rank that waits for it longest with nothing else to do."""
-        waits = [self._arrival_gaps(i).sum() if i != self.index else 0 for i in range(len(self.matched.tables))]
-        likely = np.argsort(waits, kind="stable")[::-1][:_VICTIMS].tolist()
-        return int(max(likely, key=lambda i: (iv.total(self.waiting(i)), -i)))
+        return longest_waiting(self.matched, self.caused, self.waiting)
+
+    @cached_property
+    def most_waiting(self) -> int:
+        """Index of the rank that waits longest for any other."""
+        return longest_waiting(self.matched, self.counts, lambda index: waits_of(self.matched, index, self.counts))
 
     def waiting_of(self, table: CollectiveTable) -> Intervals:
         """The same of a rank given by its table; nothing for one that could not be compared."""
@@ -90,13 +102,26 @@ class LateRank:
         return {id(table): index for index, table in enumerate(self.matched.tables)}
 
     def waiting(self, index: int) -> Intervals:
-        """When a rank waited for it with nothing else to do, within that rank's window and on its own clock."""
-        if index == self.index:
+        """When a rank had nothing to do at a collective while the late rank still worked, on the first one's clock.
+
+        Not only until the late rank arrives: what it then still computes beside the collective the others have done.
+        What the late rank waits for, too, is the collective itself.
+        """
+        if index in self.together:
             return iv.EMPTY
-        table, rows = self.matched.tables[index], self._met(index)
-        arrived = self.matched.last_ns[self.matched.row[index][rows]] - self.matched.offset_ns[index]
-        waits = iv.union(table.start_ns[rows], np.minimum(arrived, table.end_ns[rows]))
-        return iv.intersect(waits, table.exposed)
+        table, row = self.matched.tables[index], self.matched.row[index]
+        rows = np.flatnonzero((row >= 0) & self.caused[row])
+        there = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
+        shift = self.matched.offset_ns[self.index] - self.matched.offset_ns[index]
+        return iv.subtract(there, self.table.exposed + shift)
+
+    def any_waiting_of(self, table: CollectiveTable) -> Intervals:
+        """When a rank waited for this rank or for any other, on its own clock; see `waiting`."""
+        index = self._places.get(id(table))
+        if index is None:
+            return iv.EMPTY
+        named = self.waiting(index) if self.stands_out else iv.EMPTY
+        return iv.union_of((named, waits_of(self.matched, index, self.counts)))
 
     @property
     def late_ns(self) -> int:
@@ -117,30 +142,37 @@ class LateRank:
         most = int(more.argmax())
         return (PHASES[most], round(float(more[most]))) if more[most] > 0 else None
 
-    def _met(self, index: int) -> Int64Array:
-        """The rows of a rank's table at which it was held up by the late rank."""
-        row = self.matched.row[index]
-        return np.flatnonzero((row >= 0) & self.last[row])
 
-    def _arrival_gaps(self, index: int) -> Int64Array:
-        rows = self._met(index)
-        start = self.matched.tables[index].start_ns[rows] + self.matched.offset_ns[index]
-        return np.asarray(self.matched.last_ns[self.matched.row[index][rows]] - start, np.int64)
-
-
-def find_late_rank(tables: Sequence[CollectiveTable]) -> LateRank | None:
-    """The rank that makes the others wait most; None where collectives cannot be matched or nobody waits."""
-    matched = match_collectives(tables)
-    if matched is None:
-        return None
+def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
+    """The rank that makes the others wait most; None where nobody waits."""
     counts = _meetings(matched)
-    blame = np.bincount(matched.last[counts], matched.waited_ns[counts], len(matched.tables))
+    blamed = culprits(matched, counts)
+    blame = np.bincount(blamed[counts], matched.waited_ns[counts], len(matched.tables))
     if not blame.sum():
         return None
     worst = int(blame.argmax())
-    steps, late_steps = _steps(matched, counts, worst)
-    share = float(blame[worst] / blame.sum())
-    return LateRank(matched, worst, counts & (matched.last == worst), int(counts.sum()), share, steps, late_steps)
+    together = _together(matched, counts & (blamed == worst), worst)
+    steps, late_steps = _steps(matched, counts, np.isin(blamed, together), blamed)
+    return LateRank(
+        matched=matched,
+        index=worst,
+        together=together,
+        counts=counts,
+        last=counts & np.isin(matched.last, together),
+        caused=counts & np.isin(blamed, together),
+        blame=float(blame[list(together)].sum() / blame.sum()),
+        steps=steps,
+        late_steps=late_steps,
+    )
+
+
+def _together(matched: MatchedCollectives, caused: BoolArray, worst: int) -> tuple[int, ...]:
+    """The rank that comes latest, and those that are late with it; alone where that were half of all ranks."""
+    gaps = gaps_ns(matched, caused)
+    met = np.array([int(((row >= 0) & caused[row]).sum()) for row in matched.row])
+    mean = gaps / np.maximum(met, 1)
+    near = np.flatnonzero((met > 0) & (mean <= _WITH_IT * mean.max()))
+    return tuple(near.tolist()) if worst in near and 2 * len(near) <= len(gaps) else (worst,)
 
 
 def lateness_of(matched: MatchedCollectives) -> Int64Array:
@@ -160,12 +192,13 @@ def _meetings(matched: MatchedCollectives) -> BoolArray:
     return np.asarray(matched.inside & (matched.grouped | whole) & ~sends, bool)
 
 
-def _steps(matched: MatchedCollectives, counts: BoolArray, rank: int) -> tuple[int, int]:
-    """In how many steps anybody waited, and in how many of them for this rank most."""
-    rows = np.flatnonzero(counts & (matched.step >= 0) & (matched.waited_ns > 0))
+def _steps(matched: MatchedCollectives, counts: BoolArray, theirs: BoolArray, blamed: Int32Array) -> tuple[int, int]:
+    """How many steps have collectives that count, and in how many others wait for these ranks more than for any."""
+    rows = np.flatnonzero(counts & (matched.step >= 0))
     if not len(rows):
         return 0, 0
     steps, which = np.unique(matched.step[rows], return_inverse=True)
-    caused = np.zeros((len(steps), len(matched.tables)))
-    np.add.at(caused, (which, matched.last[rows]), matched.waited_ns[rows])
-    return len(steps), int((caused.argmax(axis=1) == rank).sum())
+    whose = np.where(theirs[rows], 0, blamed[rows] + 1)
+    caused = np.zeros((len(steps), len(matched.tables) + 1))
+    np.add.at(caused, (which, whose), matched.waited_ns[rows])
+    return len(steps), int(((caused.argmax(axis=1) == 0) & (caused[:, 0] > 0)).sum())

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from perfdoctor.testing.builder import TraceBuilder, collective
+from perfdoctor.testing.fleet import SyntheticFleet
 
-__all__ = ["TraceBuilder", "collective"]
+__all__ = ["SyntheticFleet", "TraceBuilder", "collective"]

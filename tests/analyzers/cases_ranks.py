@@ -43,9 +43,9 @@ def one_late(rank: int, by_us: float, ranks: int = 4, steps: int = 5) -> list[li
     return [[by_us if r == rank else 0 for r in range(ranks)] for _ in range(steps)]
 
 
-def rotating(steps: int = 12, ranks: int = 4) -> list[list[float]]:
+def rotating(steps: int = 12, ranks: int = 4, by_us: float = 200) -> list[list[float]]:
     """Another rank is late each time: noise."""
-    return [[200 if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
+    return [[by_us if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
 
 
 def slow_loader() -> list[TraceBuilder]:
@@ -68,6 +68,7 @@ def extra_collective() -> list[TraceBuilder]:
 
 
 LATE = (0, 200_000, 200_000)
+TURNS = Says("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
 
 PD401 = [
     Case(
@@ -128,10 +129,19 @@ PD401 = [
         lambda: fleet([[0, 150, 200, 0]] * 5),
         (Says("high", 200_000, (0, 50_000, 200_000), rank=2),),
     ),
+    Case("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating()), (TURNS,)),
+    Case("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6]), (TURNS,)),
+    # all waiting is for rank 2, in one step of twelve
+    Case(
+        "PD401",
+        "late-once",
+        lambda: fleet([*[[0, 0, 0, 0]] * 11, [0, 0, 300, 0]]),
+        (Says("low", 25_000, (0, 25_000, 25_000), rank=2, title="is late now and then, in 1 of 12 steps"),),
+    ),
     Case("PD401", "balanced", lambda: fleet(one_late(0, 0))),
     Case("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
-    Case("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating())),
-    Case("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6])),
+    Case("PD401", "too-little-noise", lambda: fleet(rotating(by_us=50))),
+    Case("PD401", "too-few-collectives-for-noise", lambda: fleet(rotating(steps=8))),
     Case("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
     Case("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
     Case("PD401", "no-collectives", lambda: [healthy(), healthy()]),
