@@ -130,7 +130,7 @@ def _zstd(compressed: Iterator[bytes], path: str) -> Pieces:
     some = False
     while True:
         try:
-            text = reader.read(_MOST)
+            text = reader.read1(_MOST)
         except errors:
             return False
         if not text:
