@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import Edit, without_cpu_time
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.loading import SINGLE_PROCESS
 from perfdoctor.diagnosis.run import RankRun
@@ -145,6 +146,7 @@ class DataLoaderStall(RankAnalyzer):
             advice=_advice(loading),
             fix=_fix(rank, loading, loader),
             claim=Claim(idle),
+            edit=_edit(rank, loading),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=place,
             evidence=_evidence(rank, loading),
@@ -191,6 +193,14 @@ def _saving(rank: RankRun, loading: Loading) -> Saving:
         cores = loading.cores or loading.enough
         reach = max(reach, round((computed + cores * loading.rest_ns) / cores))
     return Saving(0, min(max(loading.step_ns - reach, 0), loading.idle_ns), loading.idle_ns, "bounded")
+
+
+def _edit(rank: RankRun, loading: Loading) -> Edit:
+    """The wait goes, but for what enough workers still cannot deliver in time."""
+    late_ns = 0 if loading.workers is None else max(loading.delivery_ns(_workers(loading)) - loading.rest_ns, 0)
+    kept = min(late_ns / max(loading.wait_ns, 1), 1.0)
+    waits, known = rank.loader_waits, loading.workers is not None
+    return without_cpu_time(waits.thread, (waits.start_ns, waits.end_ns), rank.window, kept, bound=not known)
 
 
 def _workers(loading: Loading) -> int:

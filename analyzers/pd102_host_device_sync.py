@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_waits
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op, places
@@ -107,6 +108,7 @@ class HostDeviceSync(RankAnalyzer):
             advice=advice.advice,
             fix=advice.fix or None,
             claim=Claim(waits.idle),
+            edit=without_waits(waits.calls),
             confidence=0.8,
             location=place,
             evidence=_evidence(rank, waits, cost),

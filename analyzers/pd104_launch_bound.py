@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import cheaper_launches
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.launches import Launching, launching
 from perfdoctor.diagnosis.run import RankRun
@@ -98,6 +99,7 @@ class LaunchBound(RankAnalyzer):
             advice=_advice(found, _busy_ns(rank)),
             fix=_fix(found),
             claim=Claim(starved),
+            edit=cheaper_launches(rank.trace, np.unique(gpu.call[inside & (gpu.call >= 0)]), rank.window),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),

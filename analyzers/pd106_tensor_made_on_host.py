@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_blocking, without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time
 from perfdoctor.diagnosis.host_made import host_made, sizes
@@ -99,6 +100,7 @@ class TensorMadeOnHost(RankAnalyzer):
             advice=_FREE if free else _VALUES,
             fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if free else None,
             claim=Claim(claim),
+            edit=without_blocking(trace, copies.calls, copies.done_ns) | without_items(trace, copies.rows),
             confidence=0.8 if free else 0.7,
             location=place,
             evidence=(

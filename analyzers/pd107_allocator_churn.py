@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_calls
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.idle import ALLOCATOR_CALL
 from perfdoctor.diagnosis.run import RankRun
@@ -77,6 +78,7 @@ class AllocatorChurn(RankAnalyzer):
             advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
             claim=Claim(idle),
+            edit=without_calls(rank.trace, rows),
             confidence=0.8 if rank.steps.count else 0.5,
             location=place_of_calls(rank, rows.astype(np.int32)),
             evidence=(

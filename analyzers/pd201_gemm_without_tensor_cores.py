@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import (
     Missed,
@@ -100,14 +101,14 @@ class GemmWithoutTensorCores(RankAnalyzer):
         op = top_op(rank, missed.rows)
         cause = _cause(rank, missed)
         pointer = missed.operand == "fp64"  # PD204 tells of all float64 at once: nothing is promised twice
-        high = round(cost * saved_share(rank, missed.rows, cause.remedy))
+        saved = saved_share(rank, missed.rows, cause.remedy)
         finding = self.finding(
             rank,
             title=f"{missed.share_of_category:.0%} of the matrix product time runs on CUDA cores"
             + (f" in {missed.operand}" if missed.operand else "")
             + cause.although,
             cost_ns=cost,
-            saving=Saving() if pointer else Saving(0, None, high, "bounded"),
+            saving=Saving() if pointer else Saving(0, None, round(cost * saved), "bounded"),
             advice=cause.advice,
             fix=cause.fix,
             claim=Claim() if pointer else Claim(missed.time, kernels=True),
@@ -119,6 +120,7 @@ class GemmWithoutTensorCores(RankAnalyzer):
                 *top_kernels(rank, missed.rows),
             ),
             subject=missed.operand or "",
+            edit=None if pointer else kernels_sped_up(rank.trace, missed.rows, saved),
         )
         return replace(finding, severity="info") if pointer else finding
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import WORTH_NS, matrix_rows, small_products, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
@@ -91,11 +92,12 @@ class TensorCoreSlowPath(RankAnalyzer):
             return
         blamed = _blamed(rank, rows) if over else []
         op = top_op(rank, rows)
+        saved = _saved_share(rank, rows)
         yield self.finding(
             rank,
             title=_title(blamed),
             cost_ns=cost,
-            saving=Saving(0, None, round(cost * _saved_share(rank, rows)), "bounded"),
+            saving=Saving(0, None, round(cost * saved), "bounded"),
             advice=_advice(blamed, op),
             claim=Claim(time, kernels=True),
             confidence=0.8 if over else 0.5,
@@ -109,6 +111,7 @@ class TensorCoreSlowPath(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
+            edit=kernels_sped_up(rank.trace, rows, saved),
         )
 
     def _slow(self, rank: RankRun) -> BoolArray:

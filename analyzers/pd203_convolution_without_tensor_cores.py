@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import (
     Missed,
@@ -117,13 +118,13 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
         pointer = missed.operand == "fp64"  # PD204 tells of all float64 at once: nothing is promised twice
         kind, remedy = (None, Remedy()) if pointer else _remedy(rank, missed)
         advice, fix = (_FP64, "") if pointer else _ADVICE[kind]
-        high = round(cost * saved_share(rank, missed.rows, remedy))
+        saved = saved_share(rank, missed.rows, remedy)
         finding = self.finding(
             rank,
             title=f"{missed.share_of_category:.0%} of the convolution time runs on CUDA cores"
             + (f" in {missed.operand}" if missed.operand else ""),
             cost_ns=cost,
-            saving=Saving() if pointer else Saving(0, None, high, "bounded"),
+            saving=Saving() if pointer else Saving(0, None, round(cost * saved), "bounded"),
             advice=advice,
             fix=fix or None,
             claim=Claim() if pointer else Claim(missed.time, kernels=True),
@@ -135,6 +136,7 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
                 *top_kernels(rank, missed.rows),
             ),
             subject=missed.operand or "",
+            edit=None if pointer else kernels_sped_up(rank.trace, missed.rows, saved),
         )
         return replace(finding, severity="info") if pointer else finding
 

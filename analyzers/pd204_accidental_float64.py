@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, saved_share, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
@@ -79,12 +80,13 @@ class AccidentalFloat64(RankAnalyzer):
             return
         matrix = rows & rank.kernels_where(lambda k: k.category in _MATRIX)
         first = _first_op(rank, rows)
+        saved = _saved_share(rank, rows, matrix)
         yield self.finding(
             rank,
             title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a "
             + ("step" if rank.steps.count else "trace"),
             cost_ns=cost,
-            saving=Saving(0, None, round(cost * _saved_share(rank, rows, matrix)), "bounded"),
+            saving=Saving(0, None, round(cost * saved), "bounded"),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "
             "there: every result that it meets becomes float64, too.",
             fix="x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
@@ -97,6 +99,7 @@ class AccidentalFloat64(RankAnalyzer):
                 Evidence("first float64 op", rank.trace.text(int(rank.trace.ops.name[first])) if first >= 0 else None),
                 *top_kernels(rank, rows),
             ),
+            edit=kernels_sped_up(rank.trace, rows, saved),
         )
 
 

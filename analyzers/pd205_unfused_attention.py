@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.attention import Attentions, attention_of_items, find_attentions, fused_ns, product_costs
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import WORTH_NS, top_kernels
 from perfdoctor.diagnosis.run import RankRun
@@ -111,6 +112,7 @@ class UnfusedAttention(RankAnalyzer):
                 Evidence("all but the products", rank.per_step(_between_ns(rank, rows)), "ns"),
                 *top_kernels(rank, rows),
             ),
+            edit=kernels_sped_up(rank.trace, rows, saved),
         )
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, matrix_rows, saved_share, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
@@ -79,11 +80,12 @@ class OldArchitectureKernels(RankAnalyzer):
         if iv.total(time) < WORTH_NS or share < self.settings["min_share"]:
             return
         op = top_op(rank, rows)
+        saved = saved_share(rank, rows, _remedy(rank, rows, major))
         finding = self.finding(
             rank,
             title=f"Matrix products run in kernels for {_architectures(rank, rows)} on an sm{10 * major} GPU",
             cost_ns=cost,
-            saving=Saving(0, None, round(cost * saved_share(rank, rows, _remedy(rank, rows, major))), "bounded"),
+            saving=Saving(0, None, round(cost * saved), "bounded"),
             advice="Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for "
             "this GPU: the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's.",
             fix='model = torch.compile(model, mode="max-autotune")',
@@ -95,6 +97,7 @@ class OldArchitectureKernels(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
+            edit=kernels_sped_up(rank.trace, rows, saved),
         )
         yield finding if share >= self.settings["large_share"] else replace(finding, severity="low")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.chains import Chains, chains_of
+from perfdoctor.diagnosis.edits import fused
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
@@ -108,6 +109,7 @@ class UnfusedPointwise(RankAnalyzer):
                 ),
                 *top_kernels(rank, of_runs),
             ),
+            edit=fused(rank.trace, chains.rows, most / max(cost, 1), chains.rows[chains.position == 0]),
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
@@ -97,6 +98,7 @@ class LayoutConversion(RankAnalyzer):
                 Evidence("inputs that are channels_last", None if already is None else round(100 * already), "%"),
                 *top_kernels(rank, rows),
             ),
+            edit=without_items(rank.trace, rows),
         )
 
 

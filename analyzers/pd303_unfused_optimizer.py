@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import fused
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.optimizer_steps import OptimizerSteps, steps_of
@@ -17,6 +18,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.diagnosis.traffic import OPTIMIZER, STEP_RANGE
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.intervals import Int64Array
 
 _HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
 
@@ -115,7 +117,14 @@ class UnfusedOptimizer(RankAnalyzer):
                 *top_kernels(rank, mask),
             ),
             subject=steps.optimizer,
+            edit=fused(rank.trace, steps.rows, 1 - 1 / max(steps.passes, 1), _first_of_each(rank, steps)),
         )
+
+
+def _first_of_each(rank: RankRun, steps: OptimizerSteps) -> Int64Array:
+    """The first GPU item of each of the optimizer's steps: a fused one launches little more."""
+    _, first = np.unique(rank.traffic.optimizer[steps.rows], return_index=True)
+    return steps.rows[first]
 
 
 def _advice(steps: OptimizerSteps) -> str:

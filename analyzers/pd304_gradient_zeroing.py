@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
@@ -77,6 +78,7 @@ class GradientZeroing(RankAnalyzer):
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             claim=Claim(time, kernels=True),
+            edit=without_items(rank.trace, fills | adds, bound=False),
             confidence=0.9,
             location=place_of_range(rank, ZERO_RANGE),
             evidence=(

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_calls
@@ -91,6 +92,7 @@ class CastTraffic(RankAnalyzer):
                 Evidence("of their gradients", _spent(rank, back), "ns"),
                 Evidence("read and written", rank.per_step(round(float(np.nansum(moved)))), "bytes"),
             ),
+            edit=without_items(rank.trace, rows),
         )
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
@@ -84,6 +85,7 @@ class RedundantCopies(RankAnalyzer):
                 *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
                 *top_kernels(rank, rows),
             ),
+            edit=without_items(rank.trace, rows),
         )
 
 

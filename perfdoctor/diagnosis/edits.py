@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -106,6 +106,21 @@ def without_items(trace: Trace, rows: Rows, *, bound: bool = True) -> Edit:
     )
 
 
+def fused(trace: Trace, rows: Rows, saved_share: float, kept: Rows, *, bound: bool = True) -> Edit:
+    """Some GPU items become fewer: all together save a share of their time, and only `kept` of them are launched.
+
+    What is fused runs where its parts ran, each a share shorter: the sum is that of the fused kernels.
+    """
+    items = _rows(rows)
+    gone = np.zeros(len(trace.calls) + 1, bool)
+    gone[trace.gpu.call[np.setdiff1d(items, _rows(kept))]] = True
+    gone[trace.gpu.call[_rows(kept)]] = False
+    launches = np.flatnonzero(gone[:-1])
+    return kernels_sped_up(trace, items, saved_share, bound=bound) | Edit(
+        hidden=_work_around(trace, launches, gone[:-1]), bound=True
+    )
+
+
 def _work_around(trace: Trace, dropped: Int64Array, gone: BoolArray) -> tuple[Hidden, ...]:
     """The time in dropped calls, and in the ops around them that launch nothing else."""
     calls, ops = trace.calls, trace.ops
@@ -117,7 +132,11 @@ def _work_around(trace: Trace, dropped: Int64Array, gone: BoolArray) -> tuple[Hi
     whole = (op >= 0) & ~kept[op]
     start = np.where(whole, np.append(ops.start_ns, 0)[op], calls.start_ns[dropped])
     end = np.where(whole, np.append(ops.end_ns, 0)[op], calls.end_ns[dropped])
-    thread = calls.thread[dropped]
+    return _by_thread(calls.thread[dropped], start, end)
+
+
+def _by_thread(thread: Int32Array, start: Int64Array, end: Int64Array) -> tuple[Hidden, ...]:
+    """Time that vanishes, of each thread."""
     threads = [(number, thread == number) for number in np.unique(thread).tolist()]
     return tuple(Hidden(number, iv.union(start[mine], end[mine])) for number, mine in threads)
 
@@ -127,12 +146,50 @@ def without_waits(calls: Rows) -> Edit:
     return Edit(unblocked=_rows(calls))
 
 
-def without_cpu_time(thread: int, intervals: Intervals, kept: float = 0.0) -> Edit:
-    """A thread's time in some intervals vanishes, but for a share `kept` of it: a loader's wait that workers hide."""
-    return Edit(hidden=(Hidden(thread, intervals, kept),))
+def without_blocking(trace: Trace, calls: Rows, done_ns: Int64Array) -> Edit:
+    """Some calls, and the synchronize calls up to `done_ns`, take no time: copies from pinned memory.
+
+    Args:
+        trace: the trace.
+        calls: rows of its calls.
+        done_ns: for each of them when the CPU went on.
+    """
+    rows, table = _rows(calls), trace.calls
+    hidden = _by_thread(table.thread[rows], table.start_ns[rows], done_ns)
+    inside = np.zeros(len(table), bool)
+    for each in hidden:
+        inside |= (table.thread == each.thread) & iv.contains(each.intervals, table.start_ns)
+    return Edit(unblocked=np.flatnonzero(inside), hidden=hidden, bound=True)
 
 
-def cheaper_launches(trace: Trace, calls: Rows, kept: float, window: Intervals) -> Edit:
+def without_calls(trace: Trace, calls: Rows) -> Edit:
+    """Some calls that launch nothing are not made: allocations that a cache serves."""
+    rows, table = _rows(calls), trace.calls
+    return Edit(dropped=rows, hidden=_by_thread(table.thread[rows], table.start_ns[rows], table.end_ns[rows]))
+
+
+def without_cpu_time(
+    thread: Int32Array,
+    spans: tuple[Int64Array, Int64Array],
+    window: Intervals,
+    kept: float = 0.0,
+    *,
+    bound: bool = False,
+) -> Edit:
+    """Times of threads vanish but for a share `kept` of them: a loader's waits that workers hide.
+
+    Args:
+        thread: of each time its thread, an index into `Trace.threads`.
+        spans: where they begin and end.
+        window: the analysed time; what lies outside stays.
+        kept: the share that stays.
+        bound: whether that is the best that the fix can do.
+    """
+    inside = [replace(h, intervals=iv.intersect(h.intervals, window), kept=kept) for h in _by_thread(thread, *spans)]
+    return Edit(hidden=tuple(inside), bound=bound)
+
+
+def cheaper_launches(trace: Trace, calls: Rows, window: Intervals, kept: float = 0.0, *, bound: bool = True) -> Edit:
     """The CPU takes a share `kept` of its time to get to some launches, and in them: CUDA graphs, compiled code.
 
     Counted from the call before it on its thread, but at most a millisecond: what takes longer is no launching.
@@ -147,7 +204,7 @@ def cheaper_launches(trace: Trace, calls: Rows, kept: float, window: Intervals) 
         start = np.maximum(since, trace.calls.start_ns[on_thread] - _LAUNCH_WORK_NS)[wanted]
         spans = iv.union(start, trace.calls.end_ns[on_thread[wanted]])
         hidden.append(Hidden(thread, iv.intersect(spans, window), kept))
-    return Edit(hidden=tuple(hidden))
+    return Edit(hidden=tuple(hidden), bound=bound)
 
 
 def _rows(rows: Rows) -> Int64Array:
@@ -166,6 +223,8 @@ def edited(graph: Graph, edits: Iterable[tuple[Edit, float]]) -> Int64Array:
         _shorten(graph, edit, strength, lag_ns)
         hidden += [(each, (1 - each.kept) * strength) for each in edit.hidden]
         if strength:
+            _unblock(graph, edit, lag_ns)
+        if strength == 1:
             _drop(graph, edit, lag_ns)
     _hide(graph, hidden, lag_ns)
     return lag_ns
@@ -194,14 +253,16 @@ def _shorten(graph: Graph, edit: Edit, strength: float, lag_ns: Int64Array) -> N
     lag_ns[nodes, OWN] = np.minimum(lag_ns[nodes, OWN], whole - less.astype(np.int64))
 
 
+def _unblock(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
+    """Nobody waits in dropped and unblocked calls."""
+    calls = _positions(np.concatenate((edit.dropped, edit.unblocked)), graph.events.call)
+    lag_ns[graph.events.call_end[calls][:, None], (WAIT, OTHER)] = NEVER
+
+
 def _drop(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
-    """Dropped calls and their items take no time; nobody waits in dropped and unblocked calls."""
+    """Dropped calls and their items take no time."""
     events = graph.events
     calls = _positions(edit.dropped, events.call)
-    free = np.concatenate((calls, _positions(edit.unblocked, events.call)))
-    lag_ns[events.call_end[free][:, None], (WAIT, OTHER)] = NEVER
-    if not len(calls):
-        return
     lag_ns[events.call_end[calls], OWN] = 0
     gone = np.zeros(len(events.call) + 1, bool)
     gone[calls] = True
