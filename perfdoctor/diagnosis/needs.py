@@ -15,6 +15,8 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "shapes": "the trace has no input shapes: record with record_shapes=True",
         "stacks": "the trace has no Python frames: record with with_stack=True, or with `perfdoctor run`",
         "facts": "there are no captured facts: record with `perfdoctor run`",
+        "sizes": "no collective says how large it is: record with PyTorch 2.3 or newer, which writes that on NCCL's",
+        "work": "what a step has to compute is not known: record with record_shapes=True, or with `perfdoctor run`",
         "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
     }
 )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.captured import RunSteps
+from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.held import GRAPH, is_thinned
 from perfdoctor.diagnosis.idle import IdleGaps, find_gaps
 from perfdoctor.diagnosis.loading import LoaderWaits, loader_waits
@@ -217,6 +218,11 @@ class RankRun:
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
             )
         return tuple(said)
+
+    @cached_property
+    def collectives(self) -> CollectiveTable:
+        """The collectives that this rank took part in."""
+        return collectives_of(self)
 
     @cached_property
     def gaps(self) -> IdleGaps:

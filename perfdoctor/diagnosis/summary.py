@@ -15,11 +15,13 @@ import numpy as np
 
 from perfdoctor.diagnosis.account import Account, Timeline
 from perfdoctor.diagnosis.captured import captured_median_ns
-from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
+from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.diagnosis.finding import Claim, Finding
 from perfdoctor.diagnosis.gain import cpu_wait_ns
 from perfdoctor.diagnosis.host_places import HostPlace, host_places_of
+from perfdoctor.diagnosis.matching import MatchedCollectives, match_collectives
 from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
+from perfdoctor.diagnosis.step_work import step_flops
 from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank, lateness_of
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import KERNEL
@@ -54,6 +56,7 @@ class RankSummary:
         kernels: The kernel names with the most time in the window, longest first.
         collectives: When it came to each collective; None for a rank without any look at them.
         places: Where its CPU spends time that no op takes, where lines or stacks were recorded.
+        step_flops: FLOPs of each step by its input shapes, see `step_work`; empty where unknown, or a rank is alone.
         facts: What was captured beside the trace.
         findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
             exposed communication, which rules over ranks may claim too.
@@ -69,6 +72,7 @@ class RankSummary:
     kernels: tuple[KernelTotal, ...] = ()
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     places: tuple[HostPlace, ...] = ()
+    step_flops: tuple[int, ...] = ()
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -123,9 +127,14 @@ class Fleet:
         return frozenset().union(*(summary.evidence for summary in self.summaries), several)
 
     @cached_property
+    def matched(self) -> MatchedCollectives | None:
+        """The collectives of all ranks, partner to partner; None when no two ranks have any in common."""
+        return match_collectives([s.collectives for s in self.summaries if s.collectives is not None])
+
+    @cached_property
     def late_rank(self) -> LateRank | None:
         """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
-        return find_late_rank([s.collectives for s in self.summaries if s.collectives is not None])
+        return None if self.matched is None else find_late_rank(self.matched)
 
     @cached_property
     def late_ns(self) -> dict[int | None, int]:
@@ -160,7 +169,9 @@ def summary_of(
         outcomes: what became of each rule.
         whole: keep the intervals behind the account and the claims, which an annotated trace needs.
     """
-    collectives = collectives_of(rank)
+    collectives = rank.collectives
+    flops = step_flops(rank) if len(collectives) else ()
+    told = {"sizes": bool((collectives.bytes >= 0).any()), "work": bool(flops)}
     if not whole:
         findings = [replace(f, claim=_clipped(f.claim, collectives)) for f in findings]
     return RankSummary(
@@ -168,11 +179,12 @@ def summary_of(
         steps=_step_summary(rank),
         timeline=rank.timeline,
         account=rank.account if whole else replace(rank.account, parts={}),
-        evidence=rank.evidence,
+        evidence=rank.evidence | {need for need, there in told.items() if there},
         cpu_wait_ns=cpu_wait_ns(rank),
         kernels=_kernel_totals(rank),
         collectives=collectives,
         places=host_places_of(rank),
+        step_flops=flops,
         facts=rank.facts,
         findings=tuple(findings),
         outcomes=tuple(outcomes),

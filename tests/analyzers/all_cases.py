@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import cases_compiling
 import cases_copies
+import cases_data_parallel
 import cases_facts
 import cases_idle
 import cases_kernels
+import cases_links
 import cases_matrix
 import cases_memory
 import cases_ranks
@@ -43,4 +45,10 @@ CASES: list[Case] = [
     *cases_memory.PD306,
     *cases_ranks.PD401,
     *cases_ranks.PD402,
+    *cases_data_parallel.PD403,
+    *cases_links.PD404,
+    *cases_data_parallel.PD405,
+    *cases_data_parallel.PD406,
+    *cases_links.PD407,
+    *cases_links.PD408,
 ]

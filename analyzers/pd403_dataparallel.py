@@ -1,0 +1,97 @@
+"""PD403: DataParallel, where DistributedDataParallel would do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.source import place_of_range
+from perfdoctor.diagnosis.traffic import launched_inside
+from perfdoctor.trace import intervals as iv
+
+_FORWARD = r"^DataParallel\.forward$"
+# The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.
+_MOVES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")
+
+
+class DataParallelUsed(RankAnalyzer):
+    """One process drives several GPUs through torch.nn.DataParallel.
+
+    What it finds:
+        DataParallel's forward pass on more than one device, and what it moves between them.
+
+    Why it costs time:
+        Each step copies all weights to every GPU, scatters the batch, gathers the outputs and adds the gradients on the
+        first GPU; and one Python interpreter launches the kernels of all GPUs in turn.
+
+    How it is measured:
+        The range `DataParallel.forward` in the trace, or the model's class in the captured facts. The cost is copies
+        and collectives that its Broadcast, Scatter, Gather and ReduceAddCoalesced launched and no kernel covered. What
+        the shared interpreter costs is not in it: PD104 tells of GPUs that wait for launches.
+
+    How to fix:
+        DistributedDataParallel with one process a GPU, also on a single machine.
+
+    When it is wrong:
+        With one device DataParallel only calls the model: then it keeps quiet.
+
+    Needs:
+        CPU events.
+
+    References:
+        PyTorch Performance Tuning Guide, "Use DistributedDataParallel"; CUDA semantics, "Use
+        nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
+    """
+
+    rule: ClassVar[str] = "PD403"
+    name: ClassVar[str] = "dataparallel"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # A fact, not a share, makes it speak; how loudly is the cost's to say.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_devices": 2})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+        "https://docs.pytorch.org/docs/stable/notes/cuda.html#use-nn-parallel-distributeddataparallel-instead-of-multiprocessing-or-nn-dataparallel",
+    )
+
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        """One finding when DataParallel ran on at least `min_devices` devices."""
+        trace = rank.trace
+        passes = trace.named(trace.ranges, _FORWARD)
+        in_ops = trace.named(trace.ops, _FORWARD)
+        count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
+        count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
+        devices = len(np.unique(trace.gpu.device[trace.gpu.device >= 0]))
+        if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
+            return
+        parts = rank.account.parts
+        moved = rank.within_window(launched_inside(trace, _MOVES))
+        exposed = iv.intersect(moved, iv.union_of((parts["memcpy"], parts["communication"])))
+        cost = rank.per_step(iv.total(exposed))
+        yield self.finding(
+            rank,
+            title=f"DataParallel drives {devices} GPUs from one process, and copies the model to each in every step",
+            cost_ns=cost,
+            saving=Saving(0, None, cost, "bounded") if cost else Saving(),
+            advice="Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
+            fix=f"DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
+            claim=Claim(exposed),
+            confidence=0.9,
+            location=place_of_range(rank, _FORWARD),
+            evidence=(
+                Evidence("GPUs in one process", devices, "count"),
+                Evidence("forward passes of DataParallel seen", count or None, "count"),
+                Evidence("moving between GPUs, per step", rank.per_step(iv.total(moved)), "ns"),
+            ),
+        )
+
+
+def _as_captured(rank: RankRun) -> bool:
+    models = (rank.facts or {}).get("models") or []
+    return any(isinstance(model, dict) and model.get("data_parallel") is True for model in models)

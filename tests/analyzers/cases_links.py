@@ -1,0 +1,217 @@
+"""Cases of the rules about how collectives are used, how fast they are, and who has the work: PD404, PD407, PD408."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rule_cases import ALL_REDUCE, TENSOR_GEMM, Case, Says
+
+from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
+
+
+def buckets(
+    count: int,
+    each_us: float,
+    elements: int,
+    large: tuple[float, int] | None = None,
+    kernel: str = ALL_REDUCE,
+    behind_work: bool = False,
+    **said: Any,
+) -> TraceBuilder:
+    """A step that computes, and then reduces in so many collectives one after the other; perhaps first in a large one.
+
+    `large` is the length in us and the number of elements (of four bytes) of that one, which runs beside the work.
+    """
+    total = count * each_us
+    trace = TraceBuilder(rank=0, world_size=8).step(0, 1000)
+    trace.kernel(TENSOR_GEMM, 0, 1000 if behind_work else 1000 - total, launch_us=0)
+    ranks = tuple(range(8))
+    if large is not None:
+        comm = collective(in_elements=large[1], ranks=ranks, **said)
+        trace.kernel(kernel, 0.5, large[0], stream=20, launch_us=0.1, comm=comm)
+    for row in range(count):
+        comm = collective(in_elements=elements, ranks=ranks, **said) if elements else None
+        trace.kernel(kernel, 1000 - total + row * each_us, each_us, stream=20, launch_us=0.2 + 0.1 * row, comm=comm)
+    return trace
+
+
+def no_sizes() -> TraceBuilder:
+    return buckets(20, 10, 0)
+
+
+def in_two_groups() -> TraceBuilder:
+    """Six small ones in each of two groups: neither has many."""
+    trace = TraceBuilder(rank=0, world_size=8).step(0, 1000).kernel(TENSOR_GEMM, 0, 880, launch_us=0)
+    for row in range(12):
+        group = str(row % 2)
+        comm = collective("allreduce", 1000, ranks=range(8), group=group, description=f"group {group}")
+        trace.kernel(ALL_REDUCE, 880 + 10 * row, 10, stream=20, launch_us=0.2 + 0.1 * row, comm=comm)
+    return trace
+
+
+PD404 = [
+    Case(  # 20 of 40 KB take 200 us; a large one moves 64 MB in 160 us: their 0.8 MB would take 2 us, and 10 once
+        "PD404",
+        "one-for-each-parameter",
+        lambda: buckets(20, 10, 10_000, large=(160, 16_000_000)),
+        (
+            Says(
+                "high",
+                200_000,
+                (0, 188_000, 200_000),
+                title="20 small collectives (all_reduce) a step move 0.8 MB",
+                fix="bucket_cap_mb",
+                evidence={
+                    "small collectives per step": 20,
+                    "median size": 40_000,
+                    "bus bandwidth reached": 7.0,
+                    "bus bandwidth of large ones": 700.0,
+                },
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD404",
+        "none-is-large",
+        lambda: buckets(20, 10, 10_000),
+        (Says("high", 200_000, (0, None, 200_000), evidence={"bus bandwidth of large ones": None}),),
+    ),
+    Case(
+        "PD404",
+        "shards-gathered",
+        lambda: buckets(10, 5, 1000, kernel=ALL_REDUCE.replace("AllReduce_Sum_f32", "AllGather")),
+        (Says("medium", 50_000, (0, None, 50_000), title="10 small collectives (all_gather)"),),
+    ),
+    Case("PD404", "eight", lambda: buckets(8, 2, 100), (Says("low", 16_000),)),
+    Case(
+        "PD404",
+        "half-precision",
+        lambda: buckets(10, 10, 500_000, dtype="BFloat16"),
+        (Says("high", 100_000, title="move 10 MB", evidence={"median size": 1_000_000}),),
+    ),
+    Case("PD404", "seven", lambda: buckets(7, 20, 10_000)),
+    Case("PD404", "large-ones", lambda: buckets(20, 10, 1_000_000)),
+    Case("PD404", "behind-the-work", lambda: buckets(20, 10, 10_000, behind_work=True)),
+    Case("PD404", "nobody-knows-the-sizes", no_sizes),
+    Case("PD404", "few-in-each-group", in_two_groups),
+]
+
+
+PAIRS = {"tensor_parallel": 2}
+
+PD407 = [
+    Case(
+        "PD407",
+        "one-pair-of-four-ranks",
+        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).builders(),
+        (
+            Says(
+                "medium",
+                800_000,
+                (0, 600_000, 800_000),
+                rank=2,
+                title="between ranks 2, 3 is slow: 33.6 GB/s in large collectives, 25% of 134 GB/s",
+                evidence={"kind of collective": "all_reduce"},
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD407",
+        "one-pair-of-eight-ranks",
+        lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1], 3).builders(),
+        (Says("medium", 600_000, (0, 400_000, 600_000), title="between ranks 0, 1"),),
+    ),
+    Case(
+        "PD407",
+        "two-pairs",
+        lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1, 6, 7], 4).builders(),
+        (Says("medium", 800_000, title="between ranks 0, 1"), Says("medium", 800_000, title="between ranks 6, 7")),
+    ),
+    Case(
+        "PD407",
+        "one-four-of-eight",
+        lambda: SyntheticFleet(8, tensor_parallel=4).slow_link([4], 5).builders(),
+        (Says("medium", 1_000_000, title="between ranks 4, 5, 6, 7"),),
+    ),
+    Case(
+        "PD407",
+        "without-sequence-numbers",
+        lambda: SyntheticFleet(4, steps=8, **PAIRS).slow_link([0, 1], 4).clock_offset(1, 3e6).builders(),
+        (Says("medium", 800_000, title="between ranks 0, 1"),),
+    ),
+    Case("PD407", "balanced", lambda: SyntheticFleet(4, **PAIRS).builders()),
+    Case("PD407", "somewhat-slower", lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 1.5).builders()),
+    Case("PD407", "slow-for-all", lambda: SyntheticFleet(4).slow_link([0, 1], 4).builders()),
+    Case("PD407", "a-late-rank-is-no-link", lambda: SyntheticFleet(4, **PAIRS).late_loader(2, 3000).builders()),
+    Case(
+        "PD407",
+        "half-of-the-pair-is-missing",
+        lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).missing(3).builders(),
+    ),
+]
+
+
+PD408 = [
+    Case(  # by step (64 + 64 + 64 + 96) samples: 4/3 of the mean
+        "PD408",
+        "half-more-samples",
+        lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders(),
+        (
+            Says(
+                "high",
+                2_712_156,
+                (0, 2_712_155, 2_712_155),
+                title="the busiest of a step has 33% more than the mean",
+                evidence={
+                    "FLOPs of the busiest rank over the mean": 33.3,
+                    "rank that is busiest most often": 3,
+                    "steps in which it is": "6 of 6",
+                },
+            ),
+        ),
+        via_file=True,
+    ),
+    Case(
+        "PD408",
+        "a-fifth-more",
+        lambda: SyntheticFleet(4).uneven_batch(0, 1.2).builders(),
+        (
+            Says(
+                "high",
+                1_805_070,
+                (0, 1_355_096, 1_355_096),
+                title="14% more",
+                evidence={"rank that is busiest most often": 0},
+            ),
+        ),
+    ),
+    Case(
+        "PD408",
+        "two-of-four",
+        lambda: SyntheticFleet(4).uneven_batch(0, 1.3).uneven_batch(1, 1.3).builders(),
+        (Says("high", 2_105_883, (0, 1_356_758, 1_356_758), title="13% more"),),
+    ),
+    Case(
+        "PD408",
+        "one-has-half",
+        lambda: SyntheticFleet(4).uneven_batch(2, 0.5).builders(),
+        (Says("high", 2_713_283, (0, 1_133_834, 1_133_834), evidence={"rank that waits longest": 2}),),
+    ),
+    Case(
+        "PD408",
+        "two-ranks",
+        lambda: SyntheticFleet(2).uneven_batch(1, 1.4).builders(),
+        (
+            Says(
+                "high", 2_407_756, (0, 1_806_304, 1_806_304), title="17% more", evidence={"rank that waits longest": 0}
+            ),
+        ),
+    ),
+    Case("PD408", "balanced", lambda: SyntheticFleet(4).builders()),
+    Case("PD408", "the-last-batch", lambda: SyntheticFleet(4).uneven_batch(2, 1.02).builders()),
+    Case("PD408", "slower-not-more", lambda: SyntheticFleet(4).slow_backward(1, 1.5).builders()),
+    Case("PD408", "late-not-more", lambda: SyntheticFleet(4).late_loader(1, 3000).builders()),
+    Case("PD408", "alone", lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders()[3:]),
+]
