@@ -11,18 +11,18 @@ from perfdoctor.diagnosis.analyzer import Analyzer, FleetAnalyzer
 from perfdoctor.diagnosis.reduction import leaf
 from perfdoctor.diagnosis.report import Outcome, Report
 from perfdoctor.diagnosis.run import RankRun, Run
-from perfdoctor.diagnosis.summary import RankSummary
+from perfdoctor.diagnosis.summary import RankSummary, summary_of
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.budget import jobs_for, text_bytes
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.pool import over_processes
 from perfdoctor.fleet.progress import Tracker
+from perfdoctor.fleet.roster import roster
 from perfdoctor.fleet.work import Missing, Plan, Result, ranks_of, summaries_of, work
 from perfdoctor.trace import choice
 
 _Rank = TypeVar("_Rank", RankRun, RankSummary)
 
-_NUMBERED = "the files do not tell their ranks apart: they are numbered in the order given"
 _APART = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
 
 
@@ -64,7 +64,8 @@ def analyzed(
             missing.append(result)
         else:
             summaries += result
-    summaries = _numbered(_checked(summaries, missing, plan))
+    summaries = _checked(summaries, missing, plan)
+    summaries = roster(summaries, [file.file.rank for file in missing]) if plan.rank is None else summaries
     return engine.combine(
         map(leaf, summaries),
         analyzers,
@@ -102,8 +103,21 @@ def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[An
                 raise
             missing.append(Missing(file, str(error)))
         tracker.finished(index)
-    run = Run(tuple(_numbered(_checked(ranks, missing, plan))))
+    kept = _in_order(_checked(ranks, missing, plan), missing, plan)
+    run = Run(tuple(kept))
     return engine.diagnose(run, analyzers, plan.settings, [file.summary() for file in missing])
+
+
+def _in_order(ranks: list[RankRun], missing: Sequence[Missing], plan: Plan) -> list[RankRun]:
+    """As `roster`, for ranks that are in memory."""
+    if plan.rank is not None or len(ranks) < 2:
+        return ranks
+    before = list(map(summary_of, ranks))
+    after = roster(before, [file.file.rank for file in missing])
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        for note in new.trace.warnings[len(old.trace.warnings) :]:
+            ranks[index] = ranks[index].renumbered(new.rank or 0, note)
+    return ranks
 
 
 def _checked(ranks: list[_Rank], missing: Sequence[Missing], plan: Plan) -> list[_Rank]:
@@ -122,11 +136,3 @@ def _checked(ranks: list[_Rank], missing: Sequence[Missing], plan: Plan) -> list
     if not kept:
         raise InputError(f"none of the traces is of rank {plan.rank}")
     return kept
-
-
-def _numbered(ranks: list[_Rank]) -> list[_Rank]:
-    """The ranks; where several do not say their number, or two say the same, their order does."""
-    numbers = [rank.rank for rank in ranks]
-    if len(ranks) < 2 or (None not in numbers and len(set(numbers)) == len(numbers)):
-        return ranks
-    return [rank.renumbered(number, _NUMBERED) for number, rank in enumerate(ranks)]
