@@ -100,7 +100,7 @@ def _matches(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:
     """For each op whether its name fits; not for -1."""
     if not len(trace.ops):
         return np.zeros(len(op), bool)
-    fits: BoolArray = (op >= 0) & trace.codes_where(re.compile(pattern).search)[trace.ops.name[op]]
+    fits: BoolArray = (op >= 0) & trace.named(trace.ops, pattern)[op]
     return fits
 
 

@@ -135,14 +135,13 @@ def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
     rows = np.flatnonzero(gpu.op >= 0)
     if not len(rows):
         return result
-    used = np.zeros(len(trace.strings), bool)
-    used[[code for code in np.unique(ops.name).tolist() if pattern.search(trace.strings[code])]] = True
-    if not used.any():
+    named = trace.named(ops, pattern)
+    if not named.any():
         return result
     distinct, which = np.unique(gpu.op[rows], return_inverse=True)
     hit, at, still = np.zeros(len(distinct), bool), distinct, np.arange(len(distinct))
     while len(still):
-        hit[still] |= used[ops.name[at]]
+        hit[still] |= named[at]
         up = ops.parent[at]
         climbs = (up >= 0) & ~hit[still]
         at, still = up[climbs], still[climbs]
