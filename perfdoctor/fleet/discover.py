@@ -51,7 +51,7 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
     """The traces that some paths mean, each once, sorted by rank and then by name, rank10 after rank9.
 
     A path is a file, whatever its name; a folder with traces in it or in its ``rank*`` folders; the folder of a
-    capture; or a pattern such as ``out/*.json.gz`` for any of these. Each can be a URL that fsspec knows
+    capture, or one with the captures of several hosts; or a pattern such as ``out/*.json.gz`` for any of these. Each can be a URL that fsspec knows
     (``s3://bucket/run/*.json.gz``, or ``s3://bucket/run/rank`` for all that begins so) or one of the web, whose folders
     end in a slash and are as their index pages list them. And ``-`` is standard input. A file that does not exist is
     passed on: reading it says what is wrong.
@@ -101,9 +101,9 @@ def _in_folder(folder: Place) -> list[TraceFile]:
     """
     try:
         here = _captured(folder) or [_one(path) for path in _listed(folder)]
-        for inner in _children(folder):
-            if inner.is_dir() and _RANK_FOLDER.fullmatch(inner.name):
-                here += _captured(inner) or [_one(path) for path in _listed(inner)]
+        for inner in _rank_folders(folder):
+            here += _captured(inner) or [_one(path) for path in _listed(inner)]
+        here = here or _captures_in(folder)
     except PermissionError:
         raise InputError(f"{folder}: no permission to list this folder; change its mode or copy it") from None
     if not here:
@@ -112,6 +112,16 @@ def _in_folder(folder: Place) -> list[TraceFile]:
             "or .sqlite exports of Nsight Systems"
         )
     return here
+
+
+def _rank_folders(folder: Place) -> list[Place]:
+    return [inner for inner in _children(folder) if _RANK_FOLDER.fullmatch(inner.name) and inner.is_dir()]
+
+
+def _captures_in(folder: Place) -> list[TraceFile]:
+    """The ranks of the captures in a folder: each host writes one of its own, and they were copied together."""
+    hosts = [inner for inner in _children(folder) if not inner.name.startswith(".") and inner.is_dir()]
+    return [file for host in hosts for inner in _rank_folders(host) for file in _captured(inner)]
 
 
 def _captured(folder: Place) -> list[TraceFile]:

@@ -119,6 +119,22 @@ def test_a_capture_of_evidence_only_gives_that(tmp_path: Path) -> None:
     assert find_traces([tmp_path / "rank2"]) == (TraceFile(tmp_path / "rank2/evidence.json.gz", 2),)
 
 
+def test_captures_of_several_hosts_in_one_folder_are_one_fleet(tmp_path: Path) -> None:
+    for rank in range(4):
+        make(tmp_path / f"host{rank // 2}" / f"rank{rank}", "timing.json.gz", "facts.json")
+    make(tmp_path / "host0", "report.json")
+    found = find_traces([tmp_path])
+    assert [file.rank for file in found] == [0, 1, 2, 3]
+    assert [file.path.parent.parent.name for file in found] == ["host0", "host0", "host1", "host1"]
+    assert find_traces([tmp_path / "host*"]) == found
+
+
+def test_folders_beside_traces_are_not_looked_into(tmp_path: Path) -> None:
+    make(tmp_path / "before" / "rank0", "timing.json.gz")
+    make(tmp_path, "t.json")
+    assert names(tmp_path, ".") == [("t.json", None)]
+
+
 def test_a_pattern_gives_what_it_matches_once(tmp_path: Path) -> None:
     make(tmp_path, "a.json", "b.json", "report.json", "c/rank0.json")
     assert names(tmp_path, "*.json", "a.json", "b*") == [("a.json", None), ("b.json", None)]
