@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -16,66 +14,13 @@ from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, Sourc
 from perfdoctor.diagnosis.loading import SINGLE_PROCESS
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
+from perfdoctor.diagnosis.supply import Loading, WaitParts, wait_parts, worker_startups
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.intervals import Intervals
+from perfdoctor.trace.model import BoolArray
 
-# Batches are uneven: half as many workers again keep the queue filled through the slow ones.
-_HEADROOM = 1.5
-# Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
-_MOST_PER_CORE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused.
-
-    `cpu_share` is how much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
-    when nobody measured it.
-    """
-
-    workers: int | None
-    step_ns: int
-    wait_ns: int
-    idle_ns: int
-    cores: int | None
-    cpu_share: float | None = None
-
-    @property
-    def rest_ns(self) -> int:
-        """How long a step takes when nobody waits for batches.
-
-        Not the step less the wait: while the loop waits, the GPU may still work on what was launched before.
-        """
-        return self.step_ns - self.idle_ns
-
-    @property
-    def batch_ns(self) -> int:
-        """Time that one worker spends on a batch.
-
-        The wait itself without workers; with workers that are all busy, workers x step.
-        """
-        return self.wait_ns if not self.workers else self.workers * self.step_ns
-
-    @property
-    def batch_cpu_ns(self) -> int:
-        """CPU time of it; all of it when nobody measured."""
-        return round(self.batch_ns * (1.0 if self.cpu_share is None else self.cpu_share))
-
-    @property
-    def useful(self) -> int | None:
-        """The most workers that help: those that keep all cores busy. None when the cores are not known."""
-        if self.cores is None:
-            return None
-        per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_PER_CORE)
-        return max(math.floor(self.cores * per_core), 1)
-
-    def delivery_ns(self, workers: int) -> int:
-        """How long after a batch the next one is there: workers share the batches, and cores share the computing."""
-        return max(round(self.batch_ns / workers), round(self.batch_cpu_ns / (self.cores or workers)))
-
-    @property
-    def enough(self) -> int:
-        """Workers that deliver a batch before a step without the wait is over, with room for slow batches."""
-        return max((self.workers or 0) + 1, 2, math.ceil(_HEADROOM * self.batch_ns / max(self.rest_ns, 1)))
+# A part of the wait is worth a sentence from here on.
+_MUCH = 0.15
 
 
 class DataLoaderStall(RankAnalyzer):
@@ -90,8 +35,11 @@ class DataLoaderStall(RankAnalyzer):
         else happens. With too few workers the loop drains the queue of prefetched batches and waits for the next one.
 
     How it is measured:
-        The ranges `enumerate(DataLoader)#...__next__` that PyTorch records, intersected with the gaps between GPU
-        items. The name of the iterator tells whether there are workers; captured facts tell how many. A batch takes
+        The ranges `enumerate(DataLoader)#...__next__` that PyTorch records (or Python frames of `__next__`),
+        intersected with the gaps between GPU items. A first wait of an epoch that is five times as long as the others
+        is the start of the workers, and a finding of its own. The rest of the waiting is split into copying to the
+        GPU, pinning, collating (putting samples together) and fetching items, by ops, calls and frames of the waiting
+        thread. The name of the iterator tells whether there are workers; captured facts tell how many. A batch takes
         `__next__`'s time without workers, and workers x step time when workers are all busy; that time divided by
         what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers that
         hides it. The expected saving assumes that many workers, or as many as keep the CPU cores busy, whichever is
@@ -102,13 +50,14 @@ class DataLoaderStall(RankAnalyzer):
 
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
-        copies do not block);
-        or make the batch cheaper: decode ahead of time, move the transform to the GPU.
+        copies do not block); or make the batch cheaper: decode ahead of time, move the transform to the GPU.
 
     When it is wrong:
-        The first batch of an epoch starts the workers: a trace of one such step shows a stall that does not recur.
-        With workers already there, how much of their work is computing is not known: a data set whose items come
-        over a network then gains from more workers than there are cores, and is not told so.
+        A trace of one step that begins an epoch shows a stall that does not recur. Workers take cores and memory
+        bandwidth from the training process: of the 46.9 and 47.9 ms a step that two real recordings without workers
+        promised, 35.5 and 47.1 came true with four. With workers already there, how much of their work is computing
+        is not known: a data set whose items come over a network then gains from more workers than there are cores,
+        and is not told so.
 
     Needs:
         CPU events. Captured facts (`perfdoctor run`) for the number of workers and of cores.
@@ -128,29 +77,65 @@ class DataLoaderStall(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding when the loader's share of the step reaches `min_share`."""
+        """One finding about waits for batches and one about starting workers, each from `min_share` of the step on."""
         if rank.device_kind == "unseen":
             return
-        idle = rank.account.parts["idle_dataloader"]
+        loader, waits = _busiest_loader(rank), rank.loader_waits
+        rows = worker_startups(rank)
+        starts = iv.union(waits.start_ns[rows], waits.end_ns[rows])
+        idle = iv.subtract(rank.account.parts["idle_dataloader"], starts)
+        if self._matters(rank, idle):
+            yield self._stall(rank, idle, loader)
+        starting = iv.intersect(rank.account.parts["idle_dataloader"], starts)
+        if self._matters(rank, starting) and _starts_again(loader):
+            yield self._startup(rank, starting, loader, int(rows.sum()))
+
+    def _matters(self, rank: RankRun, idle: Intervals) -> bool:
+        return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
+
+    def _stall(self, rank: RankRun, idle: Intervals, loader: Mapping[str, Any]) -> Finding:
+        parts = wait_parts(rank)
         cost = rank.per_step(iv.total(idle))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
-            return
-        loader = _busiest_loader(rank)
-        loading = _loading(rank, cost, loader)
-        place = _place(rank, loader)
-        yield self.finding(
+        loading = _loading(rank, cost, loader, parts)
+        place, saving = _place(rank, loader), _saving(rank, loading)
+        return self.finding(
             rank,
-            title=_title(rank, loading, place),
+            title=_title(rank, loading, place, saving),
             cost_ns=cost,
-            saving=_saving(rank, loading),
-            advice=_advice(loading),
+            saving=saving,
+            advice=_advice(loading, parts),
             fix=_fix(rank, loading, loader),
             claim=Claim(idle),
             edit=_edit(rank, loading),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=place,
-            evidence=_evidence(rank, loading),
+            evidence=_evidence(rank, loading, parts),
         )
+
+    def _startup(self, rank: RankRun, idle: Intervals, loader: Mapping[str, Any], epochs: int) -> Finding:
+        place = _place(rank, loader)
+        cost = rank.per_step(iv.total(idle))
+        return self.finding(
+            rank,
+            title=f"{_who(rank)} {_ms(iv.total(idle) // max(epochs, 1))} at the start of an epoch"
+            f"{f' at {place.short}' if place else ''}, while the DataLoader starts its workers",
+            cost_ns=cost,
+            saving=Saving(0, None, cost, "bounded"),
+            advice="Keep the workers from one epoch to the next. How much it saves depends on how long an epoch is: "
+            "here its cost is spread over the recorded steps.",
+            fix="DataLoader(..., persistent_workers=True)",
+            claim=Claim(idle),
+            edit=_without(rank, worker_startups(rank), bound=True),
+            confidence=0.5,
+            location=place,
+            evidence=(Evidence("epochs that began", epochs, "count"), Evidence("iterations", loader.get("iterations"))),
+            subject="start-up",
+        )
+
+
+def _starts_again(loader: Mapping[str, Any]) -> bool:
+    """Whether workers may start anew: not where they are kept, or where there was one epoch."""
+    return loader.get("persistent_workers") is not True and loader.get("iterations") != 1
 
 
 def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
@@ -159,13 +144,13 @@ def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
     return max(loaders, key=lambda f: f.get("wait_ns") or 0, default={})
 
 
-def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any]) -> Loading:
+def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any], parts: WaitParts) -> Loading:
     waits = rank.loader_waits
-    waited = rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window)))
+    waited = rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - parts.startup_ns
     workers = loader.get("num_workers")
     if workers is None and any(SINGLE_PROCESS in rank.trace.strings[code] for code in set(waits.name.tolist())):
         workers = 0
-    step = rank.per_step(rank.window_ns)
+    step = rank.per_step(rank.window_ns) - parts.startup_ns
     return Loading(workers, step, waited, idle_ns, _cores(rank), _cpu_share(loader) if workers == 0 else None)
 
 
@@ -199,8 +184,14 @@ def _edit(rank: RankRun, loading: Loading) -> Edit:
     """The wait goes, but for what enough workers still cannot deliver in time."""
     late_ns = 0 if loading.workers is None else max(loading.delivery_ns(_workers(loading)) - loading.rest_ns, 0)
     kept = min(late_ns / max(loading.wait_ns, 1), 1.0)
-    waits, known = rank.loader_waits, loading.workers is not None
-    return without_cpu_time(waits.thread, (waits.start_ns, waits.end_ns), rank.window, kept, bound=not known)
+    return _without(rank, ~worker_startups(rank), kept, bound=loading.workers is None)
+
+
+def _without(rank: RankRun, rows: BoolArray, kept: float = 0.0, *, bound: bool) -> Edit:
+    """Some of the waits vanish but for a share."""
+    waits = rank.loader_waits
+    spans = waits.start_ns[rows], waits.end_ns[rows]
+    return without_cpu_time(waits.thread[rows], spans, rank.window, kept, bound=bound)
 
 
 def _workers(loading: Loading) -> int:
@@ -208,24 +199,45 @@ def _workers(loading: Loading) -> int:
     return loading.enough if loading.useful is None else min(loading.enough, loading.useful)
 
 
-def _title(rank: RankRun, loading: Loading, place: SourceLocation | None) -> str:
-    who = "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
-    where = f" at {place.short}" if place else ""
-    how = {None: "", 0: ", which has no workers"}.get(
-        loading.workers, f", whose {loading.workers} workers do not keep up"
-    )
-    return f"{who} for the DataLoader{where}{how}"
+def _who(rank: RankRun) -> str:
+    return "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
 
 
-def _advice(loading: Loading) -> str:
+def _title(rank: RankRun, loading: Loading, place: SourceLocation | None, saving: Saving) -> str:
+    whole = f"each {_ms(loading.step_ns)} step" if rank.steps.count else f"the trace's {_ms(loading.step_ns)}"
+    where = f"{place.short}, whose DataLoader" if place else "the DataLoader, which"
     if loading.workers is None:
-        return "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
-    if loading.useful is not None and loading.enough > loading.useful:
-        return (
+        return f"{_who(rank)} {_ms(loading.idle_ns)} of {whole} for {place.short if place else 'the DataLoader'}"
+    keeps_up = "has no workers" if loading.workers == 0 else f"has {_workers_of(loading.workers)} that do not keep up"
+    title = f"{_who(rank)} {_ms(loading.idle_ns)} of {whole} for {where} {keeps_up}"
+    if not saving.expected_ns:
+        return title
+    return f"{title}; with {_workers_of(_workers(loading))} about {_ms(loading.step_ns - saving.expected_ns)}"
+
+
+def _workers_of(count: int) -> str:
+    return "one worker" if count == 1 else f"{count} workers"
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
+
+
+def _advice(loading: Loading, parts: WaitParts) -> str:
+    if loading.workers is None:
+        advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
+    elif loading.useful is not None and loading.enough > loading.useful:
+        advice = (
             f"Loading a batch takes {loading.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loading.enough} workers would "
             f"hide it, but there are {loading.cores} cores. Use {loading.useful} and make the batch cheaper: "
             "decode ahead of time, or transform on the GPU."
         )
+    else:
+        advice = _more_workers(loading)
+    return f"{advice}{_main_process(loading, parts)}"
+
+
+def _more_workers(loading: Loading) -> str:
     advice = (
         f"Load batches in {loading.enough} worker processes: together they finish one in the "
         f"{loading.rest_ns / 1e6:.1f} ms that a step takes without the wait."
@@ -236,6 +248,20 @@ def _advice(loading: Loading) -> str:
             f"{loading.cpu_share or 0:.0%} of its time and waits for the rest."
         )
     return advice
+
+
+def _main_process(loading: Loading, parts: WaitParts) -> str:
+    """What the main process does in the wait, where it is much of it."""
+    on_device = parts.copy_ns + parts.pin_ns
+    if on_device > _MUCH * loading.wait_ns:
+        return (
+            f" {_ms(on_device)} of the wait is copying or pinning inside the loader, which workers do not take over: "
+            "return CPU tensors, set pin_memory=True, and copy in the loop without blocking."
+        )
+    if parts.collate_ns > _MUCH * loading.wait_ns:
+        into = "it moves to the workers, too" if loading.workers == 0 else "the main process does it: leave it to them"
+        return f" {_ms(parts.collate_ns)} of the wait is collating the samples; {into}."
+    return ""
 
 
 def _fix(rank: RankRun, loading: Loading, loader: Mapping[str, Any]) -> str:
@@ -252,10 +278,17 @@ def _place(rank: RankRun, loader: Mapping[str, Any]) -> SourceLocation | None:
     return place_of_range(rank, r"^enumerate\(DataLoader\)#")
 
 
-def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
+def _evidence(rank: RankRun, loading: Loading, parts: WaitParts) -> tuple[Evidence, ...]:
     calls = rank.loader_waits
     inside = calls.within(rank.window)
     waits = (calls.end_ns - calls.start_ns)[inside]
+    split = {
+        "of it starting workers": parts.startup_ns,
+        "of it fetching items": parts.fetch_ns,
+        "of it collating": parts.collate_ns,
+        "of it pinning": parts.pin_ns,
+        "of it copying to the GPU": parts.copy_ns,
+    }
     return (
         Evidence("wait in DataLoader.__next__ per step", loading.wait_ns, "ns"),
         Evidence("step without the wait", loading.rest_ns, "ns"),
@@ -264,6 +297,7 @@ def _evidence(rank: RankRun, loading: Loading) -> tuple[Evidence, ...]:
         Evidence("num_workers", loading.workers, "count"),
         Evidence("CPU cores", loading.cores, "count"),
         Evidence("share of loading that computes", _percent(loading.cpu_share), "%"),
+        *(Evidence(label, ns, "ns") for label, ns in split.items() if ns),
     )
 
 

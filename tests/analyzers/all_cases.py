@@ -9,6 +9,7 @@ import cases_facts
 import cases_idle
 import cases_kernels
 import cases_links
+import cases_loading
 import cases_matrix
 import cases_memory
 import cases_ranks
@@ -21,6 +22,7 @@ CASES: list[Case] = [
     *cases_facts.PD001,
     *cases_steps.PD003,
     *cases_idle.PD101,
+    *cases_loading.PD101,
     *cases_idle.PD102,
     *cases_syncs.PD102,
     *cases_idle.PD103,
