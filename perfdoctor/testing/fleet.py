@@ -83,6 +83,7 @@ class SyntheticFleet:
         self._steps = steps
         self._tensor_parallel = tensor_parallel
         self._sequences = sequences
+        self._seed = seed
         self._random = random.Random(seed)
         self._noise_us = 0.0
         self._faults = [_Faults() for _ in range(ranks)]
@@ -120,6 +121,7 @@ class SyntheticFleet:
 
     def builders(self) -> list[TraceBuilder]:
         """The traces of the ranks that are not missing, in order."""
+        self._random = random.Random(self._seed)
         count = len(self._faults)
         ranks = [
             _Clockwork(TraceBuilder(rank=rank, world_size=count), faults) for rank, faults in enumerate(self._faults)

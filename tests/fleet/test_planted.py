@@ -1,0 +1,147 @@
+"""Faults planted in a synthetic job of several ranks are named rightly, and a balanced one gets a clean bill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import perfdoctor
+from perfdoctor.diagnosis import engine, registry
+from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor.testing import SyntheticFleet
+
+OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
+
+
+def findings(fleet: SyntheticFleet) -> dict[str, Finding]:
+    """What the rules over ranks (and the loader's) say, by rule."""
+    rules = [rule for rule in registry.registered() if rule.rule in OVER_RANKS]
+    report = engine.diagnose(Run(tuple(RankRun(trace.trace()) for trace in fleet.builders())), rules)
+    assert [o.rule for o in report.outcomes if o.status == "failed"] == []
+    assert len({f.rule for f in report.findings}) == len(report.findings)
+    return {finding.rule: finding for finding in report.findings}
+
+
+def evidence(finding: Finding) -> dict[str, object]:
+    return {entry.label: entry.value for entry in finding.evidence}
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        SyntheticFleet(),
+        SyntheticFleet(sequences=False),
+        SyntheticFleet(ranks=2, steps=10, seed=1),
+        SyntheticFleet(ranks=7, steps=4, seed=2),
+        SyntheticFleet().clock_offset(2, 3e6),
+        SyntheticFleet(sequences=False).clock_offset(1, 3e6).clock_offset(3, -2e6),
+        SyntheticFleet().missing(1),
+    ],
+    ids=["plain", "no-sequences", "two", "seven", "clock", "clocks-without-sequences", "missing"],
+)
+def test_a_balanced_fleet_gets_a_clean_bill(fleet: SyntheticFleet) -> None:
+    assert findings(fleet) == {}
+
+
+@pytest.mark.parametrize("sequences", [True, False])
+def test_a_late_loader_is_named_with_its_own_finding(sequences: bool) -> None:
+    found = findings(SyntheticFleet(sequences=sequences).late_loader(2, by_us=3000))
+    late = found["PD401"]
+    assert late.rank == 2
+    assert "waiting for its DataLoader (PD101)" in late.title
+    assert late.cost_ns == pytest.approx(3_000_000, rel=0.02)
+    assert late.saving.expected_ns == pytest.approx(3_000_000, rel=0.02)
+    assert evidence(late)["its own finding"] == f"PD101: {found['PD101'].title}"
+    assert "PD402" not in found  # waiting is no transfer
+
+
+def test_a_slow_backward_is_named() -> None:
+    late = findings(SyntheticFleet().slow_backward(1, 1.3))["PD401"]
+    assert (late.rank, late.severity) == (1, "high")
+    assert "in its backward pass" in late.title
+    assert late.cost_ns == pytest.approx(0.3 * 6_000_000, rel=0.05)
+
+
+def test_an_uneven_batch_is_late_in_the_work_that_grew_with_it() -> None:
+    late = findings(SyntheticFleet().uneven_batch(3, 1.4))["PD401"]
+    assert late.rank == 3
+    assert "in its backward pass" in late.title  # twice as long as forward, so twice the delay
+    assert late.cost_ns == pytest.approx(0.4 * 9_000_000, rel=0.05)
+
+
+def test_a_slow_link_of_all_is_no_straggler() -> None:
+    found = findings(SyntheticFleet().slow_link([0], 3))
+    assert "PD401" not in found
+    assert found["PD402"].severity == "high"
+    assert evidence(found["PD402"])["all_reduce in group default_pg, exposed per step"] == pytest.approx(
+        2.76e6, rel=0.02
+    )
+
+
+def test_ranks_that_share_a_slow_link_are_late_together() -> None:
+    late = findings(SyntheticFleet(tensor_parallel=2).slow_link([2], 10))["PD401"]
+    assert late.title.startswith("Ranks 2, 3 arrive last")
+    assert "in communication" in late.title
+    assert late.saving.expected_ns is None
+
+
+def test_who_waited_itself_passes_the_blame_on() -> None:
+    late = findings(SyntheticFleet(tensor_parallel=2).late_loader(2, by_us=3000))["PD401"]
+    assert late.rank == 2
+    assert late.title.startswith("Rank 2 arrives last")
+    assert evidence(late)["share of all waiting that it causes"] == pytest.approx(100, abs=3)
+
+
+@pytest.mark.parametrize("sequences", [True, False])
+def test_a_clock_three_seconds_ahead_is_found_and_changes_nothing(sequences: bool) -> None:
+    plain = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000))["PD401"]
+    ahead = findings(SyntheticFleet(sequences=sequences).late_loader(1, by_us=2000).clock_offset(1, 3e6))["PD401"]
+    assert evidence(ahead)["its clock was ahead of that of rank 0 by"] == pytest.approx(3_000_000_000, abs=100_000)
+    assert (ahead.rank, ahead.title, ahead.cost_ns) == (plain.rank, plain.title, pytest.approx(plain.cost_ns, abs=2))
+
+
+def test_a_missing_rank_is_named_and_the_others_are_still_compared(tmp_path: Path) -> None:
+    folder = SyntheticFleet().late_loader(2, by_us=3000).missing(0).missing(3).write(tmp_path / "run")
+    report = perfdoctor.analyze(folder, select=["PD401"])
+    assert [trace.rank for trace in report.traces] == [1, 2]
+    assert any("2 of the job's 4 ranks have no trace here (0, 3)" in w for w in report.traces[0].warnings)
+    assert [finding.rank for finding in report.findings] == [2]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_rotating_noise_is_called_noise(ranks: int) -> None:
+    noise = findings(SyntheticFleet(ranks=ranks, steps=12).noise(1500))["PD401"]
+    assert noise.title.startswith("Ranks take turns at coming last")
+    assert noise.saving.expected_ns is None
+
+
+def test_one_slow_rank_is_told_from_the_noise_around_it() -> None:
+    late = findings(SyntheticFleet(steps=12).noise(400).slow_backward(0, 1.4))["PD401"]
+    assert (late.rank, late.confidence) == (0, 0.9)
+
+
+MIXED: Sequence[Callable[[], SyntheticFleet]] = [
+    lambda: SyntheticFleet(ranks=3, steps=5).late_loader(1, 900),
+    lambda: SyntheticFleet(ranks=5, steps=5).slow_backward(4, 1.2),
+]
+
+
+@pytest.mark.parametrize("build", MIXED)
+def test_the_order_of_the_ranks_does_not_matter(build: Callable[[], SyntheticFleet]) -> None:
+    rules = [rule for rule in registry.registered() if rule.rule == "PD401"]
+    runs = [RankRun(trace.trace()) for trace in build().builders()]
+    [forth] = engine.diagnose(Run(tuple(runs)), rules).findings
+    [back] = engine.diagnose(Run(tuple(reversed(runs))), rules).findings
+    assert (forth.rank, forth.title, forth.cost_ns) == (back.rank, back.title, back.cost_ns)
+
+
+def test_the_same_calls_write_the_same_bytes(tmp_path: Path) -> None:
+    fleet = SyntheticFleet(ranks=2, steps=2, seed=5).noise(100)
+    for name in ("a", "b"):
+        fleet.write(tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["rank0.json.gz", "rank1.json.gz"]
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
