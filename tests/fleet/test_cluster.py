@@ -1,0 +1,115 @@
+"""Ranks over a Dask cluster: two workers, processes of their own, over TCP."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reports import Endless, needs_proc, said
+
+import perfdoctor
+from perfdoctor.api import FileProgress
+from perfdoctor.errors import InputError, UsageError
+from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.fleet.work import Missing, Plan, work_elsewhere
+
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    import dask
+
+    # A file that has cost two workers their lives is given up; the default of four would take longer to show.
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="tcp://", dashboard_address=None, silence_logs="CRITICAL"
+        ) as started,
+    ):
+        yield started
+
+
+def test_a_cluster_reports_what_one_process_does(cluster: Any, fleet: Path) -> None:
+    told: list[FileProgress] = []
+    report = perfdoctor.analyze(fleet, dask=cluster.scheduler_address, progress=told.append)
+    assert said(report) == said(perfdoctor.analyze(fleet, jobs=1))
+    assert [state.finished for state in told] == [1, 2, 3, 4]
+
+
+@pytest.mark.corpus
+def test_a_cluster_reports_what_processes_do_of_real_ranks(cluster: Any, corpus: Path) -> None:
+    real = corpus / "v100-torchrec-4ranks"
+    report = perfdoctor.analyze(real, dask=cluster.scheduler_address)
+    assert said(report) == said(perfdoctor.analyze(real, jobs=2))
+
+
+def test_relative_paths_are_found_and_named_as_given(
+    cluster: Any, fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fleet.parent)
+    (fleet / "rank3.json").write_text("no trace")
+    alone, shared = perfdoctor.analyze("run", jobs=1), perfdoctor.analyze("run", dask=cluster.scheduler_address)
+    assert [trace.path for trace in shared.traces] == [trace.path for trace in alone.traces]
+    assert "not JSON" in shared.missing[0].warnings[0]
+
+
+@needs_proc
+def test_the_file_of_a_worker_that_dies_goes_to_another(cluster: Any, fleet: Path) -> None:
+    whole = perfdoctor.analyze(fleet, jobs=1)
+    content = (fleet / "rank1.json").read_bytes()
+    stuck = Endless(fleet / "rank1.json")
+
+    def kill_and_feed() -> None:
+        stuck.kill_reader()
+        stuck.write(content)
+
+    helper = threading.Thread(target=kill_and_feed, daemon=True)
+    helper.start()
+    report = perfdoctor.analyze(sorted(fleet.iterdir()), dask=cluster.scheduler_address)
+    helper.join()
+    assert said(report) == said(whole)
+
+
+@needs_proc
+def test_a_file_that_costs_several_workers_their_lives_is_missing(cluster: Any, fleet: Path) -> None:
+    stuck = Endless(fleet / "rank1.json")
+
+    def kill_twice() -> None:
+        stuck.kill_reader()
+        stuck.kill_reader()
+
+    helper = threading.Thread(target=kill_twice, daemon=True)
+    helper.start()
+    report = perfdoctor.analyze(sorted(fleet.iterdir()), dask=cluster.scheduler_address)
+    helper.join()
+    assert [account.rank for account in report.account] == [0, 2, 3]
+    (lost,) = report.missing
+    assert "the workers that were given it died, 2 times in all" in lost.warnings[0]
+
+
+def test_a_worker_that_does_not_see_a_file_says_where_to_put_it(tmp_path: Path) -> None:
+    lost = work_elsewhere(TraceFile(Path("run/rank0.json"), rank=0), Plan(), str(tmp_path))
+    assert isinstance(lost, Missing)
+    assert lost.file.path == Path("run/rank0.json")
+    assert f"{tmp_path}/run/rank0.json cannot be seen by the worker on " in lost.why
+    assert "put the traces where all workers can read them" in lost.why
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://x:1"])
+def test_a_scheduler_that_is_not_there_is_one_sentence(
+    fleet: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfdoctor.fleet.cluster._PATIENCE_SECONDS", 1)
+    with pytest.raises(InputError, match=f"--dask {address}: no scheduler can be reached"):
+        perfdoctor.analyze(fleet, dask=address)
+
+
+def test_without_dask_the_extra_is_named(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"--dask needs Dask .* pip install 'perfdoctor\[dask\]'"):
+        perfdoctor.analyze(fleet, dask="tcp://127.0.0.1:8786")
