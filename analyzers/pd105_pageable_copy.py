@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_blocking
+from perfdoctor.diagnosis.edits import faster_kernels, without_blocking
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
 from perfdoctor.diagnosis.host_made import host_made
@@ -102,7 +102,10 @@ class PageableCopy(RankAnalyzer):
             if to_device
             else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
             claim=Claim(claim),
-            edit=without_blocking(rank.trace, copies.calls, copies.done_ns),
+            edit=without_blocking(rank.trace, copies.calls, copies.done_ns)
+            | faster_kernels(
+                rank.trace, copies.rows, np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9
+            ),
             confidence=0.8,
             location=place,
             evidence=(

@@ -12,12 +12,13 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.captured import captured_steps
+from perfdoctor.diagnosis.edits import Edit, without_cpu_time
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import commonest, places
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
-from perfdoctor.trace.model import Table
+from perfdoctor.trace.model import Int32Array, Table
 
 # Every phase of dynamo and inductor; older versions record them as annotations, newer ones as ops.
 _PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"
@@ -34,8 +35,9 @@ class Compiling:
     steps: int
     of_steps: int
     claim: Intervals
-    ids: tuple[str, ...]
-    place: SourceLocation | None
+    ids: tuple[str, ...] = ()
+    place: SourceLocation | None = None
+    edit: Edit | None = None
 
     @property
     def frames(self) -> int:
@@ -88,8 +90,9 @@ class Recompilation(RankAnalyzer):
         """One finding when compiling takes at least `min_share` of the steady steps."""
         captured = _facts(rank)
         found = _in_trace(rank, 0 if captured.get("windows") is not None else int(self.settings["warm_steps"]))
+        unprofiled = _in_facts(rank, captured)
         if not found.cost_ns:
-            found = _in_facts(rank, captured)
+            found = unprofiled
         if not found.cost_ns or (rank.share(found.cost_ns) or 0) < self.settings["min_share"]:
             return
         yield self.finding(
@@ -97,14 +100,16 @@ class Recompilation(RankAnalyzer):
             title=f"torch.compile compiles in {found.steps} of {found.of_steps} steady steps"
             + (f", called at {found.place.short}" if found.place else ""),
             cost_ns=found.cost_ns,
-            saving=Saving(0, None, found.cost_ns, "bounded") if len(found.claim) else Saving(),
+            saving=_saving(found, unprofiled),
             advice="TORCH_LOGS=recompiles names the guard that failed: pad to few sizes, mark sizes that change as "
             "dynamic, pass numbers that change as tensors.",
             fix="torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
             claim=Claim(found.claim),
+            edit=found.edit,
             confidence=0.9,
             location=found.place,
             evidence=(
+                Evidence("compiling per step without the profiler", unprofiled.cost_ns or None, "ns"),
                 Evidence("compile ids", ", ".join(found.ids[:8]) or None),
                 Evidence("frames compiled", found.frames or None, "count"),
                 Evidence("compiled regions per step", _regions(rank), "count"),
@@ -112,6 +117,17 @@ class Recompilation(RankAnalyzer):
                 Evidence("graph breaks of the whole run", captured.get("graph_breaks"), "count"),
             ),
         )
+
+
+def _saving(found: Compiling, unprofiled: Compiling) -> Saving:
+    """As much as the steps before the trace spent on it: recording slows tracing and compiling up to fourfold.
+
+    Nothing is promised for what lies outside of the trace.
+    """
+    if not len(found.claim):
+        return Saving()
+    expected = min(unprofiled.cost_ns, found.cost_ns) if unprofiled.cost_ns else None
+    return Saving(0, expected, found.cost_ns, "bounded")
 
 
 def _facts(rank: RankRun) -> Mapping[str, Any]:
@@ -122,17 +138,23 @@ def _facts(rank: RankRun) -> Mapping[str, Any]:
 def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
     trace, steady = rank.trace, rank.steps.intervals[warm_steps:]
     window = iv.union(steady[:, 0], steady[:, 1])
-    spans: list[Intervals] = []
+    starts: list[Int64Array] = []
+    ends: list[Int64Array] = []
+    threads: list[Int32Array] = []
     asked: list[SourceLocation | None] = []
     tables: tuple[Table, ...] = (trace.ops, trace.ranges)
     for table, thread in zip(tables, (trace.ops.thread, trace.ranges.thread), strict=True):
         rows = np.flatnonzero(trace.named(table, _PHASE))
         rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
-        spans.append(iv.union(table.start_ns[rows], table.end_ns[rows]))
+        starts.append(table.start_ns[rows])
+        ends.append(table.end_ns[rows])
+        threads.append(thread[rows])
         whole = rows[np.argsort(-table.dur_ns[rows], kind="stable")][:1]
         asked += places(trace, thread[whole], table.start_ns[whole]) if len(whole) else []
-    compiling = iv.intersect(iv.union_of(spans), window)
+    compiling = iv.intersect(iv.union(np.concatenate(starts), np.concatenate(ends)), window)
+    edit = None
     if rank.device_kind == "gpu":
+        edit = without_cpu_time(np.concatenate(threads), (np.concatenate(starts), np.concatenate(ends)), window)
         idle = iv.union_of(part for name, part in rank.account.parts.items() if name.startswith("idle_"))
         compiling = iv.intersect(compiling, idle)
     hit = iv.overlap(steady[:, 0], steady[:, 1], compiling) > 0
@@ -143,6 +165,7 @@ def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
         claim=compiling,
         ids=_compile_ids(rank, window),
         place=commonest(asked),
+        edit=edit,
     )
 
 
@@ -160,8 +183,8 @@ def _in_facts(rank: RankRun, captured: Mapping[str, Any]) -> Compiling:
     steps = len(captured_steps(rank.facts, "base"))
     spent, frames = (base.get("ns"), base.get("frames")) if isinstance(base, dict) else (None, None)
     if not isinstance(spent, int) or not isinstance(frames, int) or not steps:
-        return Compiling(0, 0, steps, EMPTY, (), None)
-    return Compiling(min(spent // steps, rank.per_step(rank.window_ns)), min(frames, steps), steps, EMPTY, (), None)
+        return Compiling(0, 0, steps, EMPTY)
+    return Compiling(min(spent // steps, rank.per_step(rank.window_ns)), min(frames, steps), steps, EMPTY)
 
 
 def _regions(rank: RankRun) -> float | None:

@@ -77,6 +77,13 @@ PD108 = [
         via_file=True,
     ),
     Case("PD108", "the-first-of-a-capture-is-steady", lambda: compiles(0), (Says("high", 100_000),), facts(None)),
+    Case(
+        "PD108",
+        "less-without-the-profiler",
+        lambda: compiles(0, 2),
+        (Says("high", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
+        facts({"frames": 3, "ns": 600_000}),
+    ),
     Case("PD108", "annotations", annotated, (Says("medium", 50_000, evidence={"compile ids": None}),)),
     Case(
         "PD108",
@@ -99,6 +106,7 @@ PD108 = [
         facts({"frames": 2, "ns": 4_000_000}, recompiles=7, graph_breaks=1),
     ),
     Case("PD108", "a-line", at_a_line, (Says("high", 200_000, location="train.py:12", title="at train.py:12"),)),
+    Case("PD108", "too-little", lambda: compiles(), facts=facts({"frames": 1, "ns": 90_000})),
     Case("PD108", "warm-up", lambda: compiles(0, 1)),
     Case("PD108", "compiled-code-only-runs", lambda: compiles(ids=False)),
     Case("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),

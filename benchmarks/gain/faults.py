@@ -1,0 +1,301 @@
+"""Twelve small training programs, each with one planted fault and a switch that takes it out.
+
+Each is a generator that makes one step of training a turn, for ever. The fault costs a good part of the step on the
+kind of machine that the program is for, and everything else about it is done well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+Steps = Iterator[None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a program runs, how large it is (1.0; tests take less), and whether the fault is taken out."""
+
+    device: str = "cpu"
+    scale: float = 1.0
+    fixed: bool = False
+
+    def size(self, cpu: int, gpu: int, least: int = 8) -> int:
+        """A size for this device and scale, a multiple of 8."""
+        full = gpu if self.device == "cuda" else cpu
+        return max(least, round(full * self.scale / 8) * 8)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One program.
+
+    Attributes:
+        name: For the command line and the table.
+        rules: The rules that should find the fault; their savings together are the promise.
+        fix: What the switch does.
+        steps: The program.
+        on_cpu: What a run without a GPU shows: the fault itself ("proof"), the same fault in a form for which there is
+            no rule on CPUs ("no rule"), or nothing at all ("needs a GPU").
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    fix: str
+    steps: Callable[[Setting], Steps]
+    on_cpu: Literal["proof", "no rule", "needs a GPU"]
+
+
+class Samples(Dataset[tuple[torch.Tensor, int]]):
+    """Random rows, each after a wait (for storage, say) or a transform."""
+
+    def __init__(self, width: int, prepare: Callable[[torch.Tensor], torch.Tensor], count: int = 512) -> None:
+        self.rows = torch.randn(count, width)
+        self.prepare = prepare
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.prepare(self.rows[index]), index % 10
+
+
+def after_a_wait(row: torch.Tensor) -> torch.Tensor:
+    """A row that storage takes half a millisecond to deliver."""
+    time.sleep(0.0005)
+    return row
+
+
+def normalized_in_python(row: torch.Tensor) -> torch.Tensor:
+    """Every number by itself, through Python."""
+    return torch.tensor([min(max(value * 0.5 + 0.1, -1.0), 1.0) for value in row.tolist()])
+
+
+def normalized(row: torch.Tensor) -> torch.Tensor:
+    """The same by three ops."""
+    return row.mul(0.5).add_(0.1).clamp_(-1.0, 1.0)
+
+
+def perceptron(setting: Setting, width: int, depth: int = 3, out: int = 10) -> nn.Sequential:
+    """Linear layers with activations between."""
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, out)).to(setting.device)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer without a fault."""
+    return torch.optim.AdamW(model.parameters(), fused=True)
+
+
+def train(loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, set_to_none: bool = True) -> None:
+    """Backward and update."""
+    optimizer.zero_grad(set_to_none=set_to_none)
+    loss.backward()
+    optimizer.step()
+
+
+def loaded(setting: Setting, data: Dataset[tuple[torch.Tensor, int]], width: int, workers: int, pin: bool) -> Steps:
+    """Train on a data set, batches of 16."""
+    model = perceptron(setting, width)
+    optimizer = adam(model)
+    loader = DataLoader(
+        data, batch_size=16, num_workers=workers, persistent_workers=workers > 0, pin_memory=pin, drop_last=True
+    )
+    while True:
+        for x, y in loader:
+            x, y = x.to(setting.device, non_blocking=pin), y.to(setting.device, non_blocking=pin)
+            train(functional.cross_entropy(model(x), y), optimizer)
+            yield
+
+
+def loader_without_workers(setting: Setting) -> Steps:
+    """Storage is waited for in the training loop."""
+    width = setting.size(cpu=512, gpu=4096)
+    workers = (4 if setting.device == "cuda" else 2) if setting.fixed else 0
+    return loaded(setting, Samples(width, after_a_wait), width, workers, pin=setting.device == "cuda")
+
+
+def slow_transform(setting: Setting) -> Steps:
+    """A transform that is written in Python."""
+    width = setting.size(cpu=512, gpu=4096)
+    prepare = normalized if setting.fixed else normalized_in_python
+    return loaded(setting, Samples(width, prepare), width, 0, pin=setting.device == "cuda")
+
+
+def pageable_copies(setting: Setting) -> Steps:
+    """Batches of some MB from pageable memory."""
+    width = setting.size(cpu=1024, gpu=1 << 18)
+    pin = setting.fixed and setting.device == "cuda"
+    model = nn.Linear(width, 256).to(setting.device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, fused=True)
+    loader = DataLoader(torch.randn(128, width), batch_size=32, pin_memory=pin)  # type: ignore[arg-type]
+    while True:
+        for batch in loader:
+            moved = batch.to(setting.device, non_blocking=pin)
+            train(model(moved).square().mean(), optimizer)
+            yield
+
+
+def item_each_step(setting: Setting) -> Steps:
+    """Reads a loss after every layer: the launches never get ahead."""
+    width = setting.size(cpu=256, gpu=1024)
+    model, x = perceptron(setting, width, depth=12), torch.randn(64, width, device=setting.device)
+    optimizer = adam(model)
+    seen: list[torch.Tensor | float] = []
+    while True:
+        hidden = x
+        for layer in model:
+            hidden = layer(hidden)
+            mean = hidden.detach().mean()
+            seen.append(mean if setting.fixed else mean.item())
+        train(hidden.square().mean(), optimizer)
+        del seen[:-16]
+        yield
+
+
+def tiny_ops(setting: Setting) -> Steps:
+    """Row by row what one op could do."""
+    rows, width = setting.size(cpu=256, gpu=512), setting.size(cpu=64, gpu=64)
+    model, x = perceptron(setting, width, depth=1), torch.randn(rows, width, device=setting.device)
+    scale = torch.rand(rows, 1, device=setting.device)
+    optimizer = adam(model)
+    while True:
+        scaled = x * scale + 1 if setting.fixed else torch.stack([x[i] * scale[i] + 1 for i in range(rows)])
+        train(model(scaled).square().mean(), optimizer)
+        yield
+
+
+def many_small(setting: Setting, count: int) -> nn.ModuleList:
+    """Many layers with small parameters, as a deep network has."""
+    width = setting.size(cpu=32, gpu=256)
+    return nn.ModuleList(nn.Linear(width, width) for _ in range(count)).to(setting.device)
+
+
+def through(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    """A residual network of them."""
+    for layer in layers:
+        x = x + layer(x)
+    return x.square().mean()
+
+
+def for_loop_optimizer(setting: Setting) -> Steps:
+    """AdamW parameter by parameter."""
+    layers = many_small(setting, setting.size(cpu=96, gpu=96))
+    x = torch.randn(16, layers[0].in_features, device=setting.device) / 100  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(layers.parameters(), 1e-5, foreach=False, fused=setting.fixed)
+    while True:
+        train(through(layers, x), optimizer)
+        yield
+
+
+def gradients_to_zeros(setting: Setting) -> Steps:
+    """Gradients filled with zeros and then added to."""
+    layers = many_small(setting, setting.size(cpu=96, gpu=192))
+    x = torch.randn(16, layers[0].in_features, device=setting.device) / 100  # type: ignore[arg-type]
+    # Without a fused step the zeros would hide behind the optimizer.
+    optimizer = torch.optim.SGD(layers.parameters(), 1e-5, fused=True)
+    while True:
+        train(through(layers, x), optimizer, set_to_none=setting.fixed)
+        yield
+
+
+def written_out_gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU by its formula, in eight ops."""
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def unfused_gelu(setting: Setting) -> Steps:
+    """GELU written out."""
+    width = setting.size(cpu=512, gpu=4096)
+    first, second = nn.Linear(width, 4 * width).to(setting.device), nn.Linear(4 * width, width).to(setting.device)
+    x = torch.randn(setting.size(cpu=512, gpu=8192), width, device=setting.device)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.01, fused=True)
+    while True:
+        with torch.autocast(setting.device, torch.bfloat16):
+            hidden = first(x)
+            hidden = functional.gelu(hidden, approximate="tanh") if setting.fixed else written_out_gelu(hidden)
+            loss = second(hidden).float().square().mean()
+        train(loss, optimizer)
+        yield
+
+
+def fp32_gemm(setting: Setting) -> Steps:
+    """Large products in float32 with TF32 off."""
+    torch.set_float32_matmul_precision("high" if setting.fixed else "highest")
+    width = setting.size(cpu=256, gpu=4096)
+    model, x = perceptron(setting, width), torch.randn(width, width, device=setting.device)
+    optimizer = adam(model)
+    while True:
+        train(model(x).square().mean(), optimizer)
+        yield
+
+
+def misaligned_vocabulary(setting: Setting) -> Steps:
+    """50,257 words: no product over them fits Tensor Cores' tiles."""
+    words = setting.size(cpu=2048, gpu=50304) - (0 if setting.fixed else 47)
+    width = setting.size(cpu=128, gpu=1024)
+    head = nn.Linear(width, words, bias=False).to(setting.device)
+    x = torch.randn(setting.size(cpu=64, gpu=4096), width, device=setting.device)
+    y = torch.arange(len(x), device=setting.device) % min(words, 2000)
+    optimizer = torch.optim.SGD(head.parameters(), 0.01, fused=True)
+    while True:
+        with torch.autocast(setting.device, torch.bfloat16):
+            loss = functional.cross_entropy(head(x), y)
+        train(loss, optimizer)
+        yield
+
+
+def mask_made_on_host(setting: Setting) -> Steps:
+    """A causal mask that is made on the CPU in every layer."""
+    length, width = setting.size(cpu=64, gpu=1024), setting.size(cpu=64, gpu=512)
+    model, x = perceptron(setting, width, depth=8), torch.randn(length, width, device=setting.device)
+    optimizer = adam(model)
+    while True:
+        hidden = x
+        for layer in model[:-1]:
+            place = setting.device if setting.fixed else "cpu"
+            mask = torch.ones(length, length, device=place).tril().to(setting.device)
+            hidden = layer(mask @ hidden / length)
+        train(model[-1](hidden).square().mean(), optimizer)
+        yield
+
+
+def recompilation(setting: Setting) -> Steps:
+    """A compiled model whose input has another length in every step, and is compiled for each."""
+    torch._dynamo.config.recompile_limit = 1024
+    torch._dynamo.config.accumulated_recompile_limit = 1024
+    width = setting.size(cpu=128, gpu=1024)
+    model = perceptron(setting, width)
+    optimizer = adam(model)
+    # aot_eager compiles in 0.1 s; inductor would take seconds a step and show the same.
+    compiled = torch.compile(model, backend="aot_eager", dynamic=setting.fixed)
+    length = 16
+    while True:
+        length += 1
+        train(compiled(torch.randn(length, width, device=setting.device)).square().mean(), optimizer)
+        yield
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("loader-without-workers", ("PD101",), "num_workers=2 (GPU: 4)", loader_without_workers, "proof"),
+    Fault("slow-transform", ("PD101",), "three ops in place of Python", slow_transform, "proof"),
+    Fault("recompilation", ("PD108",), "dynamic=True", recompilation, "proof"),
+    Fault("tiny-ops", ("PD104",), "one op for all rows", tiny_ops, "no rule"),
+    Fault("for-loop-optimizer", ("PD303", "PD104"), "fused=True", for_loop_optimizer, "no rule"),
+    Fault("gradients-to-zeros", ("PD304", "PD104"), "set_to_none=True", gradients_to_zeros, "no rule"),
+    Fault("unfused-gelu", ("PD301",), "functional.gelu", unfused_gelu, "no rule"),
+    Fault("item-each-step", ("PD102",), "losses stay on the GPU", item_each_step, "needs a GPU"),
+    Fault("pageable-copies", ("PD105", "PD102"), "pin_memory=True, non_blocking=True", pageable_copies, "needs a GPU"),
+    Fault("mask-made-on-host", ("PD106", "PD102"), "device=", mask_made_on_host, "needs a GPU"),
+    Fault("fp32-gemm", ("PD201",), 'set_float32_matmul_precision("high")', fp32_gemm, "needs a GPU"),
+    Fault("misaligned-vocabulary", ("PD202",), "50,304 words", misaligned_vocabulary, "needs a GPU"),
+)
