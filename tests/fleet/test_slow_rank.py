@@ -1,0 +1,79 @@
+"""A real job of two ranks, recorded by `perfdoctor run`, in which one rank sleeps: named with the line that slept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import time
+import torch
+import torch.distributed as dist
+from torch import nn
+
+def prepare(rank):
+    batch = torch.randn(32, 128)
+    if rank == SLOW:
+        time.sleep(0.04)  # here
+    return batch
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(30):
+        loss = model(prepare(rank)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+main()
+"""
+OPTIONS = ("--skip", "2", "--base", "3", "--warmup", "1", "--timing", "8", "--evidence", "3")
+
+
+def recorded(folder: Path, slow: int) -> Any:
+    """The report of the job, as JSON."""
+    folder.mkdir()
+    program = folder / "job.py"
+    program.write_text(PROGRAM.replace("SLOW", str(slow)))
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = (sys.executable, "-m", "perfdoctor", "run", *OPTIONS, "--out", str(folder / "out"), "--no-report", "--")
+    done = subprocess.run((*command, *torchrun, str(program)), cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    analyze = (sys.executable, "-m", "perfdoctor", "analyze", str(folder / "out"), "--json")
+    read = subprocess.run(analyze, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert read.returncode == 0, read.stderr
+    return json.loads(read.stdout)
+
+
+LINE = next(number for number, text in enumerate(PROGRAM.splitlines(), 1) if "# here" in text)
+
+
+def test_a_line_that_no_rank_stops_at_is_not_named(tmp_path: Path) -> None:
+    findings = recorded(tmp_path / "run", slow=7)["findings"]
+    assert LINE not in [finding["location"]["line"] for finding in findings if finding["location"]]
+
+
+def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
+    report = recorded(tmp_path / "run", slow=1)
+    assert [trace["rank"] for trace in report["traces"]] == [0, 1]
+    [late] = [finding for finding in report["findings"] if finding["rule"] == "PD401"]
+    assert late["rank"] == 1
+    assert late["severity"] == "high"
+    assert late["title"].startswith("Rank 1 arrives last at")
+    assert Path(late["location"]["file"]).name == "job.py"
+    assert (late["location"]["line"], late["location"]["function"]) == (LINE, "prepare")
+    # A busy machine makes a sleep longer, never shorter; what the two ranks need besides is a few ms.
+    assert late["cost_ns"] >= 20_000_000
+    assert late["cost_ns"] <= report["steps"]["median_ns"] * 1.5
