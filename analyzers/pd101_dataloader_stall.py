@@ -212,7 +212,7 @@ def _title(rank: RankRun, loading: Loading, place: SourceLocation | None, saving
     title = f"{_who(rank)} {_ms(loading.idle_ns)} of {whole} for {where} {keeps_up}"
     if not saving.expected_ns:
         return title
-    return f"{title}; with {_workers_of(_workers(loading))} about {_ms(loading.step_ns - saving.expected_ns)}"
+    return f"{title}; with {_workers_of(_workers(loading))} at best {_ms(loading.step_ns - saving.expected_ns)}"
 
 
 def _workers_of(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -9,6 +10,7 @@ from typing import TypeAlias
 
 from perfdoctor.diagnosis import engine, registry
 from perfdoctor.diagnosis import report as _report
+from perfdoctor.diagnosis.source import quoting
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analysis import analyzed
 from perfdoctor.fleet.discover import find_traces
@@ -107,4 +109,5 @@ def analyze(
     report = analyzed(files, plan, chosen, Tracker(files, progress), jobs=jobs, dask=dask)
     if plan.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
-    return Report(**{f.name: getattr(report, f.name) for f in fields(report)})
+    values = {f.name: getattr(report, f.name) for f in fields(report)}
+    return Report(**values | {"findings": quoting(report.findings, linecache.getline)})

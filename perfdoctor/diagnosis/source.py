@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.finding import SourceLocation
+from perfdoctor.diagnosis.finding import Evidence, Finding, SourceLocation
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import Int32Array, Trace
@@ -30,6 +31,9 @@ _LIBRARY = re.compile(
     r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     r"|perfdoctor/capture|<frozen|^nn\.Module: "
 )
+# The line of a function's definition is not the line that ran: Python frames know no better.
+_DEFINITION = re.compile(r"(async )?def |class |@")
+_LONGEST_LINE = 160
 # More queries than this for one finding add nothing to a majority.
 _ENOUGH = 256
 
@@ -129,3 +133,23 @@ def place_of_range(run: RankRun, pattern: str) -> SourceLocation | None:
         if found is not None:
             return found
     return None
+
+
+def quoting(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:
+    """Findings with the text of their line as first evidence.
+
+    Args:
+        findings: What the rules found.
+        text_of: The text of a line of a file, "" where it cannot be read (an analyzer reads no files: the caller may).
+    """
+    return tuple(_quoting(finding, text_of) for finding in findings)
+
+
+def _quoting(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
+    place = finding.location
+    if place is None or place.line is None or not place.file.endswith(".py"):
+        return finding
+    text = text_of(place.file, place.line).strip()
+    if not text or _DEFINITION.match(text):
+        return finding
+    return replace(finding, evidence=(Evidence("source line", text[:_LONGEST_LINE]), *finding.evidence))

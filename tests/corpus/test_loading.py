@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
+from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.diagnosis.run import RankRun, Run
 from perfdoctor.diagnosis.supply import wait_parts, worker_startups
 
 pytestmark = pytest.mark.corpus
 
 
+def stall(rank: RankRun) -> Finding:
+    (finding,) = DataLoaderStall().analyze(Run((rank,)))
+    return finding
+
+
 @pytest.mark.parametrize(
     ("pair", "promised_ms", "came_true_ms"), [("v100-bare-list", 46.9, 35.5), ("v100-legacy", 48.2, 47.1)]
 )
-def test_what_came_true_lies_within_what_was_promised(
-    pair: str, promised_ms: float, came_true_ms: float, report_on: Callable[[str], Report]
+def test_what_came_true_lies_within_what_the_rule_promises(
+    pair: str, promised_ms: float, came_true_ms: float, corpus: Path
 ) -> None:
-    starved, fed = report_on(f"{pair}-workers0.json.gz"), report_on(f"{pair}-workers4.json.gz")
-    before, after = (r.account[0].window_ns / r.steps.count for r in (starved, fed))
+    """Before ranking, which may know better: the bound must hold and not be far off."""
+    starved, fed = (RankRun(perfdoctor.read(corpus / f"{pair}-workers{n}.json.gz")) for n in (0, 4))
+    before, after = (rank.window_ns / rank.steps.count for rank in (starved, fed))
     assert (before - after) / 1e6 == pytest.approx(came_true_ms, abs=0.1)
-    (finding,) = (f for f in starved.findings if f.rule == "PD101")
-    assert (finding.saving.high_ns or 0) / 1e6 <= promised_ms + 0.1
-    assert (finding.saving.low_ns or 0) <= before - after <= (finding.saving.high_ns or 0)
-    assert "which has no workers; with 2 workers about" in finding.title
+    finding = stall(starved)
+    assert (finding.saving.high_ns or 0) / 1e6 == pytest.approx(promised_ms, abs=0.1)
+    assert 0.7 * (finding.saving.high_ns or 0) <= before - after <= (finding.saving.high_ns or 0)
+    assert "which has no workers; with 2 workers at best" in finding.title
 
 
 def test_collating_in_the_main_process_is_told_from_fetching(corpus: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
+from pathlib import Path
+
 import numpy as np
 
-from perfdoctor.diagnosis.finding import SourceLocation
+from perfdoctor.diagnosis.finding import Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import commonest, doing, place_of_op, places
+from perfdoctor.diagnosis.source import commonest, doing, place_of_op, places, quoting
 from perfdoctor.testing import TraceBuilder
 
 LIBRARY = "/opt/site-packages/torch/nn/modules/linear.py(114): forward"
@@ -93,3 +96,37 @@ def test_a_captured_line_may_name_its_function() -> None:
 def test_lines_recorded_among_the_operators_are_places_and_no_operators() -> None:
     trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
     assert place_of_op(RankRun(trace), "aten::mm") == SourceLocation("train.py", 17, "step")
+
+
+def found_at(file: str | None, line: int | None = 2) -> Finding:
+    return Finding(
+        rule="PD102",
+        name="host-device-sync",
+        title="",
+        cost_ns=1,
+        share_of_step=None,
+        severity="info",
+        saving=Saving(),
+        advice="",
+        location=SourceLocation(file, line) if file else None,
+        evidence=(Evidence("waits per step", 1),),
+    )
+
+
+def test_the_text_of_the_line_is_quoted_where_the_file_can_be_read(tmp_path: Path) -> None:
+    source = tmp_path / "train.py"
+    source.write_text("for batch in loader:\n    running += loss.item()  # every step\ndef main():\n")
+    (quoted,) = quoting([found_at(str(source))], linecache.getline)
+    assert quoted.evidence == (
+        Evidence("source line", "running += loss.item()  # every step"),
+        Evidence("waits per step", 1),
+    )
+
+
+def test_nothing_is_quoted_of_definitions_of_other_files_or_of_what_is_not_there(tmp_path: Path) -> None:
+    source, other = tmp_path / "train.py", tmp_path / "secrets.txt"
+    source.write_text("def main():\n@torch.no_grad()\n")
+    other.write_text("a\npassword\n")
+    plain = [found_at(str(source), line) for line in (1, 2, 99, None)]
+    plain += [found_at(str(other)), found_at(str(tmp_path / "gone.py")), found_at(None)]
+    assert quoting(plain, linecache.getline) == tuple(plain)
