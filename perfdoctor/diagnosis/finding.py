@@ -20,6 +20,9 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
 # Shares of the step, from contracts.md: high >= 10 %, medium >= 3 %, low >= 1 %.
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
 
+STEP_AFTER = "step after this fix and those above"
+"""Label of the evidence that says how long a step takes after a fix and those before it in the report, in ns."""
+
 
 def severity_of(share: float | None) -> Severity:
     """Severity of a cost that is `share` (0 to 1) of the step; unknown shares are info."""

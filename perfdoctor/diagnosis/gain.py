@@ -120,20 +120,20 @@ class Replay:
 
     Attributes:
         graph: What waits for what.
-        steps: How many steps the window of the graph holds; 1 without steps.
-        window_ns: How long that window takes when nothing is changed.
+        window_ns: How long the window of the graph takes when nothing is changed.
+        now_ns: A step of the rank (its window without steps); the graph may hold only some of them.
         gates: Whether to believe it.
     """
 
     graph: Graph
-    steps: int
     window_ns: int
+    now_ns: int
     gates: Gates
 
     def step_ns(self, edits: Iterable[tuple[Edit, float]] = ()) -> float:
-        """A step (the window without steps) after some edits, each as far as its strength (0 to 1) says."""
+        """A step after some edits, each as far as its strength (0 to 1) says."""
         after = self.graph.span_ns(self.graph.replayed(edited(self.graph, edits)))
-        return min(max(after, 0), self.window_ns) / self.steps
+        return min(max(after, 0), self.window_ns) / self.window_ns * self.now_ns
 
 
 def replay_of(run: RankRun) -> Replay | None:
@@ -141,13 +141,14 @@ def replay_of(run: RankRun) -> Replay | None:
     trace = run.trace
     if not len(trace.gpu) or not len(trace.calls) or not len(run.window):
         return None
-    window, steps = _replayed_window(run)
+    window = _replayed_window(run)
     graph = graph_of(trace, window)
     recorded_ns = iv.total(window)
     again_ns = graph.span_ns(graph.replayed())
     begun = np.flatnonzero(iv.contains(window, trace.gpu.start_ns))
     free = graph.span_ns(graph.replayed(edited(graph, [(faster_kernels(trace, begun, 0.0), 1.0)])))
-    return Replay(graph, steps, recorded_ns, _gates(run, graph, (recorded_ns, again_ns, free), window))
+    gates = _gates(run, graph, (recorded_ns, again_ns, free), window)
+    return Replay(graph, recorded_ns, run.per_step(run.window_ns), gates)
 
 
 def _gates(run: RankRun, graph: Graph, took: tuple[int, int, int], window: Intervals) -> Gates:
@@ -168,13 +169,13 @@ def _gates(run: RankRun, graph: Graph, took: tuple[int, int, int], window: Inter
     return Gates(error, coverage, released, why)
 
 
-def _replayed_window(run: RankRun) -> tuple[Intervals, int]:
+def _replayed_window(run: RankRun) -> Intervals:
     """The whole window; of a long trace as many steps in its middle as there is patience for."""
     count = run.steps.count
     events = len(run.trace.gpu) + len(run.trace.calls)
     if count < 2 or events <= MOST_EVENTS:
-        return run.window, max(count, 1)
+        return run.window
     most = max(round(count * MOST_EVENTS / events), 1)
     first = (count - most) // 2
     some = run.steps.intervals[first : first + most]
-    return iv.union(some[:, 0], some[:, 1]), most
+    return iv.union(some[:, 0], some[:, 1])

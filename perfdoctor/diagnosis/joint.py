@@ -13,14 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from perfdoctor.diagnosis.edits import Edit
-from perfdoctor.diagnosis.finding import Evidence, Finding, Saving
+from perfdoctor.diagnosis.finding import STEP_AFTER, Evidence, Finding, Saving
 from perfdoctor.diagnosis.gain import LEAST_RELEASED, Replay, replay_of
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
-
-STEP_AFTER = "step after this fix and those above"
-"""Label of the evidence that holds the step after a fix and those before it, in ns."""
 
 # How far a fix gets on its way to its bound: at least, as expected, at best. Kernels reach half of what a roofline
 # allows them, nearly always less than all.
@@ -67,7 +64,7 @@ class _Order:
         """The fix without which this one saves next to nothing; None where it saves enough by itself."""
         saved = self.saved_ns[number]
         rises = [after - before for before, after in pairwise(saved)]
-        if not rises or saved[-1] < _WORTH_A_WORD * self.replay.window_ns / self.replay.steps:
+        if not rises or saved[-1] < _WORTH_A_WORD * self.replay.now_ns:
             return None
         return self.done[rises.index(max(rises))] if saved[0] < _MASKED * saved[-1] else None
 
@@ -113,15 +110,16 @@ def _told(order: _Order, findings: list[Finding]) -> Iterable[Finding]:
         before = after
         # Waits that the replay does not free may be freed in truth, and the other way round.
         saved[_LOW], saved[_HIGH] = saved[_LOW] * trust, saved[_HIGH] / trust
-        low, expected, high = sorted(round(saved[level]) for level in (_LOW, _EXPECTED, _HIGH))
-        turn_ns = min(turn_ns, expected)
         finding = findings[number]
+        low, expected, high = sorted(round(saved[level]) for level in (_LOW, _EXPECTED, _HIGH))
+        most = finding.cost_ns if finding.saving.high_ns is None else min(finding.saving.high_ns, finding.cost_ns)
+        turn_ns = min(turn_ns, expected, most)
         mask = order.masked_by(number)
         yield replace(
             finding,
             edit=None,
             turn_ns=turn_ns - place * 1e-6,  # what saves alike keeps the order of the rounds
-            saving=Saving(low, expected, high, "replayed").capped(finding.cost_ns),
+            saving=Saving(low, expected, high, "replayed").capped(most),
             evidence=(
                 *finding.evidence,
                 Evidence(STEP_AFTER, round(after[_EXPECTED]), "ns"),

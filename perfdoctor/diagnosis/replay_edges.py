@@ -15,10 +15,6 @@ from perfdoctor.trace.model import NONE, BoolArray, Int32Array, Trace
 OWN, WAIT, OTHER = range(3)
 """Slots of a node: what it continues (its thread, its launch, its own start), what it waits for, what else."""
 
-# From a launch call to the start of its kernel on an idle GPU, where the trace has no such launch.
-_LAUNCH_LATENCY_NS = 5_000
-# Between an item and the next on its stream, or on one that waits for it, the device takes about this long.
-_PASSING_NS = 1_000
 # An item that starts later than this after all that it is known to wait for waited for something else, by an event that
 # was not recorded or for want of room: for the item of another stream whose end explains all of it but _HANDOVER_NS, or
 # but a tenth.
@@ -46,6 +42,13 @@ class Edges:
     def when(self, nodes: Int32Array | Int64Array) -> Int64Array:
         """When nodes happened; before everything for -1."""
         return np.where(nodes >= 0, self.events.time_ns[nodes], _BEFORE_ALL)
+
+    @cached_property
+    def call_ns(self) -> int:
+        """What a call takes the CPU that does not wait: the median of the trace, also for those that do."""
+        events = self.events
+        took = events.time_ns[events.call_end] - events.time_ns[events.call_start]
+        return int(np.median(took[~events.blocking])) if not events.blocking.all() else 0
 
     @cached_property
     def last_ends(self) -> tuple[Int32Array, Int32Array]:
@@ -104,15 +107,13 @@ def gpu_edges(trace: Trace, edges: Edges) -> None:
     stream = _stream_ends(edges)
     told = np.maximum(_told_ends(trace, edges), _graph_ends(edges))
     latency = _latency_ns(edges, launched, stream)
-    bounds = np.stack(
-        (edges.when(launched) + latency, edges.when(stream) + _PASSING_NS, edges.when(told) + _PASSING_NS)
-    )
+    bounds = np.stack((edges.when(launched) + latency, edges.when(stream), edges.when(told)))
     late_ns = edges.when(start) - bounds.max(axis=0)
     for ended in edges.last_ends:
         handed = ended[start]
         near = edges.when(start) - edges.when(handed) <= np.maximum(_HANDOVER_NS, late_ns // _LEAST_EXPLAINED)
         told = np.where((late_ns > _UNEXPLAINED_NS) & near & (handed > told), handed, told)
-    bounds[OTHER] = edges.when(told) + _PASSING_NS
+    bounds[OTHER] = edges.when(told)
     binding = bounds.argmax(axis=0)
     for slot, others in enumerate((launched, stream, told)):
         edges.join(start, slot, others)
@@ -138,10 +139,12 @@ def _stream_ends(edges: Edges) -> Int32Array:
 
 
 def _latency_ns(edges: Edges, launched: Int32Array, stream: Int32Array) -> int:
-    """From a launch call to the start of its item on an idle stream: the median of the trace."""
-    start = edges.events.item_start
+    """From a launch call to the start of its item on an idle stream: the median of the trace, else its least."""
+    took = edges.when(edges.events.item_start) - edges.when(launched)
     idle = (launched >= 0) & (stream >= 0) & (edges.when(stream) <= edges.when(launched))
-    return int(np.median((edges.when(start) - edges.when(launched))[idle])) if idle.any() else _LAUNCH_LATENCY_NS
+    if idle.any():
+        return int(np.median(took[idle]))
+    return int(took[launched >= 0].min()) if (launched >= 0).any() else 0
 
 
 def _told_ends(trace: Trace, edges: Edges) -> Int32Array:

@@ -12,9 +12,6 @@ from perfdoctor.trace import links, nesting
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
 
-# Without its wait a blocking call takes the CPU about this long (measured where nothing was to be waited for: 3 to 10
-# us with the profiler).
-_CALL_COST_NS = 5_000
 _WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 # A launch that takes so long stood before a full queue, if so many launches were in it; the queue of CUDA holds 1,024.
 _FULL_QUEUE_NS = 100_000
@@ -48,7 +45,7 @@ def _wait(edges: Edges, rows: Int32Array) -> BoolArray:
     end, start = events.call_end[rows], events.call_start[rows]
     awaited = edges.before[end, WAIT]
     waited: BoolArray = (awaited > start) & (awaited < end)
-    edges.lag_ns[end[waited], OWN] = np.minimum(edges.lag_ns[end[waited], OWN], _CALL_COST_NS)
+    edges.lag_ns[end[waited], OWN] = np.minimum(edges.lag_ns[end[waited], OWN], edges.call_ns)
     edges.lag_ns[end[~waited], WAIT] = 0
     return waited
 

@@ -73,6 +73,9 @@ class Markdown(Reporter):
         yield from _split(report)
         if len(report.account) > 1:
             yield _ranks(report)
+        together = summary.together(report)
+        if together:
+            yield f"**{escape(together)}**"
         for number, finding in enumerate(summary.advised(report), 1):
             yield from _finding(number, finding, report)
         notes = summary.noted(report)

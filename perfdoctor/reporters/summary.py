@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
-from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.diagnosis.finding import STEP_AFTER, Finding
 from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
 from perfdoctor.reporters import ranks
@@ -275,6 +275,46 @@ def rank_rows(report: Report) -> tuple[list[RankRow], str]:
 def advised(report: Report) -> list[Finding]:
     """The findings worth advice, in their order."""
     return [f for f in report.findings if f.severity != "info"]
+
+
+def together(report: Report) -> str | None:
+    """What the fixes that were replayed make of a step one after the other; None for fewer than two of them.
+
+    Of several ranks it is told of the one that has the first of them.
+    """
+    replayed = [
+        (number, f, _step_after(f)) for number, f in enumerate(advised(report), 1) if _step_after(f) is not None
+    ]
+    if not replayed:
+        return None
+    rank = _costliest_rank(replayed[0][1])
+    step_ns = next((a.window_ns / _steps_of(a, report) for a in report.account if a.rank == rank), 0.0)
+    chain = [
+        (number, after_ns)
+        for number, finding, after_ns in replayed
+        if _costliest_rank(finding) == rank and (finding.saving.expected_ns or 0) >= WORTH_A_WORD * step_ns
+    ]
+    if len(chain) < 2:
+        return None
+    *others, last = (str(number) for number, _ in chain)
+    whole = "a step" if has_steps(report) else "the trace"
+    whose = f" on rank {rank}" if len(report.traces) > 1 and rank is not None else ""
+    return (
+        f"Fixed one after the other, {', '.join(others)} and {last} take {whole}{whose} from {duration(step_ns)} to "
+        f"about {duration(_step_after(chain[-1][1]))} (replayed)"
+    )
+
+
+def _step_after(finding: Finding) -> float | None:
+    """The step after a fix and those above it, where that was replayed."""
+    told = next((e.value for e in finding.evidence if e.label == STEP_AFTER), None)
+    return told if isinstance(told, int | float) else None
+
+
+def _costliest_rank(finding: Finding) -> int | None:
+    """The rank that a finding's figures are of."""
+    told = next((e.value for e in finding.evidence if e.label == "costliest rank"), finding.rank)
+    return told if isinstance(told, int) else None
 
 
 def noted(report: Report) -> list[Finding]:

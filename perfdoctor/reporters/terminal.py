@@ -113,6 +113,10 @@ class Terminal(Reporter):
         if len(report.account) > 1:
             yield Text()
             yield self._ranks(report)
+        together = summary.together(report)
+        if together:
+            yield Text()
+            yield _text(together, style="bold")
         for number, finding in enumerate(summary.advised(report), 1):
             yield Text()
             yield from self._finding(number, finding, report)
