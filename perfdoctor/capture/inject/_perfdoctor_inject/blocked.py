@@ -4,13 +4,12 @@ Python runs a signal handler when the main thread executes Python again, so with
 SIGTERM until that call returns; without one it would have died at once. The C part of Python's signal handling writes
 the signal's number to a pipe the moment it arrives (`signal.set_wakeup_fd`). A thread reads it, gives the handler a
 moment, and ends the process itself when the main thread has not moved. It can do so only where the blocked call has
-released the GIL, as torch's waits do.
+released the GIL, as torch's waits do. Ctrl-C is left alone: without us it would wait for the call, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -18,9 +17,10 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from .rescue import die
+
 # An ordinary main thread runs its handler within a few ms; schedulers send SIGKILL 30 s after SIGTERM.
 PATIENCE_S = 0.5
-SIG_DFL = 0
 
 
 class BlockedWatch:
@@ -83,14 +83,12 @@ class BlockedWatch:
         return not self._handled.wait(PATIENCE_S) and main_position() == before
 
 
+def main_frame() -> FrameType | None:
+    """What the main thread executes."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
 def main_position() -> tuple[int, int] | None:
     """Where the main thread stands; the same place twice in half a second is a call that has not returned."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = main_frame()
     return None if frame is None else (id(frame), frame.f_lasti)
-
-
-def die(number: int) -> None:
-    """End this process by the signal: Python lets only the main thread put the default action back, libc any."""
-    with contextlib.suppress(Exception):
-        ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(SIG_DFL))
-    os.kill(os.getpid(), number)

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,28 +27,41 @@ FOREIGN = (TORCH, PERFDOCTOR, *LIBRARIES, "<frozen")
 
 
 @dataclass(frozen=True)
+class Lane:
+    """A thread by its numbers in the system, as traces have them; kept, because a copy of the process has others."""
+
+    process: int
+    thread: int
+
+    @classmethod
+    def here(cls) -> Lane:
+        """The thread that asks."""
+        return cls(os.getpid(), threading.get_native_id())
+
+
+@dataclass(frozen=True)
 class LongCall:
     """One call and the line that made it; times in ns since the epoch, by the profiler's clock."""
 
+    lane: Lane
     line: str
     start_ns: int
     dur_ns: int
 
-    def row(self, base_ns: int, process: int, thread: int) -> bytes:
+    def row(self, base_ns: int) -> bytes:
         """As a line of a trace whose times count from `base_ns`."""
+        place = f'"pid":{self.lane.process},"tid":{self.lane.thread}'
         times = f'"ts":{(self.start_ns - base_ns) / 1000:.3f},"dur":{self.dur_ns / 1000:.3f}'
-        name = json.dumps(self.line)
-        return (
-            f'{{"ph":"X","cat":"cpu_op","name":{name},"pid":{process},"tid":{thread},{times},"args":{{}}}},\n'.encode()
-        )
+        return f'{{"ph":"X","cat":"cpu_op","name":{json.dumps(self.line)},{place},{times},"args":{{}}}},\n'.encode()
 
 
-def long_calls(results: Any, started_by: tuple[str, str]) -> list[LongCall]:
+def long_calls(results: Any, lane: Lane, started_by: tuple[str, str]) -> list[LongCall]:
     """The long calls of the thread that was recorded, outer ones before those inside them.
 
     Args:
         results: Kineto's results of a window with stacks.
-        started_by: File and name of the function that was running when the recording began.
+        lane: The thread.
+        started_by: File and name of the function that was running in it when the recording began.
     """
     roots = results.experimental_event_tree()
     thread = recorded_thread(roots, started_by)
@@ -55,7 +69,7 @@ def long_calls(results: Any, started_by: tuple[str, str]) -> list[LongCall]:
     for event in long_events([root for root in roots if root.start_tid == thread]):
         line = called_from(event.extra_fields)
         if line is not None and len(found) < MOST_ROWS:
-            found.append(LongCall(line, event.start_time_ns, event.duration_time_ns))
+            found.append(LongCall(lane, line, event.start_time_ns, event.duration_time_ns))
     return found
 
 

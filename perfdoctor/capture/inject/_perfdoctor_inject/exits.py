@@ -9,8 +9,9 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
-from .blocked import BlockedWatch
+from .blocked import BlockedWatch, main_frame
 from .recorder import Recorder
+from .rescue import die_later, save_in_copy
 
 # Longer than saving takes; a program that ends must not wait for ever.
 SAVING_S = 20.0
@@ -24,6 +25,7 @@ class Exits:
         self._blocked = BlockedWatch(self._terminated, self._finish_blocked)
         # Held by whoever saves: the main thread and the watch of blocked calls may both want to.
         self._saving = threading.RLock()
+        self._copying = False
 
     def install(self) -> None:
         """Watch all of them."""
@@ -66,17 +68,36 @@ class Exits:
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
         self._blocked.handled()
+        if self._copying:
+            return  # the main thread runs Python again, in order to be copied: its signal has been seen to
         self.finish("SIGTERM")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def _finish_blocked(self) -> None:
-        self.finish("SIGTERM")
+        """Called by the thread that watches: the main one is held up, and its open window is out of reach here."""
+        with self._saving:
+            self.recorder.held_up(main_frame())
+            if self.recorder.can_be_copied and self._saved_by_copy():
+                self.recorder.finished = True
+            self.finish("SIGTERM")
+
+    def _saved_by_copy(self) -> bool:
+        self._copying = True
+        try:
+            die_later(signal.SIGTERM, SAVING_S + 2)
+            return save_in_copy(lambda: self.finish("SIGTERM"), SAVING_S)
+        except Exception:
+            return False  # no such timer or signal here: what was written before is kept
+        finally:
+            self._copying = False
 
     def _forked(self) -> None:
         """A forked helper must die of SIGTERM at once, as it would without us."""
         self._blocked.forked()
         self._saving = threading.RLock()
+        if self._copying:
+            return
         self.recorder.forked()
         if self.recorder.finished and signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -93,7 +93,7 @@ def collect(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]:
         "schema": SCHEMA,
         "rank": recorder.rank,
         "world_size": recorder.world_size,
-        "pid": os.getpid(),
+        "pid": recorder.pid,
         "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
         "python": platform.python_version(),
         "torch": torch.__version__,

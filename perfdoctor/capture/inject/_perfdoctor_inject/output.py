@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -100,7 +99,7 @@ class RankFolder:
             name: timing or evidence.
             results: Kineto's results, which can only save themselves to a plain file.
             partial_step: Number of a step that was cut short; its range is renamed, so that no reader counts it.
-            calls: Long calls of this thread, written as rows of their own.
+            calls: Long calls, written as rows of their own.
 
         Returns:
             The file's name, or None when it could not be written.
@@ -146,7 +145,7 @@ def insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LongCall]) -> Non
     else:
         return
     for call in calls:
-        target.write(call.row(base_ns, os.getpid(), threading.get_native_id()))
+        target.write(call.row(base_ns))
 
 
 def copy(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:

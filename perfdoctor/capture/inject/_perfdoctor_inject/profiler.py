@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import profiler as autograd_profiler
 
-from .calls import LongCall, long_calls
+from .calls import Lane, LongCall, long_calls
 from .lines import Lines
 from .output import RankFolder, warn
 from .quiet import QuietAllocator
@@ -77,6 +77,7 @@ class WindowProfiler:
         self._quiet = QuietAllocator()
         self._options: tuple[str, ...] = ()
         self._thread: int | None = None
+        self._lane = Lane.here()
 
     @property
     def out_of_reach(self) -> bool:
@@ -106,7 +107,7 @@ class WindowProfiler:
             self._options = (*EVIDENCE, MEMORY) if self._quiet.available else EVIDENCE
         options: dict[str, Any] = dict.fromkeys(self._options, True)
         profile: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
-        self._profile, self._trace, self._thread = profile, trace, threading.get_ident()
+        self._profile, self._trace, self._thread, self._lane = profile, trace, threading.get_ident(), Lane.here()
         if threading.current_thread() is not threading.main_thread() and not hasattr(self._end_of_thread, "told"):
             self._end_of_thread.told = ThreadEnd(self._thread_ends)
         profile._prepare_trace()
@@ -150,7 +151,7 @@ class WindowProfiler:
         if "with_stack" not in self._options:
             return []
         try:
-            return long_calls(results, (__file__, WindowProfiler.start.__name__))
+            return long_calls(results, self._lane, (__file__, WindowProfiler.start.__name__))
         except Exception as error:
             warn(f"lines of long calls are missing: {error!r}")
             return []

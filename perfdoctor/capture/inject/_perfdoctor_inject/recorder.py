@@ -6,20 +6,22 @@ on entry and the next begins on return.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import torch
 
 from . import facts
 from .facts import cuda_in_use as gpu_in_use
-from .loaders import LoaderBook
+from .loaders import LoaderBook, user_location
 from .nvml import Sampler, devices_in_use
 from .output import RankFolder, leave_mark, warn
 from .plan import Plan
-from .profiler import WindowProfiler
+from .profiler import WindowProfiler, device_in_use
 from .ranges import Ranges
 from .ranks import identity
 from .settings import Settings
@@ -57,6 +59,7 @@ class Recorder:
         self.why = "running"
         self.folder: RankFolder | None = None
         self.rank, self.world_size = 0, 1
+        self.pid = 0
         # A step that is found is over: unless they are marked, the first one cannot be recorded.
         unseen = automatic and not (settings.skip or settings.base or settings.warmup)
         self.plan = Plan(replace(settings, skip=1) if unseen else settings)
@@ -155,6 +158,18 @@ class Recorder:
     def user_profiler_closes(self, profile: Any) -> None:
         """The program's own profiler has ended."""
         self.profiler.user_closes(profile)
+
+    def held_up(self, frame: FrameType | None) -> None:
+        """A signal ends the process in a call that does not come back."""
+        place = user_location(frame)
+        where = f"in {place['file']}:{place['line']} ({place['function']})" if place else "somewhere in torch"
+        self._note(f"SIGTERM came while the program was held up {where}")
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether a window of the main thread is open that a copy of the process could save: CUDA survives no fork."""
+        main = threading.main_thread().ident
+        return not self.finished and self.profiler.recording and self._thread == main and device_in_use() is None
 
     # Steps ---------------------------------------------------------------------------------------------------------
 
@@ -271,6 +286,7 @@ class Recorder:
         from torch.utils.data import get_worker_info
 
         self.rank, self.world_size = identity()
+        self.pid = os.getpid()
         ranks = self.settings.ranks
         return get_worker_info() is None and (ranks is None or self.rank in ranks)
 
