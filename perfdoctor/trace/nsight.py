@@ -212,7 +212,7 @@ class _Reader:
         block["process"] = _pid(block["thread"])
         block["name"] = rename_phases(block, codes, raw, self.strings)
         ranges = _some(block, np.isin(block["type"], (_PUSH_POP, _START_END, NONE)))
-        closed = ranges["end_ns"] >= 0
+        closed = ranges["end_ns"] >= ranges["start_ns"]  # nothing is NULL in new versions, and 0 in old ones
         if not closed.all():
             count = count_of(int((~closed).sum()), "NVTX range")
             self.said.append(f"left out because they had not ended with the recording: {count}")
@@ -342,7 +342,7 @@ def _linked_calls(block: Block, ops: Ops, threads: _Threads) -> Calls:
 
 def _linked_items(block: Block, call_block: Block, calls: Calls, ranks: Mapping[int, int]) -> GpuItems:
     """GPU items with their launches: correlation ids count from one in each process."""
-    known = (block["pid"] >= 0).all()  # old versions do not say it, but record one process
+    known = (block["pid"] > 0).all()  # old versions do not say it, or write 0, but record one process
     pids = np.concatenate((_pid(block["pid"]), _pid(call_block["thread"])))
     group = np.unique(pids, return_inverse=True)[1] if known else np.zeros(len(pids), np.int64)
     launches = group[_length(block) :], calls.correlation

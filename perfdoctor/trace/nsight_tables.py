@@ -2,6 +2,7 @@
 
 Tables are made only when there is something to put into them, and columns come and go with versions (NVIDIA's Nsight
 Systems documentation, "SQLite Schema Reference"): both are looked up in the file, and what is not there reads as -1.
+Versions before 2022 declare all columns NOT NULL: where they have nothing to say they write 0, or an empty text.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Tables:
         if kind and kind[0][0] == "text":
             codes = [np.empty(0, np.int64)]
             for rows in self._rows(f'SELECT "{name}" FROM "{table}" {where and "WHERE " + where}'):
-                values = (NONE if text is None else strings[str(text)] for (text,) in rows)
+                values = (strings[str(text)] if text else NONE for (text,) in rows)
                 codes.append(np.fromiter(values, np.int64, len(rows)))
             return np.concatenate(codes)
         ids = self.numbers(table, {"id": (name,)}, where)["id"]

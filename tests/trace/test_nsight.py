@@ -199,6 +199,23 @@ def test_a_file_without_processes_is_one_process(tmp_path: Path, rows: Rows) -> 
     assert rows(trace, "gpu") == rows(both(tmp_path, busy())[1], "gpu")
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_what_old_versions_write_for_nothing_is_nothing(tmp_path: Path, rows: Rows, table: str) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    run_sql(
+        path,
+        [
+            "UPDATE NVTX_EVENTS SET text = '' WHERE text IS NULL",
+            "UPDATE NVTX_EVENTS SET textId = 0 WHERE textId IS NULL",
+            f"INSERT INTO NVTX_EVENTS VALUES (5000, 0, 59, 'open', {serialized(7, 8)}, 0, 0)",
+            *(f"UPDATE {device_table} SET globalPid = 0" for device_table in ALL_TABLES[:4]),
+        ],
+    )
+    trace = read(path)
+    assert rows(trace, table) == rows(both(tmp_path, busy())[1], table)
+    assert trace.warnings == ("left out because they had not ended with the recording: 1 NVTX range",)
+
+
 # --- NVTX ---
 
 
