@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from perfdoctor.reporters.json_ import load_schema
+from perfdoctor.testing import TraceBuilder
 
 
 def test_a_stalled_trace_gets_its_report_on_stdout(perfdoctor, stalled):
@@ -206,3 +207,34 @@ def test_a_name_in_a_trace_never_becomes_markup(perfdoctor, tmp_path):
     out = perfdoctor("analyze", "-v", path).out
     assert "Evil [bold red]</td><script>|```" in out
     assert "\x1b" not in out
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Two ranks, of which the second is no trace."""
+    TraceBuilder(rank=0).step(0, 1000).kernel("k", 5, 990).write(tmp_path / "rank0.json")
+    (tmp_path / "rank1.json").write_text("no trace")
+    return tmp_path
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_rank_that_is_missing_is_told_and_no_error(perfdoctor, ranks, jobs):
+    ended = perfdoctor("analyze", ranks, "--jobs", jobs, "-o", "r.md")
+    assert ended.code == 0
+    assert ended.out.count("rank 1: this rank is missing from the analysis") == 1
+    assert "rank 1: this rank is missing from the analysis" in (ranks / "r.md").read_text()
+
+
+def test_strict_makes_a_missing_rank_an_error_after_the_report(perfdoctor, ranks):
+    ended = perfdoctor("analyze", ranks, "--strict", "--json")
+    assert ended.code == 2
+    report = json.loads(ended.out)
+    jsonschema.validate(report, load_schema())
+    assert [trace["complete"] for trace in report["traces"]] == [True, False]
+    assert "--strict: " in ended.line
+    assert "rank1.json: this rank is missing from the analysis" in ended.line
+
+
+def test_strict_is_content_where_all_ranks_are_there(perfdoctor, ranks):
+    (ranks / "rank1.json").unlink()
+    assert perfdoctor("analyze", ranks, "--strict").code == 0
