@@ -155,7 +155,10 @@ class _Island:
         within = same_end_ns(table)
         shifted = self._by_end(kinds, end + expected)
         near = _partners(reference.key, shifted, within)
-        if (near >= 0).sum() >= max(_ENOUGH * min(len(end), len(reference.key)), LEAST_PARTNERS):
+        alike = np.isin(reference.key >> _END_BITS, kinds)
+        if (near >= 0).sum() >= max(
+            _ENOUGH * _in_common(reference.end_ns[alike], end + expected, within), LEAST_PARTNERS
+        ):
             rows = near >= 0
             return expected + _correction(reference.end_ns[near[rows]] - end[rows] - expected)
         order = np.argsort(reference.end_ns, kind="stable")
@@ -220,6 +223,14 @@ _ENOUGH = 0.9
 _MOST = 0.5
 # More than so many collectives of one kind hardly end within the tolerance.
 _ROUNDS = 3
+
+
+def _in_common(reference: Int64Array, other: Int64Array, within: int) -> int:
+    """How many partners two lists of ends can have at most: ranks may begin and stop to record at different times."""
+    if not len(reference):
+        return 0
+    begin, end = max(reference.min(), other.min()) - within, min(reference.max(), other.max()) + within
+    return int(min(((ends >= begin) & (ends <= end)).sum() for ends in (reference, other)))
 
 
 def _correction(differences: Int64Array) -> int:
