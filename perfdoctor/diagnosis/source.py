@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from os.path import isabs
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -147,7 +148,8 @@ def quoting(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> 
 
 def _quoting(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     place = finding.location
-    if place is None or place.line is None or not place.file.endswith(".py"):
+    # A path that is not whole would be looked for here, and another file of that name be quoted.
+    if place is None or place.line is None or not (isabs(place.file) and place.file.endswith(".py")):
         return finding
     text = text_of(place.file, place.line).strip()
     if not text or _DEFINITION.match(text):

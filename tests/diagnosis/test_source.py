@@ -6,6 +6,7 @@ import linecache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from perfdoctor.diagnosis.finding import Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.run import RankRun
@@ -123,10 +124,13 @@ def test_the_text_of_the_line_is_quoted_where_the_file_can_be_read(tmp_path: Pat
     )
 
 
-def test_nothing_is_quoted_of_definitions_of_other_files_or_of_what_is_not_there(tmp_path: Path) -> None:
+def test_nothing_is_quoted_of_definitions_of_other_files_or_of_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, other = tmp_path / "train.py", tmp_path / "secrets.txt"
-    source.write_text("def main():\n@torch.no_grad()\n")
+    source.write_text("def main():\n@torch.no_grad()\nloss.item()\n")
+    monkeypatch.chdir(tmp_path)
     other.write_text("a\npassword\n")
     plain = [found_at(str(source), line) for line in (1, 2, 99, None)]
-    plain += [found_at(str(other)), found_at(str(tmp_path / "gone.py")), found_at(None)]
+    plain += [found_at(str(other)), found_at(str(tmp_path / "gone.py")), found_at(None), found_at("train.py", 3)]
     assert quoting(plain, linecache.getline) == tuple(plain)
