@@ -20,7 +20,7 @@ _KEPT = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "c
 _ON_CPU = {"cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"}
 SESSION_START_NS = 1_700_000_000_123_456_789
 _SHIFT_US = 1_000_000  # sessions begin at zero, and zero means unknown
-_UNSAID = {"External id", "Input type", "Input Strides", "Concrete Inputs", "wait_on_stream"}
+_SAID = {"cbid", "correlation", "stream", "device", "bytes", "grid", "Input Dims"}
 _COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 _MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 _SYNC_KINDS = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
@@ -66,9 +66,11 @@ def sayable(whole: dict[str, Any]) -> dict[str, Any]:
     """A trace without what Nsight Systems cannot say, a second later."""
     events = []
     for event in whole["traceEvents"]:
-        if event.get("cat") not in _KEPT or event.get("ph") != "X":
+        if event.get("cat") not in _KEPT or event.get("ph") != "X" or "args" not in event:
             continue
-        args = {key: value for key, value in event["args"].items() if key not in _UNSAID}
+        if event["cat"] == "gpu_memcpy" and "Host" in event["name"]:  # memory as AMD's library calls it
+            continue
+        args = {key: value for key, value in event["args"].items() if key in _SAID}
         events.append(event | {"ts": round(event["ts"] + _SHIFT_US, 3), "args": args})
     return whole | {"traceEvents": events}
 
