@@ -77,5 +77,5 @@ def graph_of(trace: Trace, window: Intervals) -> Graph:
     waited = wait_edges(trace, edges) | queue_edges(edges)
     boundary_edges(trace, edges)
     # Odd clocks let a cause come after its effect: then nothing is known about the two.
-    before[before >= np.arange(nodes, dtype=np.int32)[:, None]] = NONE
+    np.putmask(before, before >= np.arange(nodes, dtype=np.int32)[:, None], NONE)
     return Graph(events, before, lag_ns, waited)

@@ -106,21 +106,26 @@ def gpu_edges(trace: Trace, edges: Edges) -> None:
     launched = np.where(launched < start, launched, NONE)
     stream = _stream_ends(edges)
     told = np.maximum(_told_ends(trace, edges), _graph_ends(edges))
-    latency = _latency_ns(edges, launched, stream)
-    bounds = np.stack((edges.when(launched) + latency, edges.when(stream), edges.when(told)))
-    late_ns = edges.when(start) - bounds.max(axis=0)
-    for ended in edges.last_ends:
-        handed = ended[start]
-        near = edges.when(start) - edges.when(handed) <= np.maximum(_HANDOVER_NS, late_ns // _LEAST_EXPLAINED)
-        told = np.where((late_ns > _UNEXPLAINED_NS) & near & (handed > told), handed, told)
-    bounds[OTHER] = edges.when(told)
-    binding = bounds.argmax(axis=0)
+    begun_ns, launched_ns, stream_ns = edges.when(start), edges.when(launched), edges.when(stream)
+    latency = _latency_ns(begun_ns - launched_ns, launched >= 0, (stream >= 0) & (stream_ns <= launched_ns))
+    late_ns = begun_ns - np.maximum(np.maximum(launched_ns + latency, stream_ns), edges.when(told))
+    unexplained = np.flatnonzero(late_ns > _UNEXPLAINED_NS)
+    told[unexplained] = _handed_over(edges, start[unexplained], told[unexplained], late_ns[unexplained])
+    binding = np.stack((launched_ns + latency, stream_ns, edges.when(told))).argmax(axis=0)
     for slot, others in enumerate((launched, stream, told)):
         edges.join(start, slot, others)
         # What does not explain the start could have come later: by all but what always passes in between.
-        least = latency if slot == OWN else 0
-        loose = binding != slot
-        edges.lag_ns[start[loose], slot] = np.minimum(edges.lag_ns[start[loose], slot], least)
+        loose = start[binding != slot]
+        edges.lag_ns[loose, slot] = np.minimum(edges.lag_ns[loose, slot], latency if slot == OWN else 0)
+
+
+def _handed_over(edges: Edges, start: Int32Array, told: Int32Array, late_ns: Int64Array) -> Int32Array:
+    """For late starts the end of an item of any stream that explains them; else what they waited for anyway."""
+    for ended in edges.last_ends:
+        handed = ended[start]
+        near = edges.when(start) - edges.when(handed) <= np.maximum(_HANDOVER_NS, late_ns // _LEAST_EXPLAINED)
+        told = np.where(near & (handed > told), handed, told)
+    return told
 
 
 def _stream_ends(edges: Edges) -> Int32Array:
@@ -138,13 +143,11 @@ def _stream_ends(edges: Edges) -> Int32Array:
     return found
 
 
-def _latency_ns(edges: Edges, launched: Int32Array, stream: Int32Array) -> int:
-    """From a launch call to the start of its item on an idle stream: the median of the trace, else its least."""
-    took = edges.when(edges.events.item_start) - edges.when(launched)
-    idle = (launched >= 0) & (stream >= 0) & (edges.when(stream) <= edges.when(launched))
-    if idle.any():
-        return int(np.median(took[idle]))
-    return int(took[launched >= 0].min()) if (launched >= 0).any() else 0
+def _latency_ns(took_ns: Int64Array, launched: BoolArray, idle: BoolArray) -> int:
+    """From a launch call to the start of its item: the median for those on an idle stream, else the least of all."""
+    if (launched & idle).any():
+        return int(np.median(took_ns[launched & idle]))
+    return int(took_ns[launched].min()) if launched.any() else 0
 
 
 def _told_ends(trace: Trace, edges: Edges) -> Int32Array:
