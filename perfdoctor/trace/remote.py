@@ -71,7 +71,7 @@ class Download:
         self.broken = ""
         self._done = 0
         with telling(self._url):
-            self._raw, size = _opened(self._url)
+            self._raw, size, self._kept = _opened(self._url)
         # Of a response `readinto` waits for a full buffer, and forgets what came when there is an error instead.
         self._fill: Callable[[bytearray | memoryview], int | None] = getattr(self._raw, "readinto1", self._raw.readinto)
         self.size = size if isinstance(size, int) and size > 0 else None
@@ -137,20 +137,20 @@ def telling(path: str | os.PathLike[str]) -> Iterator[None]:
         _refuse(os.fspath(path), error)
 
 
-def _opened(url: str) -> tuple[Any, object]:
-    """A URL, or standard input, as a file with `readinto`; and its bytes, where they are known."""
+def _opened(url: str) -> tuple[Any, object, object]:
+    """A URL, or standard input, as a file with `readinto`; its bytes, where they are known; and what it lives on."""
     if url == STDIN:
-        return _standard_input()
+        return *_standard_input(), None
     if is_web(url):
         from perfdoctor.trace import web
 
         response = web.get(url)
-        return response, response.length
+        return response, response.length, None
     from fsspec.core import url_to_fs
 
     system, path = url_to_fs(url)
     file = system.open(path, "rb", block_size=_REQUEST_BYTES)
-    return file, getattr(file, "size", None)
+    return file, getattr(file, "size", None), system  # of an archive: it closes its file when it goes
 
 
 def _standard_input() -> tuple[io.FileIO, int | None]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -80,6 +81,14 @@ def test_a_trace_in_memory_is_read(memory: Any, said: Callable[[Trace], Any], pa
     trace = read("memory://run/t.json")
     assert said(trace) == said(small().trace())
     assert trace.path == "memory://run/t.json"
+
+
+def test_a_trace_in_an_archive_is_read(memory: Any, tmp_path: Path, said: Callable[[Trace], Any]) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("run/t.json", small().to_bytes())
+    assert said(read(f"zip://run/t.json::{(tmp_path / 't.zip').as_uri()}")) == said(small().trace())
+    memory.pipe("/t.json", small().to_bytes())
+    assert said(read("simplecache::memory://t.json")) == said(small().trace())
 
 
 def test_a_trace_on_the_web_is_read(web: tuple[str, Path], said: Callable[[Trace], Any]) -> None:
