@@ -106,11 +106,11 @@ def _matches(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:
 
 def _by_call(trace: Trace, rows: Int32Array) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
     """What a blocking call is by its own name, for those outside all ops."""
-    found = []
-    for code in trace.calls.name[rows].tolist():
+    found: dict[int, str] = {}
+    for code in np.unique(trace.calls.name[rows]).tolist():
         name = trace.strings[code]
-        found.append(next((cause for pattern, cause in _BY_CALL.items() if re.search(pattern, name)), name))
-    return np.array(found, object)
+        found[code] = next((cause for pattern, cause in _BY_CALL.items() if re.search(pattern, name)), name)
+    return np.array([found[code] for code in trace.calls.name[rows].tolist()], object)
 
 
 def _by_op(trace: Trace, inner: Int32Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.object_]], Int32Array]:

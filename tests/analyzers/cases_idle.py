@@ -308,6 +308,15 @@ def long_gap_with(call: str = "", loader: bool = False) -> TraceBuilder:
     return trace.range(LOADER, 900, 2100) if loader else trace
 
 
+def graphs(*starts_us: float) -> TraceBuilder:
+    """A step of 1000 us in which one graph launch starts kernels of 200 us."""
+    trace = TraceBuilder().step(0, 1000)
+    correlation = trace.call("cudaGraphLaunch", 0, 30)
+    for start in starts_us:
+        trace.kernel(TENSOR_GEMM, start, 200, correlation=correlation)
+    return trace
+
+
 PD103 = [
     Case(
         "PD103",
@@ -370,6 +379,22 @@ PD103 = [
         lambda: pauses(2000).kernel(TENSOR_GEMM, 5000, 1000, launch_us=3000),
         (Says("high", 2_000_000, title="pause"), Says("high", 1_000_000, title="nothing in the trace explains")),
     ),
+    Case(
+        "PD103",
+        "graph-of-which-kernels-are-missing",
+        lambda: graphs(10, 215, 800),
+        (
+            Says(
+                "info",
+                0,
+                (None, None, None),
+                title="For 38% of the step the file cannot tell whether the GPU works: CUDA graphs lack kernels",
+                advice="record again",
+                evidence={"time not recorded per step": 385_000, "longest gap": 385_000},
+            ),
+        ),
+    ),
+    Case("PD103", "whole-graph", lambda: graphs(10, 215, 420, 620, 820)),
     Case("PD103", "healthy", healthy),
     Case("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
     Case("PD103", "loader", lambda: long_gap_with(loader=True)),
