@@ -167,11 +167,13 @@ def _ask_torch() -> dict[str, Any] | Check:
 
 
 def _warm() -> None:
-    """Compile the reader; `_numba` says how that went."""
+    """Compile the reader and the replay; `_numba` says how that went."""
+    from perfdoctor.diagnosis import settle
     from perfdoctor.trace.kernel import native
 
     with contextlib.suppress(Exception):  # whatever numba cannot do here
         native.load()
+        settle.compiled.load()
 
 
 def _numba() -> Check:

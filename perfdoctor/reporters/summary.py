@@ -282,16 +282,14 @@ def together(report: Report) -> str | None:
 
     Of several ranks it is told of the one that has the first of them.
     """
-    replayed = [
-        (number, f, _step_after(f)) for number, f in enumerate(advised(report), 1) if _step_after(f) is not None
-    ]
-    if not replayed:
+    numbered = [(number, f) for number, f in enumerate(advised(report), 1) if _step_after(f) is not None]
+    if not numbered:
         return None
-    rank = _costliest_rank(replayed[0][1])
+    rank = _costliest_rank(numbered[0][1])
     step_ns = next((a.window_ns / _steps_of(a, report) for a in report.account if a.rank == rank), 0.0)
     chain = [
-        (number, after_ns)
-        for number, finding, after_ns in replayed
+        (number, finding)
+        for number, finding in numbered
         if _costliest_rank(finding) == rank and (finding.saving.expected_ns or 0) >= WORTH_A_WORD * step_ns
     ]
     if len(chain) < 2:

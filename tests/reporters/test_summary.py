@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.diagnosis.finding import Finding, SourceLocation
+from perfdoctor.diagnosis.finding import STEP_AFTER, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.merging import Shared
 from perfdoctor.diagnosis.report import StepSummary
 from perfdoctor.reporters import ranks, summary
@@ -243,3 +244,32 @@ def test_the_step_without_the_profiler_is_told_when_it_is_another(unprofiled_ns:
     report = samples.loader_stall()
     verdict = summary.verdict(replace(report, steps=replace(report.steps, unprofiled_ns=unprofiled_ns)))
     assert told in verdict
+
+
+def _replayed(rule: str, saves_ms: float, after_ms: float, **changes: Any) -> Finding:
+    saves, after = round(saves_ms * samples.MS), round(after_ms * samples.MS)
+    base = samples.loader_stall().findings[0]
+    evidence = (Evidence(STEP_AFTER, after, "ns"),)
+    told = replace(base, rule=rule, saving=Saving(0, saves, saves, "replayed"), evidence=evidence)
+    return replace(told, **changes)
+
+
+def test_fixes_that_were_replayed_are_told_together():
+    report = samples.loader_stall()
+    bare = report.findings[0]
+    three = (_replayed("PD101", 10, 33.1), bare, _replayed("PD201", 5, 28.1), _replayed("PD303", 0.1, 28.0))
+    assert summary.together(replace(report, findings=three)) == (
+        "Fixed one after the other, 1 and 3 take a step from 43.1 ms to about 28.1 ms (replayed)"
+    )
+
+
+def test_a_single_fix_speaks_for_itself():
+    report = samples.loader_stall()
+    assert summary.together(replace(report, findings=(_replayed("PD101", 10, 33.1), report.findings[0]))) is None
+    assert summary.together(report) is None
+
+
+def test_steps_of_different_ranks_are_no_chain():
+    report = samples.loader_stall()
+    apart = (_replayed("PD101", 10, 33.1), _replayed("PD201", 5, 28.1, rank=3))
+    assert summary.together(replace(report, findings=apart)) is None
