@@ -139,7 +139,8 @@ class Straggler(FleetAnalyzer):
             title=f"{_who(late)} {_how_often(late)}{doing and f', {doing}{because}{at}'}: the others wait",
             cost_ns=cost,
             saving=Saving(0, min(lateness_ns, cost) if alone else None, cost, "bounded"),
-            advice=f"Make {_who(late).lower()} as fast as the others: look at what comes before the collectives there.",
+            advice=f"Look at what comes before the collectives on {'it' if alone else 'them'} and not on the others, "
+            "and make it as fast as there.",
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.of >= _ENOUGH and late.persists else 0.6,
             location=place,
@@ -173,8 +174,10 @@ def _persistence(late: LateRank) -> tuple[Evidence, ...]:
 
 
 def _who(late: LateRank) -> str:
+    if len(late.together) == 1:
+        return f"Rank {late.rank}"
     numbers = in_ranges(late.matched.tables[index].rank or 0 for index in late.together)
-    return f"Rank {late.rank}" if len(late.together) == 1 else f"Ranks {numbers}"
+    return f"Ranks {numbers}{' (all of one host)' if late.is_host else ''}"
 
 
 def _how_often(late: LateRank) -> str:

@@ -92,7 +92,7 @@ class CollectiveTable:
 
     Attributes:
         rank: The rank.
-        host: Where it ran, as far as captured facts or the trace say.
+        host: What tells its machine from others; None where the trace does not say.
         base_ns: What the file says must be added to the times to get nanoseconds since the epoch.
         on_gpu: Whether kernels ran them, or threads of the CPU.
         strings: The texts that `group` and `dtype` are codes of.
@@ -167,7 +167,7 @@ def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
     kept = slice(max(len(order) - most, 0), None)
     return CollectiveTable(
         rank=trace.rank,
-        host=_host(rank),
+        host=trace.host,
         base_ns=trace.base_ns,
         on_gpu=rank.device_kind == "gpu",
         strings=told.strings,
@@ -309,9 +309,3 @@ def _totals(rank: RankRun, found: _Found, told: Recorded) -> tuple[CollectiveTot
             )
         )
     return tuple(sorted(totals, key=lambda total: (-total.exposed_ns, total.kind, total.group or "")))
-
-
-def _host(rank: RankRun) -> str | None:
-    """The host's name, where captured facts hold it."""
-    host = (rank.facts or {}).get("host")
-    return host if isinstance(host, str) else None

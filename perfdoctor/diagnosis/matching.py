@@ -122,6 +122,7 @@ class _Island:
         self._named, self._unnamed = _Rows(), _Rows()
         self._groups: dict[str, int] = {}
         self._numbers = 0
+        self._hosts: dict[str | None, int] = {}
         # Who shares no group with those so far may share one with those to come.
         while self._grow():
             pass
@@ -148,7 +149,7 @@ class _Island:
             # The same names with ends that no clock makes meet: another run of the program.
             return offset if (np.abs(difference - offset) <= same_end_ns(table)).mean() >= _MOST else None
         reference = self._unnamed
-        expected = expected_offset(self.tables[0], table)
+        expected = self._expected(table)
         end, kinds = table.end_ns[~named], self._lane(table)[~named]
         if not len(end) or not len(reference.key):
             return None
@@ -164,6 +165,12 @@ class _Island:
         order = np.argsort(reference.end_ns, kind="stable")
         lanes = reference.key[order] >> _END_BITS
         return fit_offset(reference.end_ns[order], lanes, end, kinds, expected, within)
+
+    def _expected(self, table: CollectiveTable) -> int:
+        """The offset to be expected: that of another rank of the same host, else by what the traces say."""
+        by_clock = table.base_ns - self.tables[0].base_ns
+        known = self._hosts.get(table.host) if table.host is not None else None
+        return by_clock + known if known is not None else expected_offset(self.tables[0], table)
 
     def _join(self, table: CollectiveTable, offset: int) -> None:
         """Give each row of a table its partner, or a number of its own."""
@@ -188,6 +195,7 @@ class _Island:
         self._named.add(key[new], number[new], end[new], table.bytes[new])
         new = fresh[rows]
         self._unnamed.add(by_end[new], number[rows][new], end[rows][new], table.bytes[rows][new])
+        self._hosts.setdefault(table.host, offset - (table.base_ns - (self.tables or [table])[0].base_ns))
         self.tables.append(table)
         self.offsets.append(offset)
         self.rows.append(number)

@@ -62,6 +62,13 @@ class LateRank:
         return self.table.rank
 
     @property
+    def is_host(self) -> bool:
+        """Whether a host is late as a whole: several ranks, and those of that host alone."""
+        tables = self.matched.tables
+        of_host = tuple(i for i, table in enumerate(tables) if table.host is not None and table.host == self.table.host)
+        return len(of_host) > 1 and of_host == self.together
+
+    @property
     def of(self) -> int:
         """How many collectives count."""
         return int(self.counts.sum())

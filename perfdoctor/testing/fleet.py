@@ -73,15 +73,23 @@ class SyntheticFleet:
         ranks: How many.
         steps: How many each records.
         tensor_parallel: Ranks that also reduce activations among themselves, in groups of this size; 1 for none.
+        ranks_per_host: So many ranks write the name of one host; None writes no names.
         sequences: Write process groups and sequence numbers, as recent profilers do.
         seed: Of the chance differences.
     """
 
     def __init__(
-        self, ranks: int = 4, steps: int = 6, tensor_parallel: int = 1, sequences: bool = True, seed: int = 0
+        self,
+        ranks: int = 4,
+        steps: int = 6,
+        tensor_parallel: int = 1,
+        ranks_per_host: int | None = None,
+        sequences: bool = True,
+        seed: int = 0,
     ) -> None:
         self._steps = steps
         self._tensor_parallel = tensor_parallel
+        self._ranks_per_host = ranks_per_host
         self._sequences = sequences
         self._seed = seed
         self._random = random.Random(seed)
@@ -126,6 +134,9 @@ class SyntheticFleet:
         ranks = [
             _Clockwork(TraceBuilder(rank=rank, world_size=count), faults) for rank, faults in enumerate(self._faults)
         ]
+        if self._ranks_per_host is not None:
+            for number, rank in enumerate(ranks):
+                rank.trace.top(host_name=f"node{number // self._ranks_per_host}")
         for step in range(self._steps):
             self._step(ranks, step)
         return [rank.trace for rank in ranks if not rank.faults.missing]

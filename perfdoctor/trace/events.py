@@ -37,7 +37,9 @@ _TOKEN = re.compile(_STRING + rb'(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _SCALAR = re.compile(_STRING + rb'"|[^\s,\[\]{}"]+', re.DOTALL)
 
 # Other keys can hold a dump of the user's environment: they are skipped unread.
-_KEPT_KEYS = frozenset({"deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes", "with_stack"})
+_KEPT_KEYS = frozenset(
+    {"deviceProperties", "distributedInfo", "host_name", "baseTimeNanoseconds", "record_shapes", "with_stack"}
+)
 
 
 class CutError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,6 +89,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
         device=_device(reading.top, trace.gpu),
         rank=_distributed(reading.top, "rank"),
         world_size=_distributed(reading.top, "world_size"),
+        host=_host(reading.top.get("host_name")),
         base_ns=_integer(reading.top.get("baseTimeNanoseconds")) or 0,
     )
     _forget_work_items(trace)
@@ -299,11 +301,22 @@ def _device(top: dict[str, Any], gpu: GpuItems) -> DeviceProperties:
     name = entry.get("name")
     major, minor = _integer(entry.get("computeMajor")), _integer(entry.get("computeMinor"))
     return DeviceProperties(
-        name=str(name).encode("utf-8", errors="replace").decode() if isinstance(name, str) and name.strip() else None,
+        name=_text(name),
         capability=(major, minor or 0) if major is not None else None,
         sm_count=_integer(entry.get("numSms")),
         memory_bytes=_integer(entry.get("totalGlobalMem")),
     )
+
+
+def _text(value: object) -> str | None:
+    """A text that is not blank, without lone surrogates; None for anything else."""
+    return value.encode("utf-8", errors="replace").decode() if isinstance(value, str) and value.strip() else None
+
+
+def _host(name: object) -> str | None:
+    """What tells one host from another without naming it: names of machines are nobody else's business."""
+    text = _text(name)
+    return None if text is None else hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
 
 
 def _distributed(top: dict[str, Any], key: str) -> int | None:

@@ -181,7 +181,8 @@ class Trace:
     ranks; empty: all 0). `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
     or None. `complete` is False for a file cut short; `warnings` says in sentences what was odd, `events` counts the
     rows of all tables, `dropped` what could not be read. `base_ns` is what the file says must be added to the times
-    to get nanoseconds since the epoch (0 when they are absolute already).
+    to get nanoseconds since the epoch (0 when they are absolute already). `host` tells one machine from
+    another; it is not its name.
     """
 
     path: str
@@ -200,6 +201,7 @@ class Trace:
     vendor: str | None = None
     rank: int | None = None
     world_size: int | None = None
+    host: str | None = None
     complete: bool = True
     warnings: tuple[str, ...] = ()
     dropped: int = 0

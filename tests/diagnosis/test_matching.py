@@ -159,6 +159,16 @@ def test_of_equal_steps_those_at_the_same_time_meet() -> None:
     assert partners(based, 1) == list(range(12))
 
 
+def test_the_clock_of_a_host_is_known_once_one_of_its_ranks_is() -> None:
+    """Rank 2 shares only barriers at equal distances, of which it recorded the first ones."""
+    barriers = [50.0 + 10 * step for step in range(8)]
+    first = table(0, [*IRREGULAR, *barriers], ["all_reduce"] * 8 + ["barrier"] * 8)
+    second = table(1, [end + 3000 for end in IRREGULAR], host="b")
+    ends = [end + 3000 for end in barriers[:4]]
+    assert matched(first, second, table(2, ends, "barrier", host="b")).offset_ns.tolist() == [0, *[-3000 * MS] * 2]
+    assert matched(first, second, table(2, ends, "barrier")).offset_ns.tolist() != [0, *[-3000 * MS] * 2]
+
+
 @pytest.mark.parametrize(("late_ms", "fits"), [(4, True), (8, False)])
 def test_threads_of_the_cpu_may_wake_up_late(late_ms: float, fits: bool) -> None:
     """A quarter of a step of 20 ms is near enough; on a GPU half a millisecond is."""

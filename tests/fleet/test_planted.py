@@ -88,6 +88,12 @@ def test_ranks_that_share_a_slow_link_are_late_together() -> None:
     assert late.saving.expected_ns is None
 
 
+def test_a_slow_host_is_named() -> None:
+    fleet = SyntheticFleet(ranks=8, ranks_per_host=2)
+    late = findings(fleet.late_loader(4, by_us=1500).late_loader(5, by_us=1500))["PD401"]
+    assert late.title.startswith("Ranks 4, 5 (all of one host) arrive last")
+
+
 def test_who_waited_itself_passes_the_blame_on() -> None:
     late = findings(SyntheticFleet(tensor_parallel=2).late_loader(2, by_us=3000))["PD401"]
     assert late.rank == 2
