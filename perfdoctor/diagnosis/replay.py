@@ -56,9 +56,10 @@ class Graph:
         return settle(self.before, self.lag_ns if lag_ns is None else lag_ns, earliest)
 
     def span_ns(self, when: Int64Array) -> int:
-        """How long the analysed time takes when its nodes happen then."""
-        at = when[self.events.boundary]
-        return int((at[1::2] - at[0::2]).sum())
+        """How long the analysed time takes when its nodes happen then; what lies between its parts takes as long."""
+        recorded, at = self.events.time_ns[self.events.boundary], when[self.events.boundary]
+        outside_ns = int((recorded[2::2] - recorded[1:-1:2]).sum())
+        return int(at[-1] - at[0]) - outside_ns
 
 
 def graph_of(trace: Trace, window: Intervals) -> Graph:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -232,3 +235,33 @@ def test_a_node_that_waits_for_a_later_one_is_refused() -> None:
     itself = np.zeros((1, settling.SLOTS), np.int32)
     with pytest.raises(ValueError, match="waits for itself or for a later one"):
         settling.settle(itself, itself.astype(np.int64), np.zeros(1, np.int64))
+
+
+def test_a_trace_is_replayed_without_numba_once_that_is_compiled(tmp_path: Path) -> None:
+    settling.compiled.load()
+    trace = TraceBuilder().step(0, 100_000)
+    for i in range(1500):
+        trace.kernel(KERNEL, 40 * i + 20, 20, launch_us=40 * i)
+    path = trace.write(tmp_path / "t.json")
+    program = """
+import sys, perfdoctor
+from perfdoctor.diagnosis import settle
+replayed = [f.saving.basis for f in perfdoctor.analyze(sys.argv[1]).findings]
+print("replayed" in replayed, settle.compiled.is_loaded(), [name for name in ("numba", "torch") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "True True []\n", done.stdout + done.stderr
+
+
+def test_without_numba_python_plays_the_trace_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot() -> None:
+        raise ImportError
+
+    monkeypatch.setattr(settling, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(settling, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(settling.compiled, "is_loaded", lambda: False)
+    monkeypatch.setattr(settling.compiled, "load", cannot)
+    one = np.ones((2, settling.SLOTS), np.int64)
+    assert settling.settle(np.array([[-1] * 3, [0] * 3], np.int32), 5 * one, one[:, 0]).tolist() == [1, 6]
