@@ -10,14 +10,15 @@ from pathlib import Path
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.trace.remote import STDIN, is_remote
 
-# A worker takes a second or less to start, in which a process reads and analyses some 20 MB of text; with less than
-# this in all there is nothing to gain.
-_WORTH_A_POOL_BYTES = 50_000_000
+# A worker takes 0.4 s to start, in which a process reads and analyses 60 to 100 MB of text: less than this in all is
+# done sooner by one.
+_WORTH_A_POOL_BYTES = 150_000_000
 # What a gzip holds for each of its bytes: 7 to 25 in real traces.
 _INFLATED = 12
-# Measured by benchmarks/fleet: an idle worker, and what reading and analysing take for each byte of text.
-_WORKER_BYTES = 180_000_000
-_BYTES_PER_BYTE = 6
+# A worker that has read a small trace, and what large ones take for each byte of text: 0.6 to 0.9 at 200 MB, measured
+# by benchmarks/fleet, and more where kernels and ops are many and their names short.
+_WORKER_BYTES = 120_000_000
+_BYTES_PER_BYTE = 2
 # The rest is for everybody else on the machine.
 _SHARE_OF_MEMORY = 0.7
 _UNKNOWN_BYTES = 100_000_000

@@ -41,12 +41,12 @@ def test_small_files_are_read_before_a_process_has_started(tmp_path: Path) -> No
 
 
 def test_as_many_as_there_are_files_and_no_more_than_cores(tmp_path: Path) -> None:
-    assert budget.jobs_for(files(tmp_path, *[20 * MB] * 3), None) == 3
+    assert budget.jobs_for(files(tmp_path, *[60 * MB] * 3), None) == 3
     assert budget.jobs_for(files(tmp_path, *[20 * MB] * 64), None) == 8
 
 
 def test_no_more_than_fit_into_memory(tmp_path: Path) -> None:
-    large = files(tmp_path, *[1000 * MB] * 8)
+    large = files(tmp_path, *[2000 * MB] * 8)
     together = [budget.needed_bytes(file) for file in large]
     jobs = budget.jobs_for(large, None)
     assert sum(together[:jobs]) <= 10_000 * MB < sum(together[: jobs + 1])

@@ -1,0 +1,1 @@
+"""Many ranks: processes, memory, and the reduction."""
