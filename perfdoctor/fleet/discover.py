@@ -51,10 +51,10 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
     """The traces that some paths mean, each once, sorted by rank and then by name, rank10 after rank9.
 
     A path is a file, whatever its name; a folder with traces in it or in its ``rank*`` folders; the folder of a
-    capture, or one with the captures of several hosts; or a pattern such as ``out/*.json.gz`` for any of these. Each can be a URL that fsspec knows
-    (``s3://bucket/run/*.json.gz``, or ``s3://bucket/run/rank`` for all that begins so) or one of the web, whose folders
-    end in a slash and are as their index pages list them. And ``-`` is standard input. A file that does not exist is
-    passed on: reading it says what is wrong.
+    capture, or one with the captures of several hosts; or a pattern such as ``out/*.json.gz`` for any of these. Each
+    can be a URL that fsspec knows (``s3://bucket/run/*.json.gz``, or ``s3://bucket/run/rank`` for all that begins so)
+    or one of the web, whose folders end in a slash and are as their index pages list them. And ``-`` is standard input.
+    A file that does not exist is passed on: reading it says what is wrong.
 
     Raises:
         InputError: a folder holds no traces, or a pattern matches nothing.

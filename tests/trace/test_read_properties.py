@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse
 from perfdoctor.trace.events import EventReader
+from perfdoctor.trace.window import piecewise
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 
@@ -106,8 +107,10 @@ def test_a_trace_repeats(said: Said, b: TraceBuilder) -> None:
 
 
 @settings(max_examples=60)
-@given(builders(), st.integers(0, 400), st.sampled_from(["first", "last"]), st.booleans())
-def test_chunks_of_any_size_hold_the_same_events(b: TraceBuilder, chunk: int, place: str, pretty: bool) -> None:
+@given(builders(), st.integers(0, 400), st.integers(0, 300), st.sampled_from(["first", "last"]), st.booleans())
+def test_chunks_and_blocks_of_any_size_hold_the_same_events(
+    b: TraceBuilder, chunk: int, block: int, place: str, pretty: bool
+) -> None:
     whole = b.to_dict()
     # Lists of objects beside and inside the events look like the border of two events, and must not pass for it.
     whole["deviceProperties"] = [{"name": "a", "id": 0}, {"name": "b", "id": 1}]
@@ -115,7 +118,7 @@ def test_chunks_of_any_size_hold_the_same_events(b: TraceBuilder, chunk: int, pl
         event["args"]["nested"] = [{"name": 1}, {"name": 2}, {"ts": 3, "name": "]}"}]
     events = {"traceEvents": whole.pop("traceEvents")}
     text = json.dumps(events | whole if place == "first" else whole | events, indent=2 if pretty else None).encode()
-    reader = EventReader(text, chunk=chunk)
+    reader = EventReader(piecewise(text, block) if block else text, chunk=chunk)
     found = [event for events in reader for event in events]
     assert [event["name"] for event in found] == [event["name"] for event in events["traceEvents"]]
     assert [event["args"] for event in found] == [event["args"] for event in events["traceEvents"]]
