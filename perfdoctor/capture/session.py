@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perfdoctor.capture.folder import launched_rank, make_folder, recorded_ranks
+from perfdoctor.capture.inject._perfdoctor_inject.tracebacks import leave_no_frame
 from perfdoctor.capture.options import CaptureOptions, fit_windows
 from perfdoctor.capture.target import slug
 from perfdoctor.errors import CaptureError, UsageError
@@ -85,8 +86,12 @@ class Session:
             if self._recorder is not None:
                 return function(*args, **kwargs)
             self._automatic = True
-            with self:
-                return function(*args, **kwargs)
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error, __file__)
+                raise
 
         recorded.session = self  # type: ignore[attr-defined]
         return recorded

@@ -269,6 +269,23 @@ def test_errors_of_the_program_show_none_of_our_frames(tmp_path: Path) -> None:
             assert raised.traceback[0].path == Path(__file__)
 
 
+def test_nor_do_those_of_the_evidence_window_and_of_a_decorated_function(tmp_path: Path) -> None:
+    @profile(tmp_path / "out", skip=0, base=0, warmup=0, timing=1, evidence=30)
+    def train() -> None:
+        optimizer = torch.optim.SGD(Model().parameters(), lr=0.1)
+        for _ in range(9):
+            optimizer.zero_grad()
+            session_step(Model(), optimizer)
+        assert depth() == 1, "the evidence window is open"
+        nn.functional.linear(torch.ones(2, 3), torch.ones(4, 5))
+
+    with pytest.raises(RuntimeError, match="shapes") as raised:
+        train()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert not [frame.filename for frame in frames if "perfdoctor/capture" in frame.filename]
+    assert frames[1].name == "train"
+
+
 class UserMode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

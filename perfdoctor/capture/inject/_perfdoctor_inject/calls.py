@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .loaders import HERE, LIBRARIES, TORCH
+from .loaders import LIBRARIES, TORCH
+from .tracebacks import HERE
 
 # Shorter calls are not worth a row: what they take is seen in the ops around them.
 LONG_NS = 100_000

@@ -19,19 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from .recorder import Recorder, StopProgram
+from .tracebacks import leave_no_frame
 
 Function = Callable[..., Any]
-
-
-def leave_no_frame(error: BaseException) -> None:
-    """Take our own frame out of the traceback of an error that passes through a wrapper: it is the program's.
-
-    Works with a bare `raise` behind it, which adds no entry for the frame that it is in.
-    """
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
-        traceback = traceback.tb_next
-    error.__traceback__ = traceback
 
 
 class Hooks:

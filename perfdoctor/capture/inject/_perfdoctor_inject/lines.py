@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import overrides
 
+from .tracebacks import HERE, leave_no_frame
+
 # The stack of modes has no public interface that takes a mode off from under another.
 _modes: Any = overrides
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class LineMode(overrides.TorchFunctionMode):
@@ -30,10 +31,14 @@ class LineMode(overrides.TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = user_line(sys._getframe(1))
-        if name is None:
-            return func(*args, **(kwargs or {}))
-        with torch._C._profiler._RecordFunctionFast(name):
-            return func(*args, **(kwargs or {}))
+        try:
+            if name is None:
+                return func(*args, **(kwargs or {}))
+            with torch._C._profiler._RecordFunctionFast(name):
+                return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
 
 def user_line(frame: FrameType | None) -> str | None:

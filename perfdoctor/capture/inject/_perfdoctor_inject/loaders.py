@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from .tracebacks import HERE
+
 Location = dict[str, Any]
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 SETTINGS = ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last", "timeout")
 
