@@ -7,6 +7,7 @@ import cases_copies
 import cases_data_parallel
 import cases_facts
 import cases_idle
+import cases_incomplete
 import cases_kernels
 import cases_links
 import cases_loading
@@ -20,6 +21,7 @@ from rule_cases import Case
 
 CASES: list[Case] = [
     *cases_facts.PD001,
+    *cases_incomplete.PD002,
     *cases_steps.PD003,
     *cases_idle.PD101,
     *cases_loading.PD101,

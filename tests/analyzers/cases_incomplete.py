@@ -1,0 +1,66 @@
+"""Cases of the rule about what a trace does not hold: PD002."""
+
+from __future__ import annotations
+
+from rule_cases import TENSOR_GEMM, Case, Says, healthy
+
+from perfdoctor.testing import TraceBuilder
+
+
+def linked(with_launch: int, without: int, calls: bool = True, stepped: bool = True) -> TraceBuilder:
+    """Kernels of one step, some of them without a launch."""
+    trace = TraceBuilder()
+    if stepped:
+        trace.step(0, 10 * (with_launch + without))
+    for row in range(with_launch + without):
+        launched = calls and row < with_launch
+        trace.kernel(TENSOR_GEMM, 10 * row + 5, 4, launch_us=10 * row if launched else None)
+    return trace
+
+
+def unreadable(of: int, count: int = 1) -> TraceBuilder:
+    """Some events without a time, among others."""
+    trace = TraceBuilder(device=None)
+    for row in range(of):
+        trace.op("aten::mm", 10 * row, 5)
+    for _ in range(count):
+        trace.event(ph="X", cat="cpu_op", name="aten::mm", pid=1, tid=1)
+    return trace
+
+
+def launched_before() -> TraceBuilder:
+    """What was launched before the recording began lies before the first step."""
+    trace = TraceBuilder()
+    for row in range(20):
+        trace.kernel(TENSOR_GEMM, 10 * row, 5)
+    trace.step(300, 100)
+    for row in range(5):
+        trace.kernel(TENSOR_GEMM, 305 + 10 * row, 5, launch_us=301 + row)
+    return trace
+
+
+def says(title: str, **evidence: object) -> tuple[Says, ...]:
+    return (
+        Says(
+            "info", 0, (None, None, None), title=title, evidence={k.replace("_", " "): v for k, v in evidence.items()}
+        ),
+    )
+
+
+PD002 = [
+    Case("PD002", "three-quarters", lambda: linked(6, 2), says("Only 75% of the GPU items", launch_coverage=75.0)),
+    Case("PD002", "without-steps", lambda: linked(9, 1, stepped=False), says("Only 90% of the GPU items")),
+    Case("PD002", "an-event-without-time", lambda: unreadable(10), says("1 events could not", events_read=10)),
+    Case("PD002", "many-of-them", lambda: unreadable(2000, 30), says("30 events could not be read"), via_file=True),
+    Case(
+        "PD002",
+        "both",
+        lambda: linked(3, 3).event(ph="X", cat="kernel", name="k", pid=0, tid=7),
+        (*says("1 events could not"), *says("Only 50% of the GPU items")),
+    ),
+    Case("PD002", "healthy", healthy),
+    Case("PD002", "nineteen-of-twenty", lambda: linked(19, 1)),
+    Case("PD002", "no-calls-recorded", lambda: linked(0, 8, calls=False)),
+    Case("PD002", "launched-before-the-recording", launched_before),
+    Case("PD002", "one-in-a-thousand", lambda: unreadable(1000)),
+]
