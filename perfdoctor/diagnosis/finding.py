@@ -22,6 +22,8 @@ _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "me
 
 STEP_AFTER = "step after this fix and those above"
 """Label of the evidence that says how long a step takes after a fix and those before it in the report, in ns."""
+STEP_BEFORE = "step before any fix, without the profiler"
+"""Label of the evidence that says what step savings are of, in ns, where that is not the recorded one."""
 
 
 def severity_of(share: float | None) -> Severity:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.edits import Edit, edited, faster_kernels
 from perfdoctor.diagnosis.idle import ON_DEVICE, blocking_calls
 from perfdoctor.diagnosis.replay import Graph, graph_of
+from perfdoctor.diagnosis.unprofiled import without_profiler
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import MEMCPY
 
@@ -123,12 +125,14 @@ class Replay:
         window_ns: How long the window of the graph takes when nothing is changed.
         now_ns: A step of the rank (its window without steps); the graph may hold only some of them.
         gates: Whether to believe it.
+        profiled: Whether that is the recorded step; else it is the one that was timed without the profiler.
     """
 
     graph: Graph
     window_ns: int
     now_ns: int
     gates: Gates
+    profiled: bool = True
 
     def step_ns(self, edits: Iterable[tuple[Edit, float]] = ()) -> float:
         """A step after some edits, each as far as its strength (0 to 1) says."""
@@ -148,7 +152,11 @@ def replay_of(run: RankRun) -> Replay | None:
     begun = np.flatnonzero(iv.contains(window, trace.gpu.start_ns))
     free = graph.span_ns(graph.replayed(edited(graph, [(faster_kernels(trace, begun, 0.0), 1.0)])))
     gates = _gates(run, graph, (recorded_ns, again_ns, free), window)
-    return Replay(graph, recorded_ns, run.per_step(run.window_ns), gates)
+    step_ns, unprofiled_ns = run.per_step(run.window_ns), captured_median_ns(run.facts, "base")
+    if gates.why is not None or unprofiled_ns is None or not run.steps.count or unprofiled_ns >= step_ns:
+        return Replay(graph, recorded_ns, step_ns, gates)
+    graph = without_profiler(trace, graph, unprofiled_ns / step_ns)
+    return Replay(graph, graph.span_ns(graph.replayed()), unprofiled_ns, gates, profiled=False)
 
 
 def _gates(run: RankRun, graph: Graph, took: tuple[int, int, int], window: Intervals) -> Gates:

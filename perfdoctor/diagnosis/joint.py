@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from perfdoctor.diagnosis.edits import Edit
-from perfdoctor.diagnosis.finding import STEP_AFTER, Evidence, Finding, Saving
+from perfdoctor.diagnosis.finding import STEP_AFTER, STEP_BEFORE, Evidence, Finding, Saving
 from perfdoctor.diagnosis.gain import LEAST_RELEASED, Replay, replay_of
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def _told(order: _Order, findings: list[Finding]) -> Iterable[Finding]:
             evidence=(
                 *finding.evidence,
                 Evidence(STEP_AFTER, round(after[_EXPECTED]), "ns"),
+                *([] if order.replay.profiled else [Evidence(STEP_BEFORE, order.replay.now_ns, "ns")]),
                 *([] if mask is None else [_masked(findings[mask], order.saved_ns[number][0])]),
             ),
         )

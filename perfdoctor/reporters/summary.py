@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
-from perfdoctor.diagnosis.finding import STEP_AFTER, Finding
+from perfdoctor.diagnosis.finding import STEP_AFTER, STEP_BEFORE, Finding
 from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
 from perfdoctor.reporters import ranks
@@ -282,11 +282,12 @@ def together(report: Report) -> str | None:
 
     Of several ranks it is told of the one that has the first of them.
     """
-    numbered = [(number, f) for number, f in enumerate(advised(report), 1) if _step_after(f) is not None]
+    numbered = [(number, f) for number, f in enumerate(advised(report), 1) if _told_ns(f, STEP_AFTER) is not None]
     if not numbered:
         return None
     rank = _costliest_rank(numbered[0][1])
-    step_ns = next((a.window_ns / _steps_of(a, report) for a in report.account if a.rank == rank), 0.0)
+    recorded_ns = next((a.window_ns / _steps_of(a, report) for a in report.account if a.rank == rank), 0.0)
+    step_ns = _told_ns(numbered[0][1], STEP_BEFORE) or recorded_ns
     chain = [
         (number, finding)
         for number, finding in numbered
@@ -299,13 +300,13 @@ def together(report: Report) -> str | None:
     whose = f" on rank {rank}" if len(report.traces) > 1 and rank is not None else ""
     return (
         f"Fixed one after the other, {', '.join(others)} and {last} take {whole}{whose} from {duration(step_ns)} to "
-        f"about {duration(_step_after(chain[-1][1]))} (replayed)"
+        f"about {duration(_told_ns(chain[-1][1], STEP_AFTER))} (replayed)"
     )
 
 
-def _step_after(finding: Finding) -> float | None:
-    """The step after a fix and those above it, where that was replayed."""
-    told = next((e.value for e in finding.evidence if e.label == STEP_AFTER), None)
+def _told_ns(finding: Finding, label: str) -> float | None:
+    """A time that a finding's evidence tells; None where it does not."""
+    told = next((e.value for e in finding.evidence if e.label == label), None)
     return told if isinstance(told, int | float) else None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import perfdoctor
 from perfdoctor.diagnosis import gain
-from perfdoctor.diagnosis.edits import kernels_sped_up, without_cpu_time
+from perfdoctor.diagnosis.edits import cheaper_launches, kernels_sped_up, without_cpu_time
 from perfdoctor.diagnosis.gain import Gates, cpu_wait_ns, replay_of
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.testing import TraceBuilder
@@ -151,6 +151,37 @@ def test_of_a_long_trace_steps_in_the_middle_are_replayed(monkeypatch: pytest.Mo
     assert replay is not None
     assert replay.window_ns == 3_000_000
     assert replay.step_ns() == replay.now_ns == 1_000_000
+
+
+def small_ops(count: int = 100) -> TraceBuilder:
+    """Steps of 1000 us: ops of 9 us that launch one kernel of 1 us each, and a wait at the end that finds it done."""
+    trace = TraceBuilder()
+    for step in range(3):
+        at = 1000 * step
+        trace.step(at, 1000)
+        for i in range(count):
+            trace.op("aten::add", at + 9 * i, 9).kernel(KERNEL, at + 9 * i + 6, 1, launch_us=at + 9 * i + 3)
+        trace.call("cudaStreamSynchronize", at + 950, 5)
+    return trace
+
+
+def test_savings_are_of_the_step_without_the_profiler_where_that_was_timed() -> None:
+    trace = small_ops().trace()
+    profiled = replay_of(RankRun(trace))
+    real = replay_of(RankRun(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}))
+    assert profiled is not None
+    assert real is not None
+    assert (profiled.now_ns, profiled.profiled, real.now_ns, real.profiled) == (1_000_000, True, 700_000, False)
+    assert real.step_ns() == 700_000
+    launches = cheaper_launches(trace, trace.named(trace.calls, "Launch"), RankRun(trace).window)
+    assert 0 < 700_000 - real.step_ns([(launches, 1.0)]) < 1_000_000 - profiled.step_ns([(launches, 1.0)])
+
+
+@pytest.mark.parametrize("base_ns", [[], [1_000_000], [2_000_000]])
+def test_a_profiler_that_cost_nothing_is_not_taken_off(base_ns: list[int]) -> None:
+    replay = replay_of(RankRun(small_ops().trace(), facts={"base_step_ns": base_ns}))
+    assert replay is not None
+    assert (replay.now_ns, replay.profiled) == (1_000_000, True)
 
 
 # --- real traces -----------------------------------------------------------------------------------------------------
