@@ -19,6 +19,8 @@ def spaces_end(p: int) -> int:
     """The end of the white space at p."""
     if byte(p) > 32:
         return p
+    if byte(p) == 32 and byte(p + 1) > 32:  # one space, as behind most colons and commas where there are any
+        return p + 1
     bits = others(p)
     while bits == 0:
         p += 64

@@ -22,8 +22,11 @@ _BYTES = ir.VectorType(ir.IntType(8), 64)
 
 
 def compiled(function: F) -> F:
-    """Compile without anything that would let Python call it: `native` does."""
-    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    """Compile without anything that would let Python call it: `native` does.
+
+    Into its caller: a call goes through a status and a result in memory, and calls were a quarter of the time.
+    """
+    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy", "forceinline": True}
     options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     result: F = numba.njit(**options)(function)
     return result
