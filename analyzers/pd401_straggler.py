@@ -73,7 +73,7 @@ class Straggler(FleetAnalyzer):
 
     rule: ClassVar[str] = "PD401"
     name: ClassVar[str] = "straggler"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "ranks"})
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
             "min_share": 0.01,

@@ -56,6 +56,7 @@ class ExposedCommunication(FleetAnalyzer):
 
     rule: ClassVar[str] = "PD402"
     name: ClassVar[str] = "exposed-communication"
+    needs: ClassVar[frozenset[str]] = frozenset({"work"})
     # 3 %: some of the last bucket is always exposed, there is no backward left to hide it.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
     references: ClassVar[tuple[str, ...]] = (

@@ -9,6 +9,7 @@ from types import MappingProxyType
 NEEDS: Mapping[str, str] = MappingProxyType(
     {
         "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
+        "work": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
         "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
         "launches": "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
         "steps": "no steps were found: call profiler.step() each iteration, or record with `perfdoctor run`",

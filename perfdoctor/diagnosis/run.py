@@ -278,6 +278,7 @@ class RankRun:
         t = self.source
         has = {
             "kernels": bool((t.gpu.kind == KERNEL).any()),
+            "work": bool((t.gpu.kind == KERNEL).any()) or self.device_kind == "cpu",
             "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
             "launches": bool((t.gpu.call >= 0).any()),
             "steps": self.steps.count > 0,

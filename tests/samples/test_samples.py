@@ -31,8 +31,8 @@ SHOWS = {
     "cpu-training.json.gz": "PD101",
 }
 SAMPLES = ["healthy.json.gz", *SHOWS]
-# Behind a straggler the others stand in collectives: what is left of that wait is told as well. Two lines read values.
-COMPANY = {"straggler": {"PD402"}, "host-device-sync.json.gz": {"PD102"}}
+# What makes the straggler late is told as well. Two lines read values.
+COMPANY = {"straggler": {"PD408"}, "host-device-sync.json.gz": {"PD102"}}
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
