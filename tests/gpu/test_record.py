@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,12 @@ def test_without_a_gpu_it_says_so_and_records_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_planted_faults_without_a_gpu_are_one_line_and_no_failure(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    record = runpy.run_path(str(SCRIPT))
+    assert "torch sees no GPU here" in record["planted_faults"]("cuda", tmp_path, 60.0)
+    assert (tmp_path / "gain.md").read_text() == ""

@@ -1,0 +1,75 @@
+"""What PD002, PD003, PD105, PD106 and PD108 say of real traces, and that they leave all others alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import perfdoctor
+from perfdoctor.diagnosis.finding import Finding
+
+RULES = ("PD002", "PD003", "PD105", "PD106", "PD108")
+SPEAKS = {
+    "a100-sam-fp32.json.gz": {"PD105"},  # masks of 43 MB come back to pageable memory
+    "cpu-only-rank34.json.gz": {"PD003"},  # one step in five waits 0.2 s more for gloo
+    "h100-timesformer-bf16.json.gz": {"PD105"},  # the one batch, from NumPy
+    "mi250-minitoy.json.gz": {"PD106"},  # torch.randn(...).to(device) in each step
+    "v100-bare-list-workers0.json.gz": {"PD105"},
+    "v100-bare-list-workers4.json.gz": {"PD105"},
+    "v100-legacy-workers0.json.gz": {"PD105"},
+    "v100-legacy-workers4.json.gz": {"PD105"},
+}
+QUIET = (
+    "a100-ddp-control",  # pinned batches, losses of 1.7 KB to pageable memory
+    "a100-negative-queue",  # nine small tensors a step from Python: 0.05 %
+    "b200-eager.json.gz",
+    "gp100-user-annotation.json.gz",  # labels of 8 bytes
+    "gtx1650-clock-skew.json.gz",  # compiled, but nothing compiles
+    "h100-qwen-bf16.json.gz",  # 30 % launched before the recording
+    "h100-transformer-steps.json.gz",  # only the first step is slow
+    "mi300x-resnet18-ddp.json.gz",
+    "mi300x-resnet-ddp.json.gz",  # as qwen
+    "rtx4090-llama-2ranks",
+    "sampled-w128",
+    "triton-compile.json.gz",
+    "v100-ddp-test",
+    "v100-resnet18-2ranks",
+    "v100-torchrec-4ranks",
+)
+pytestmark = pytest.mark.corpus
+
+
+@cache
+def found_in(path: Path) -> tuple[Finding, ...]:
+    return perfdoctor.analyze(path, select=RULES).findings
+
+
+@pytest.mark.parametrize("name", SPEAKS)
+def test_what_is_there_is_told(corpus: Path, name: str) -> None:
+    assert {finding.rule for finding in found_in(corpus / name)} == SPEAKS[name]
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_the_others_are_left_alone(corpus: Path, name: str) -> None:
+    assert found_in(corpus / name) == ()
+
+
+def test_a_batch_from_pageable_memory_has_its_line_and_what_pinning_would_give(corpus: Path) -> None:
+    (finding,) = found_in(corpus / "h100-timesformer-bf16.json.gz")
+    assert str(finding.location).endswith("pipeline/model.py:40")
+    evidence = {e.label: e.value for e in finding.evidence}
+    assert (evidence["achieved"], evidence["pinned copies on this link"]) == (11.13, 51.2)
+
+
+def test_the_copy_is_cheaper_than_the_wait_in_its_call(corpus: Path) -> None:
+    (finding,) = found_in(corpus / "v100-legacy-workers4.json.gz")
+    evidence = {e.label: e.value for e in finding.evidence}
+    assert evidence["CPU blocked per step"] > 2 * finding.cost_ns  # most of it waits for the step before
+
+
+def test_a_slow_step_names_the_collective_that_it_waits_in(corpus: Path) -> None:
+    (finding,) = found_in(corpus / "cpu-only-rank34.json.gz")
+    assert "1 of 4 steps take up to 1.9 times the median: longer collectives" in finding.title
+    assert {e.label: e.value for e in finding.evidence}["most more time in"] == "gloo:all_reduce"
