@@ -1,0 +1,56 @@
+"""Copies between host and device: whose line they are when only the evidence window knows, and where a wait ends."""
+
+from __future__ import annotations
+
+from perfdoctor.diagnosis.host_copies import by_place, host_copies
+from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.testing import TraceBuilder
+
+
+def copying(*sizes: int, lines: bool) -> RankRun:
+    """A step with a copy each 100 us, all from lines of their own, and a wait of 10 us in the same op."""
+    trace = TraceBuilder().step(0, 1000)
+    for row, size in enumerate(sizes):
+        at = 100 * row
+        if lines:
+            trace.range(f"@train.py:{row + 1}", at, 90)
+        trace.op("aten::to", at, 80)
+        trace.memcpy("HtoD", at + 5, 20, size_bytes=size, correlation=trace.call("cudaMemcpyAsync", at + 2, 25))
+        trace.call("cudaStreamSynchronize", at + 30, 10)
+    return RankRun(trace.trace())
+
+
+def lines_of(run: RankRun) -> list[tuple[str | None, int]]:
+    found = by_place(run, host_copies(run, "HtoD"))
+    return [(str(place) if place else None, len(copies)) for place, copies in found]
+
+
+def test_lines_of_the_analysed_window_come_first() -> None:
+    assert lines_of(copying(8, 16, lines=True)) == [("train.py:1", 1), ("train.py:2", 1)]
+
+
+def test_where_it_has_none_a_copy_of_the_same_size_in_the_evidence_window_tells() -> None:
+    timing, evidence = copying(16, 8, 16, 999, lines=False), copying(8, 16, lines=True)
+    run = RankRun(timing.source, detail=evidence.source)
+    assert lines_of(run) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
+
+
+def test_without_either_they_are_one_group() -> None:
+    assert lines_of(copying(8, 16, lines=False)) == [(None, 2)]
+
+
+def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
+    trace = TraceBuilder().step(0, 1000)
+    trace.op("aten::to", 0, 30).memcpy("HtoD", 5, 20, correlation=trace.call("cudaMemcpyAsync", 2, 25))
+    trace.call("cudaStreamSynchronize", 40, 10)  # after the op: the program's own
+    trace.op("aten::to", 100, 30, thread=2)
+    trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
+    trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
+    run = RankRun(trace.trace())
+    assert host_copies(run, "HtoD").done_ns.tolist() == [27_000, 127_000]
+    assert host_copies(copying(8, lines=False), "HtoD").done_ns.tolist() == [40_000]
+
+
+def test_copies_outside_of_the_window_are_left_out() -> None:
+    trace = TraceBuilder().memcpy("HtoD", 5, 20, launch_us=2).step(100, 100).memcpy("HtoD", 105, 20, launch_us=102)
+    assert len(host_copies(RankRun(trace.trace()), "HtoD")) == 1
