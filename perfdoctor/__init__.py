@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.api import Report, analyze
     from perfdoctor.capture.session import diagnose, profile
-    from perfdoctor.diagnosis.analyzer import Analyzer, RankAnalyzer
+    from perfdoctor.diagnosis.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
     from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
     from perfdoctor.trace import Trace, read
@@ -23,6 +23,7 @@ __all__ = [
     "Claim",
     "Evidence",
     "Finding",
+    "FleetAnalyzer",
     "GateError",
     "InputError",
     "PerfdoctorError",
@@ -43,7 +44,7 @@ __all__ = [
 _HOMES = {
     "perfdoctor.api": ("Report", "analyze"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
-    "perfdoctor.diagnosis.analyzer": ("Analyzer", "RankAnalyzer"),
+    "perfdoctor.diagnosis.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.diagnosis.finding": ("Claim", "Evidence", "Finding", "Saving", "SourceLocation"),
     "perfdoctor.errors": ("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
     "perfdoctor.trace": ("Trace", "read"),

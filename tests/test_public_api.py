@@ -16,7 +16,7 @@ from perfdoctor.testing import TraceBuilder
 CONTRACT = {
     *("analyze", "diagnose", "gpu", "profile", "read"),
     *("Report", "Trace"),
-    *("Analyzer", "Claim", "Evidence", "Finding", "RankAnalyzer", "Saving", "SourceLocation"),
+    *("Analyzer", "Claim", "Evidence", "Finding", "FleetAnalyzer", "RankAnalyzer", "Saving", "SourceLocation"),
     *("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
 }
 # torch and numba take seconds to load, the others tenths; none is needed to read a trace on a laptop.

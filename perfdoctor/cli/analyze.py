@@ -83,7 +83,7 @@ def analyze(
         save(report, path, rank=rank)
         sys.stderr.write(f"wrote {path}\n")
     if strict:
-        check_all_there(report)
+        check_all_there(report, rank)
     if fail_on is not None:
         judge(report, fail_on)
 
@@ -110,16 +110,22 @@ def show(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> No
         emit(terminal.render(report))
 
 
-def check_all_there(report: Report) -> None:
-    """The gate of --strict.
+def check_all_there(report: Report, rank: int | None) -> None:
+    """The gate of --strict: every rank of the job, or the only one that was asked for.
 
     Raises:
-        InputError: a rank could not be analysed.
+        InputError: a rank could not be analysed, or has no trace.
     """
+    from perfdoctor.diagnosis.merging import in_ranges
+
     if report.missing:
         first, *others = report.missing
         more = f", and {len(others)} more" if others else ""
         raise InputError(f"--strict: {clean(first.path)}: {clean(first.warnings[0])}{more}")
+    world = max((trace.world_size or 1 for trace in report.traces), default=1)
+    lost = set(range(world)) - {account.rank or 0 for account in report.account}
+    if rank is None and world > 1 and lost:
+        raise InputError(f"--strict: of the job's {world} ranks there is no trace of {in_ranges(lost)}; give them, too")
 
 
 def judge(report: Report, level: par.Level) -> None:

@@ -238,3 +238,13 @@ def test_strict_makes_a_missing_rank_an_error_after_the_report(perfdoctor, ranks
 def test_strict_is_content_where_all_ranks_are_there(perfdoctor, ranks):
     (ranks / "rank1.json").unlink()
     assert perfdoctor("analyze", ranks, "--strict").code == 0
+
+
+def test_strict_misses_ranks_without_a_trace(perfdoctor, tmp_path):
+    for rank in (0, 5):
+        trace = TraceBuilder(rank=rank, world_size=6).step(0, 1000).kernel("k", 5, 990)
+        trace.write(tmp_path / f"rank{rank}.json")
+    ended = perfdoctor("analyze", tmp_path, "--strict", "-q")
+    assert ended.code == 2
+    assert "of the job's 6 ranks there is no trace of 1-4" in ended.err
+    assert perfdoctor("analyze", tmp_path, "--strict", "--rank", "5").code == 0
