@@ -133,6 +133,27 @@ def test_torchrun_whose_ranks_run_perfdoctor(launcher: Any, ddp: str, capture_ki
     assert done.stdout.count("Your step takes") == 1
 
 
+def test_a_session_in_every_rank(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    source = capture_kit["PRELUDE"] + DDP.format(begin='dist.init_process_group("gloo")').replace(
+        "for batch in DataLoader(data, batch_size=4):\n    train_step(batch, optimizer)\n",
+        """import perfdoctor
+with perfdoctor.profile("sessions", skip=1, base=1, warmup=1, timing=2, evidence=0) as session:
+    for batch in DataLoader(data, batch_size=4):
+        with session.step():
+            train_step(batch, optimizer)
+dist.barrier()
+if dist.get_rank() == 0:
+    report = session.report()
+    print([trace.rank for trace in report.traces], session.ranks)
+""",
+    )
+    script = launcher.write(source, "sessions.py")
+    done = launcher.plain(*TORCHRUN, str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0, 1] (0, 1)\n"
+    assert {path.name for path in (launcher.folder / "sessions").iterdir()} == {"rank0", "rank1"}
+
+
 def test_a_shell_script_with_several_pythons(launcher: Any, capture_kit: dict[str, Any]) -> None:
     launcher.write('print("prepared")\n', "prepare.py")
     launcher.write('import torch\nprint("evaluated", torch.ones(2).sum().item())\n', "evaluate.py")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -99,5 +101,19 @@ class Exits:
         if self._copying:
             return
         self.recorder.forked()
+        if self.recorder.profiler.used:
+            skip_destructors()
         if self.recorder.finished and signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def skip_destructors() -> None:
+    """In a forked child: end, once Python has, without the destructors of C++.
+
+    Kineto has a thread since it was first used, which a child of a fork has not; its destructor waits for it for
+    ever. Children of multiprocessing leave by `os._exit` and never come there.
+    """
+    with contextlib.suppress(Exception):  # only glibc has these
+        libc = ctypes.CDLL(None)
+        for last in (libc._exit, libc.fcloseall):  # called in reverse order, each with the exit code
+            libc.on_exit(ctypes.cast(last, ctypes.c_void_p), None)

@@ -69,7 +69,7 @@ class WindowProfiler:
         self._thread_ends = thread_ends
         self._end_of_thread = threading.local()
         self.recording = False
-        self.saving = False
+        self.used = False
         self._profile: Any = None
         self._trace = ""
         self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -110,6 +110,7 @@ class WindowProfiler:
         self._profile, self._trace, self._thread, self._lane = profile, trace, threading.get_ident(), Lane.here()
         if threading.current_thread() is not threading.main_thread() and not hasattr(self._end_of_thread, "told"):
             self._end_of_thread.told = ThreadEnd(self._thread_ends)
+        self.used = True
         profile._prepare_trace()
 
     def start(self) -> None:
