@@ -106,7 +106,8 @@ class Straggler(FleetAnalyzer):
         table = late.matched.tables[late.most_waiting]
         rank, waiting = fleet.of(table), late.any_waiting_of(table)
         cost = rank.per_step(iv.total(waiting))
-        if late.of < _ENOUGH or (rank.share(cost) or 0) < self.settings["min_noise"]:
+        least = max(self.settings["min_noise"], self.settings["min_share"])
+        if late.of < _ENOUGH or (rank.share(cost) or 0) < least:
             return
         yield self.finding(
             rank,
