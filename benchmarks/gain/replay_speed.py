@@ -145,9 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.calls is not None:
         print(measure(options.calls, options.repeat))
         return 0
-    print(
-        "| events | runtime calls | graph, ms | replay, ms | edit and replay, ms | graph and replay, ms | memory / trace |"
-    )
+    print("| events | runtime calls | graph, ms | replay, ms | edit and replay | graph and replay | memory / trace |")
     print("|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for calls in (_STEP_CALLS, round(options.events * _CALLS)):
         own = ["--calls", str(calls), "--repeat", str(options.repeat)]
