@@ -5,22 +5,22 @@ This is the seam behind which the way of reading can change: `Columns` is all th
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.merged import RANK_STRIDE
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
 from perfdoctor.trace.order import time_order
-from perfdoctor.trace.times import LIMIT_NS, exact_ns, nanoseconds
+from perfdoctor.trace.times import exact_ns, nanoseconds
+from perfdoctor.trace.values import blocks_in, integers, json_text, label
 
 Event: TypeAlias = dict[str, Any]
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -90,7 +90,6 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
 _KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "place")
-_DEEP = 100
 _LAST_NUMBER = re.compile(r"([0-9]+)\s*\Z")
 
 
@@ -162,6 +161,7 @@ class Columns:
         pairs: The pairs of ids before they become codes.
         dropped: Events that cannot be used.
         seen: Elements of the list of events; `phases` of them have a phase, as every event of a Chrome trace has.
+        workers: Threads that put the columns together.
     """
 
     strings: Codes = field(default_factory=Codes)
@@ -170,6 +170,7 @@ class Columns:
     dropped: int = 0
     seen: int = 0
     phases: int = 0
+    workers: int = 1
     _blocks: dict[str, list[dict[str, Column]]] = field(default_factory=lambda: defaultdict(list))
     _halves: list[Event] = field(default_factory=list)
 
@@ -221,14 +222,19 @@ class Columns:
             "device": integers(pids),
             "stream": integers([_last_number(tid) for tid in tids]),
         }
-        placed = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
-        return {kind: self._joined(kind, placed=kind in placed) for kind in list(self._blocks)}
+        self._placed = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
+        kinds = list(self._blocks)
+        if self.workers == 1:
+            return {kind: self._joined(kind) for kind in kinds}
+        # A fifth of a second for a gigabyte of text, and numpy lets other threads run meanwhile.
+        with ThreadPoolExecutor(self.workers, "perfdoctor-join") as pool:
+            return dict(zip(kinds, pool.map(self._joined, kinds), strict=True))
 
-    def _joined(self, kind: str, *, placed: bool) -> dict[str, Column]:
-        """The blocks of a kind as one, in the order of time; `placed` keeps the places."""
+    def _joined(self, kind: str) -> dict[str, Column]:
+        """The blocks of a kind as one, in the order of time; with their places where collectives look for them."""
         blocks = self._blocks.pop(kind)
         keys = {name: _taken(blocks, name) for name in _KEYS if name in blocks[0]}
-        place = keys["place"] if placed else keys.pop("place")
+        place = keys["place"] if kind in self._placed else keys.pop("place")
         order = time_order(keys.get("start_ns", place), keys.get("dur_ns", place), place)
         # Column by column, so that no more than one is held twice.
         joined = {name: _ordered(keys.pop(name), order) for name in list(keys)}
@@ -298,7 +304,7 @@ class Columns:
         """Take over what the arguments of some events say of collectives."""
         block: dict[str, Column] = {"place": place}
         for name, spellings in LABELS.items():
-            block[name] = self.strings.column(map(_label, _values(args, spellings)), len(args))
+            block[name] = self.strings.column(map(label, _values(args, spellings)), len(args))
         for name, spellings in NUMBERS[COMMS].items():
             block[name] = integers(_values(args, spellings))
         self._blocks[COMMS].append(block)
@@ -333,47 +339,6 @@ def _ordered(column: Column, order: Int64Array | None) -> Column:
     return column if order is None else column[order]
 
 
-def integers(values: Sequence[object]) -> Int64Array:
-    """Numbers as the arguments hold them (integers, decimal or hexadecimal text); -1 for everything else."""
-    kinds = set(map(type, values))
-    try:
-        if kinds <= {int}:
-            return np.array(values, np.int64)
-        if kinds <= {int, type(None)}:
-            return np.array([NONE if value is None else value for value in values], np.int64)
-    except OverflowError:
-        pass
-    return np.array([_integer(value) for value in values], np.int64)
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, str):
-        try:
-            value = int(value, 0)
-        except ValueError:
-            exact = exact_ns(value)
-            value = None if exact is None or exact % 1000 else exact // 1000
-    elif isinstance(value, float):
-        value = int(value) if value.is_integer() else None
-    if not isinstance(value, int) or isinstance(value, bool):
-        return NONE
-    # Handles of streams are addresses: beyond int64 only that they stay distinct matters.
-    return value if -2 * LIMIT_NS <= value < 2 * LIMIT_NS else value & (2 * LIMIT_NS - 1)
-
-
-def blocks_in(grid: object) -> int:
-    """The thread blocks of a grid as the arguments hold it, a list of sizes; -1 for everything else."""
-    if not isinstance(grid, list) or not grid or any(type(size) is not int or size < 1 for size in grid):
-        return NONE
-    blocks = math.prod(grid)
-    return blocks if blocks < LIMIT_NS else NONE
-
-
-def _label(value: Any) -> str | bytes | None:
-    """A text as it stands, and anything else as its JSON text."""
-    return value if isinstance(value, str) else json_text(value)
-
-
 def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
     first, *others = spellings
     values = [each.get(first) for each in args]
@@ -381,27 +346,6 @@ def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
         if None in values:
             values = [each.get(other) if value is None else value for each, value in zip(args, values, strict=True)]
     return values
-
-
-def json_text(value: Any) -> bytes | None:
-    """The JSON text of a value, without white space; None for no value, or one nested deeper than any real one."""
-    if value is None:
-        return None
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # lone surrogates, integers beyond 64 bits, or nested too deeply
-        if _is_deep(value):
-            return None
-        return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
-
-
-def _is_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than `repr` surely can follow."""
-    level = [value]
-    for _ in range(_DEEP):
-        nests = [each for each in level if isinstance(each, (list, dict))]
-        level = [inner for each in nests for inner in (each.values() if isinstance(each, dict) else each)]
-    return bool(level)
 
 
 def _sane_id(value: object) -> int | str:

@@ -18,6 +18,7 @@ from perfdoctor.trace.columns import Columns
 from perfdoctor.trace.events import CutError, Walk, parse_list, parse_value
 from perfdoctor.trace.model import KERNEL, NONE, Int32Array
 from perfdoctor.trace.scan import Column, Plan, Rows, Scanner
+from perfdoctor.trace.values import integers, json_text
 from perfdoctor.trace.window import Window
 
 _KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)
@@ -104,7 +105,7 @@ def _values(texts: list[bytes]) -> list[bytes | None]:
     values = parse_list(b",".join(texts))
     if values is None:
         values = [parse_value(text) for text in texts]
-    return [c.json_text(value) for value in values]
+    return [json_text(value) for value in values]
 
 
 class Part(Walk):
@@ -241,7 +242,7 @@ def _abandon(parts: list[Part]) -> None:
 
 def gather(parts: list[Part]) -> Columns:
     """The columns of the parts of one text, in their order."""
-    whole = Columns()
+    whole = Columns(workers=max(len(parts), 1))
     place = 0
     for part in parts:
         scanner = part.scanner
@@ -312,5 +313,5 @@ class _Moved:
         texts = (column >= at.STRING) & (column < at.STRING // 2)
         if texts.any():
             words, which = np.unique(column[texts] - at.STRING, return_inverse=True)
-            column[texts] = c.integers(_strings([self._words[word] for word in words.tolist()]))[which]
+            column[texts] = integers(_strings([self._words[word] for word in words.tolist()]))[which]
         return column

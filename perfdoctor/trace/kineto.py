@@ -33,6 +33,7 @@ from perfdoctor.trace.model import (
 from perfdoctor.trace.nesting import innermost, parents
 from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
 from perfdoctor.trace.order import time_order
+from perfdoctor.trace.values import integers
 
 # Annotations that legacy files, and some later ones, keep among the operators; the last is a line that `perfdoctor run`
 # has recorded.
@@ -326,7 +327,7 @@ def _distributed(top: dict[str, Any], key: str) -> int | None:
 
 
 def _integer(value: object) -> int | None:
-    number = int(c.integers([value])[0])
+    number = int(integers([value])[0])
     return None if number == NONE else number
 
 
