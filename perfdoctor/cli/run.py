@@ -66,8 +66,15 @@ def run(
 ) -> int:
     """Run a program as it is, record its training steps, and say why they are slow.
 
-    Everything behind the program belongs to the program. The exit code is the program's.
-    """
+    \b
+    perfdoctor run train.py --epochs 1
+    perfdoctor run -m package.train
+    perfdoctor run -- torchrun --nproc-per-node 2 train.py
+
+    Everything behind the program belongs to the program, and so does the exit code. Some 30 steps are enough: they are
+    first left alone, then timed without a profiler, then recorded for their times, then with shapes and source lines.
+    The rest of the run is left alone, too; --stop-after ends it there.
+    """  # noqa: D301 - the backspace is Click's mark of a paragraph that keeps its lines
     from perfdoctor.capture import launch
 
     level = par.verbosity(quiet, verbose)
