@@ -67,6 +67,8 @@ class UnevenWork(FleetAnalyzer):
         if matched is None or len(ranks) < 2:
             return
         flops = _matrix([summary.step_flops for summary in ranks])
+        # A CPU that runs far ahead issues the ops of later steps in the first ones.
+        flops = flops[:, flops.all(axis=0)]
         together = [t for t in matched.tables if t.step_numbers or len(t.step_start_ns)]
         computing = _matrix([_computing_ns(table) for table in together])
         if not flops.size or not computing.size or _spread(flops) < self.settings["min_spread"]:

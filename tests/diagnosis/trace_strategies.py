@@ -9,13 +9,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from distributed_bursts import BURSTS as DISTRIBUTED_BURSTS
 from host_bursts import compiled_again, made_on_host
 from hypothesis import strategies as st
 from matrix_bursts import BURSTS as MATRIX_BURSTS
 from memory_bursts import BURSTS as MEMORY_BURSTS
 
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.trace import parse
 
 Event: TypeAlias = dict[str, Any]
@@ -106,14 +107,14 @@ def lawful_file(draw: st.DrawFn) -> File:
         if stepped:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
         taken: set[Span] = set()
-        kind = draw(st.integers(0, 5))
+        kind = draw(st.integers(0, 6))
         if kind == 0 and draw(st.booleans()):
             made_on_host(trace, at)
             continue
         if kind == 0:
             _eager(trace, at)
-        elif kind < 3:
-            draw(st.sampled_from(MEMORY_BURSTS if kind == 1 else MATRIX_BURSTS))(trace, at)
+        elif kind < 4:
+            draw(st.sampled_from((MEMORY_BURSTS, MATRIX_BURSTS, DISTRIBUTED_BURSTS)[kind - 1]))(trace, at)
             continue
         else:
             taken = _work(draw, trace, at)
@@ -172,6 +173,7 @@ def lawful_fleet(draw: st.DrawFn) -> list[File]:
     traces = [_builder(DEVICES[0], rank) for rank in range(ranks)]
     clocks = [1_000_000 * draw(st.integers(-5, 5)) for _ in traces]
     culprit = draw(st.sampled_from((None, 0, 1)))
+    shapes, slow_pair = draw(st.booleans()), draw(st.sampled_from((None, None, 0, 1)))
     for burst in range(draw(st.integers(3, 6))):
         late = [draw(st.integers(0, 1)) + (5 if rank == culprit else 0) for rank in range(ranks)]
         end = _SLOT * (6 + max(late))
@@ -180,7 +182,21 @@ def lawful_fleet(draw: st.DrawFn) -> list[File]:
             trace.step(at, _BURST)
             trace.kernel(TENSOR_GEMM, at, begin, correlation=trace.call("cudaLaunchKernel", at, 2))
             trace.kernel(ALL_REDUCE, at + begin, end - begin, correlation=trace.call("cudaLaunchKernel", at + 2, 2))
+            if shapes:
+                trace.op("aten::mm", at, 2, shapes=[[64 * (4 + slots), 64], [64, 64]], types=["float", "float"])
+        if slow_pair is not None and ranks == 4:
+            _in_pairs(traces, clocks, _BURST * burst + end, slow_pair)
     return [trace.to_dict() for trace in traces]
+
+
+def _in_pairs(traces: Sequence[TraceBuilder], clocks: Sequence[int], at: int, slow: int) -> None:
+    """A large all-reduce of each pair, four slots long in the slow one and one in the other."""
+    for rank, (trace, clock) in enumerate(zip(traces, clocks, strict=True)):
+        pair = rank // 2
+        comm = collective(in_elements=8 << 20, ranks=(2 * pair, 2 * pair + 1), group=f"pair {pair}")
+        launch = trace.call("cudaLaunchKernel", clock + at - _SLOT, 2)
+        length = _SLOT * (4 if pair == slow else 1)
+        trace.kernel(ALL_REDUCE, clock + at, length, stream=20, correlation=launch, comm=comm)
 
 
 def lawful() -> st.SearchStrategy[Sequence[File]]:
