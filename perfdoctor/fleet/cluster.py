@@ -12,6 +12,8 @@ from perfdoctor.fleet.progress import Tracker
 from perfdoctor.fleet.work import Missing, Plan, Result, work_elsewhere
 
 _PATIENCE_SECONDS = 10
+# Each costs several more workers their lives if it is the one to blame.
+_SECOND_CHANCES = 16
 
 
 def over_cluster(
@@ -19,8 +21,9 @@ def over_cluster(
 ) -> Iterator[tuple[int, Result]]:
     """Analyse files on a Dask cluster.
 
-    Dask gives the file of a worker that dies to another one, and gives it up when it has cost several their lives.
-    Whatever ends this generator takes back what the cluster has not begun.
+    Dask gives the files of a worker that dies to another one, and gives those up that were with several when they died.
+    Only one of them is to blame: each gets a second chance alone. Whatever ends this generator takes back what the
+    cluster has not begun.
 
     Args:
         files: where the workers find them: on storage that they share, or behind URLs.
@@ -36,19 +39,38 @@ def over_cluster(
         InputError: the scheduler cannot be reached.
     """
     client, as_completed = _connected(address)
+    given = {"plan": plan, "folder": os.getcwd(), "pure": False}
     with client:
-        futures = client.map(work_elsewhere, files, plan=plan, folder=os.getcwd(), pure=False)
+        futures = client.map(work_elsewhere, files, **given)
         index_of = {future.key: index for index, future in enumerate(futures)}
+        suspects: list[int] = []
         try:
             for future in as_completed(futures, loop=client.loop):
                 index = index_of[future.key]
-                result = _result(files[index], future)
-                future.release()
-                tracker.finished(index)
-                tracker.said(index)
-                yield index, result
+                if _killed(future) and len(suspects) < _SECOND_CHANCES:
+                    suspects.append(index)
+                    continue
+                yield index, _done(files, index, future, tracker)
+            for index in suspects:
+                futures = [client.submit(work_elsewhere, files[index], **given)]
+                for future in as_completed(futures, loop=client.loop):
+                    yield index, _done(files, index, future, tracker)
         finally:
             client.cancel(futures, force=True)
+
+
+def _done(files: Sequence[TraceFile], index: int, future: Any, tracker: Tracker) -> Result:
+    """What became of a file, once that is known; the cluster may forget it then."""
+    result = _result(files[index], future)
+    future.release()
+    tracker.finished(index)
+    tracker.said(index)
+    return result
+
+
+def _killed(future: Any) -> bool:
+    """Whether it was given up because workers died that had it."""
+    return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
 
 
 def _connected(address: str) -> tuple[Any, Any]:
@@ -69,7 +91,7 @@ def _connected(address: str) -> tuple[Any, Any]:
 
 
 def _result(file: TraceFile, future: Any) -> Result:
-    """What became of one file.
+    """What became of one file, of a future that is done.
 
     Raises:
         UsageError: the plan cannot be followed.
@@ -84,6 +106,6 @@ def _result(file: TraceFile, future: Any) -> Result:
         raise error
     if isinstance(error, ModuleNotFoundError):
         return Missing(file, f"a worker of the cluster lacks a module ({error}); install perfdoctor there, too")
-    if type(error).__name__ == "KilledWorker":
-        return Missing(file, f"the workers that were given it died, {error.allowed_failures + 1} times in all")
+    if _killed(future):
+        return Missing(file, "the workers that were given it died")
     return Missing(file, f"it failed on the cluster: {type(error).__name__}: {str(error).partition(chr(10))[0]}")

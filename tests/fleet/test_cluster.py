@@ -79,17 +79,15 @@ def test_the_file_of_a_worker_that_dies_goes_to_another(cluster: Any, fleet: Pat
 def test_a_file_that_costs_several_workers_their_lives_is_missing(cluster: Any, fleet: Path) -> None:
     stuck = Endless(fleet / "rank1.json")
 
-    def kill_twice() -> None:
-        stuck.kill_reader()
-        stuck.kill_reader()
+    def kill_all() -> None:
+        while True:
+            stuck.kill_reader()
 
-    helper = threading.Thread(target=kill_twice, daemon=True)
-    helper.start()
+    threading.Thread(target=kill_all, daemon=True).start()
     report = perfdoctor.analyze(sorted(fleet.iterdir()), dask=cluster.scheduler_address)
-    helper.join()
     assert [account.rank for account in report.account] == [0, 2, 3]
     (lost,) = report.missing
-    assert "the workers that were given it died, 2 times in all" in lost.warnings[0]
+    assert "the workers that were given it died" in lost.warnings[0]
 
 
 def test_a_worker_that_does_not_see_a_file_says_where_to_put_it(tmp_path: Path) -> None:
