@@ -53,8 +53,8 @@ class Endless:
     def kill_reader(self) -> None:
         """Kill it as the system does when memory runs out."""
         os.kill(self.reader(), signal.SIGKILL)
+        self.close()  # first: who opens it next must not find the end of the file
         until(lambda: not self._readers())
-        self.close()
 
     def write(self, content: bytes) -> None:
         """Give the reader all there is."""

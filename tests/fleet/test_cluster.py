@@ -24,11 +24,13 @@ distributed = pytest.importorskip("distributed")
 def cluster() -> Iterator[Any]:
     import dask
 
-    # A file that has cost two workers their lives is given up; the default of four would take longer to show.
+    # A file is given up with the first worker that it costs; the default of four would take longer to show.
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        dask.config.set(
+            {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.no-workers-timeout": "60s"}
+        ),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, protocol="tcp://", dashboard_address=None, silence_logs="CRITICAL"
+            n_workers=2, threads_per_worker=1, protocol="tcp://", dashboard_address=":0", silence_logs="CRITICAL"
         ) as started,
     ):
         yield started
