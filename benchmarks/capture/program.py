@@ -20,14 +20,19 @@ SIZES = {
 }
 
 
+def make_model(blocks: int, width: int) -> nn.Module:
+    """The MLP of a size."""
+    layers = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(blocks)]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
 def main() -> None:
     """Train, and write wall and CPU time (of this thread, ns) at the beginning of each iteration."""
     size, steps, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     blocks, width, batch, kind = SIZES[size]
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    layers = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(blocks)]
-    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    model = make_model(blocks, width)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.randn(256, width), torch.randint(10, (256,)))
     sampler = torch.randint(256, (steps, batch)).tolist()

@@ -179,7 +179,7 @@ class Launcher:
         )
         if while_running:
             while_running(child)
-        stdout, stderr = child.communicate(timeout=90)
+        stdout, stderr = child.communicate(timeout=150)
         result = json.loads(answer.read_text()) if answer.exists() else {}
         return Recorded(child.returncode, stdout, stderr, result, out)
 

@@ -43,6 +43,9 @@ class CompileLog:
 
     def step(self, window: str) -> None:
         """One step has ended: what is new belongs to its window."""
+        # Torch's optimizers load dynamo, so that most programs have it and never compile: those pay for one look.
+        if not getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", True):
+            return
         now = compiled_so_far()
         if now is None:
             return

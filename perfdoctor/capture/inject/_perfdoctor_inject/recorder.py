@@ -195,6 +195,9 @@ class Recorder:
         dur_ns = now_ns - self._start_ns
         self._finish_step(dur_ns)
         self.step += 1
+        if self._recorded:  # nothing is open, and nothing will be
+            self._start_ns = time.perf_counter_ns()
+            return
         if self.plan.stage.counted and self._stacks_cost_too_much(dur_ns):
             self._close_window(partial=False)
             self.plan.leave("evidence", but_last=True)

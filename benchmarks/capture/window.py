@@ -1,0 +1,134 @@
+"""What the timing window costs, ours and the profiler's apart: python -m benchmarks.capture.window [rounds].
+
+One process, in which blocks of steps take turns: nothing, `torch.autograd.profiler` alone, the recorder in its timing
+window, and the recorder after its windows. CPU time of the training thread; a block's median; differences within a
+round, so that minutes of load cancel out; medians of the rounds and their least.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+import torch
+from torch import nn
+from torch.autograd import profiler
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.capture.program import SIZES, make_model
+from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks
+from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
+from perfdoctor.capture.inject._perfdoctor_inject.settings import Settings
+
+STEPS = 8
+# The first steps of a block, recorded or not, are slow.
+LEFT_OUT = 4
+# One step of each kind without its work: the same ops on tensors of a few numbers show the cost of events alone.
+TINY = 8
+
+Block = Callable[[], list[int]]
+
+
+class Training:
+    """A program of `benchmarks.capture.program`, in blocks of a few steps."""
+
+    def __init__(self, size: str, width: int | None = None) -> None:
+        blocks, own_width, batch, kind = SIZES[size]
+        width = width or own_width
+        self.batch = batch
+        self.model = make_model(blocks, width)
+        self.optimizer = getattr(torch.optim, kind)(self.model.parameters(), lr=1e-3)
+        self.data = TensorDataset(torch.randn(256, width), torch.randint(10, (256,)))
+
+    def block(self) -> list[int]:
+        """CPU time of each step, the first ones left out, in ns."""
+        clock = []
+        sampler = torch.randint(256, (LEFT_OUT + STEPS + 1, self.batch)).tolist()
+        for x, y in DataLoader(self.data, batch_sampler=sampler):
+            clock.append(time.thread_time_ns())
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+        return [after - before for before, after in zip(clock[LEFT_OUT:], clock[LEFT_OUT + 1 :], strict=False)]
+
+    def profiled(self) -> list[int]:
+        """The same under the profiler that the timing window uses, and nothing else."""
+        with profiler.profile(use_kineto=True):
+            return self.block()
+
+    def timed(self) -> list[int]:
+        """The same in the timing window, which begins with the second step and ends behind the last."""
+        return self._recorded(timing=LEFT_OUT + STEPS)
+
+    def after(self) -> list[int]:
+        """The same once everything is recorded: the first step is skipped, the second recorded."""
+        return self._recorded(timing=1)
+
+    def _recorded(self, timing: int) -> list[int]:
+        with tempfile.TemporaryDirectory() as folder:
+            recorder = Recorder(Settings(folder, skip=1, base=0, warmup=0, timing=timing, evidence=0))
+            recorder._models = {}
+            hooks = Hooks(recorder)
+            hooks.install()
+            try:
+                return self.block()
+            finally:
+                recorder.finish("benchmark")
+                hooks.remove()
+
+
+def events_of_a_step(training: Training) -> int:
+    """How many events the profiler records in one step."""
+    with profiler.profile(use_kineto=True) as profile:
+        steps = len(training.block()) + LEFT_OUT + 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.kineto_results.save(str(path))
+        return sum(event["ph"] == "X" for event in json.loads(path.read_text())["traceEvents"]) // steps
+
+
+def compare(name: str, training: Training, rounds: int) -> str:
+    """One line: the plain step, and what is added to it, in us and as a ratio."""
+    blocks: dict[str, Block] = {
+        "plain": training.block,
+        "profiler": training.profiled,
+        "timing": training.timed,
+        "after": training.after,
+    }
+    times: dict[str, list[float]] = {kind: [] for kind in blocks}
+    for number in range(rounds + 1):
+        for kind, run in blocks.items():
+            taken = median(run())
+            if number:  # the first round fills caches
+                times[kind].append(taken)
+    plain = times["plain"]
+    parts = [f"{name}: plain {median(plain) / 1e6:.2f} ms, {events_of_a_step(training)} events"]
+    for kind in ("profiler", "timing", "after"):
+        ratio = median(ours / base for ours, base in zip(times[kind], plain, strict=True))
+        added = median(ours - base for ours, base in zip(times[kind], plain, strict=True)) / 1000
+        least = (min(times[kind]) - min(plain)) / 1000
+        parts.append(f"{kind} {ratio:.3f} (+{added:.0f} us, of the least +{least:.0f})")
+    ours = median(a - b for a, b in zip(times["timing"], times["profiler"], strict=True)) / 1000
+    return "; ".join([*parts, f"ours beside the profiler's in the timing window {ours:+.0f} us"])
+
+
+def main() -> None:
+    """Measure each kind of step, with its work and without."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}, {rounds} rounds of {STEPS} steps")
+    for size in SIZES:
+        print(compare(f"{size}, tiny tensors", Training(size, TINY), rounds), flush=True)
+        print(compare(size, Training(size), rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
