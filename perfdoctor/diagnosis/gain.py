@@ -141,12 +141,14 @@ class Replay:
 
 
 def replay_of(run: RankRun) -> Replay | None:
-    """A rank's replay; None where there is nothing to play: no GPU items, no calls, no window."""
+    """A rank's replay; None where there is nothing to play: no GPU items in the window, no calls, no window."""
     trace = run.trace
     if not len(trace.gpu) or not len(trace.calls) or not len(run.window):
         return None
     window = _replayed_window(run)
     graph = graph_of(trace, window)
+    if not len(graph.events.launch):
+        return None
     recorded_ns = iv.total(window)
     again_ns = graph.span_ns(graph.replayed())
     begun = np.flatnonzero(iv.contains(window, trace.gpu.start_ns))

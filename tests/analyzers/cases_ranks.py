@@ -8,6 +8,7 @@ from rule_cases import ALL_REDUCE, LOADER, POINTWISE, TENSOR_GEMM, Case, Says, h
 
 from perfdoctor.testing import TraceBuilder
 
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERT_DISPATCH = "void deep_ep::internode::dispatch<false, 8, true>(int4*, float*, long*)"
 
 
@@ -145,6 +146,9 @@ PD401 = [
     Case("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
     Case("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
     Case("PD401", "no-collectives", lambda: [healthy(), healthy()]),
+    Case("PD401", "late-by-a-hundredth-of-a-percent", lambda: fleet(one_late(2, 0.1))),
+    Case("PD401", "sends-wait-by-design", lambda: fleet(one_late(2, 200), collective=SEND_RECV)),
+    Case("PD401", "late-to-a-hidden-collective", lambda: fleet(one_late(0, 50, steps=12), hidden=True)),
 ]
 
 
@@ -222,5 +226,6 @@ PD402 = [
     Case("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
     Case("PD402", "before-the-steps", broadcast_before_the_steps),
     Case("PD402", "gloo-beside-the-work", gloo_beside_the_work),
+    Case("PD402", "behind-another-stream", lambda: fleet(one_late(0, 0), hidden=True)[0]),
     Case("PD402", "copies-are-no-collectives", lambda: step_of((0, 600)).memcpy("PtoP", 600, 300, launch_us=1)),
 ]

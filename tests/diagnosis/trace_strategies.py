@@ -40,8 +40,14 @@ DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16
 
 
 def run_of(file: File, scale: int = 1, shift_us: float = 0) -> RankRun:
-    """The rank of a file whose times were multiplied and then shifted; whole microseconds stay exact."""
+    """The rank of a file whose times were multiplied and then shifted; whole microseconds stay exact.
+
+    What was copied grows with the time that it took: the rates of links are no matter of scale.
+    """
     events = [e | {"ts": e["ts"] * scale + shift_us, "dur": e["dur"] * scale} for e in file["traceEvents"]]
+    events = [
+        e | {"args": e["args"] | {"bytes": e["args"]["bytes"] * scale}} if "bytes" in e["args"] else e for e in events
+    ]
     return RankRun(parse(json.dumps(file | {"traceEvents": events}).encode(), "made.json"))
 
 
