@@ -74,7 +74,14 @@ class Endless:
         return [pid for pid in os.listdir("/proc") if pid.isdecimal() and int(pid) != os.getpid() and self._reads(pid)]
 
     def _reads(self, pid: str) -> bool:
+        """Whether a process has it open to read: what this one starts has the other end for a moment."""
         try:
-            return any(os.readlink(f"/proc/{pid}/fd/{fd}") == str(self.path) for fd in os.listdir(f"/proc/{pid}/fd"))
+            mine = [fd for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}") == str(self.path)]
+            return any(_is_read_only(Path(f"/proc/{pid}/fdinfo/{fd}").read_text()) for fd in mine)
         except OSError:  # it has ended, or is somebody else's
             return False
+
+
+def _is_read_only(info: str) -> bool:
+    flags = next(line.split()[1] for line in info.splitlines() if line.startswith("flags:"))
+    return int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
