@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,8 @@ def analyze(
         raise UsageError("--jobs and --dask exclude each other: the cluster decides how many workers it has")
     check_outputs(output)
     config = load_config(select, ignore, settings, Path.cwd())
+    # Nothing here multiplies matrices; numpy's library would start a thread a core for it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoctor.api import analyze as analyze_traces
 
     silent = quiet or (as_json and not sys.stdout.isatty())

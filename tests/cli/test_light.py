@@ -33,7 +33,7 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
         f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, {options}]) == 0"
     )
     assert "numpy" in modules
-    assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas"}
+    assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas", "pydantic"}
 
 
 @pytest.mark.parametrize("command", ["'rules'", "'explain', 'PD101'"])
