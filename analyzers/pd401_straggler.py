@@ -140,8 +140,8 @@ class Straggler(FleetAnalyzer):
             title=f"{_who(late)} {_how_often(late)}{doing and f', {doing}{because}{at}'}: the others wait",
             cost_ns=cost,
             saving=Saving(0, min(lateness_ns, cost) if alone else None, cost, "bounded"),
-            advice=f"Look at what comes before the collectives on {'it' if alone else 'them'} and not on the others, "
-            "and make it as fast as there.",
+            advice=f"Compare what {'this rank does' if alone else 'these ranks do'} before the collectives with the "
+            "other ranks, and bring it down to their time.",
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.of >= _ENOUGH and late.persists else 0.6,
             location=place,

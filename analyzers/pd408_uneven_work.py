@@ -55,7 +55,7 @@ class UnevenWork(FleetAnalyzer):
 
     rule: ClassVar[str] = "PD408"
     name: ClassVar[str] = "uneven-work"
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "work"})
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks", "flops"})
     # min_spread: lengths that vary by a tenth over a batch are usual; a padded last batch is more.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_spread": 0.05})
     references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",)

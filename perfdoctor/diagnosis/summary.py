@@ -171,7 +171,9 @@ def summary_of(
     """
     collectives = rank.collectives
     flops = step_flops(rank) if len(collectives) else ()
-    told = {"sizes": bool((collectives.bytes >= 0).any()), "work": bool(flops)}
+    # Without collectives nothing is missing: there is nothing to tell the size of, and nobody to compare with.
+    alone = not len(collectives)
+    told = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
     if not whole:
         findings = [replace(f, claim=_clipped(f.claim, collectives)) for f in findings]
     return RankSummary(
