@@ -263,7 +263,9 @@ def _drop(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
     """Dropped calls and their items take no time."""
     events = graph.events
     calls = _positions(edit.dropped, events.call)
-    lag_ns[events.call_end[calls], OWN] = 0
+    # What the CPU did before the window stays: else the window would begin earlier.
+    within = events.time_ns[events.call_end[calls]] > events.time_ns[events.boundary[0]]
+    lag_ns[events.call_end[calls[within]], OWN] = 0
     gone = np.zeros(len(events.call) + 1, bool)
     gone[calls] = True
     items = gone[events.launch]
@@ -288,6 +290,7 @@ def _hide(graph: Graph, hidden: Iterable[tuple[Hidden, float]], lag_ns: Int64Arr
     for number, some in by_thread.items():
         mine = nodes[thread == number]
         start, end = events.time_ns[before[mine]], events.time_ns[mine]
+        start = np.clip(events.time_ns[events.boundary[0]], start, end)
         less = np.zeros(len(mine))
         for intervals, share in _apart(some):
             less += iv.overlap(start, end, intervals) * share
