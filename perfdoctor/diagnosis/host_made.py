@@ -51,7 +51,7 @@ def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[Hos
     op = trace.calls.op[copies.calls]
     if not len(ops) or not (op >= 0).any():
         return copies.only(np.zeros(len(copies), bool)), np.zeros(0, bool)
-    copying = trace.codes_where(_COPYING.search)[ops.name]
+    copying = trace.named(ops, _COPYING)
     outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
     kind = _kinds(run)
     before = np.where(outer >= 0, _last_telling(run, kind)[outer], NONE)
@@ -76,7 +76,7 @@ def _kinds(run: RankRun) -> Int64Array:
     table = np.full(len(trace.strings), _OTHER, np.int64)
     # The later wins: lift_fresh passes on what came before, but tells by itself as well.
     for pattern, meaning in ((_PASSING, _PASSING_OP), (_FACTORY, _FACTORY_OP), (_FROM_VALUES, _VALUES_OP)):
-        table[trace.codes_where(pattern.search)] = meaning
+        table[trace.fitting(ops, pattern)] = meaning
     kind: Int64Array = table[ops.name]
     launchers = trace.calls.op[gpu.call[gpu.call >= 0]]
     row = np.unique(launchers[launchers >= 0])

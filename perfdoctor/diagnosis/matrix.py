@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -183,6 +184,7 @@ def small_products(rank: RankRun) -> BoolArray:
     return small
 
 
+@lru_cache(maxsize=4096)  # three rules ask
 def _has_small_dimension(dims: str) -> bool:
     """Whether an op's recorded input sizes hold two matrices with M, N or K <= 16; anything unreadable is not small."""
     try:

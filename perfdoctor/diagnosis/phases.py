@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from perfdoctor.diagnosis.traffic import STEP_RANGE, launched_in, launched_inside
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Intervals
@@ -99,7 +97,7 @@ def _gpu_layers(rank: RankRun) -> dict[str, Intervals]:
 def _cpu_layers(trace: Trace) -> dict[str, Intervals]:
     """The time of the CPU within the ranges that mark a part of the loop, and in autograd's ops on any thread."""
     ranges, ops = trace.ranges, trace.ops
-    autograd = trace.codes_where(_AUTOGRAD.search)[ops.name] if len(ops) else np.zeros(0, bool)
+    autograd = trace.named(ops, _AUTOGRAD)
 
     def marked(pattern: str) -> Intervals:
         which: BoolArray = trace.named(ranges, pattern)

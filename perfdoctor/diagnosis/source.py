@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from os.path import isabs
 from typing import TYPE_CHECKING
 
@@ -76,12 +77,20 @@ def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
 def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
     """The first frame from `row` outwards that is no library's."""
     while row >= 0:
-        name = trace.strings[trace.frames.name[row]]
-        match = _FRAME.match(name)
-        if match and not _LIBRARY.search(name):
-            return SourceLocation(match["file"], int(match["line"]), match["function"])
+        place = _user_place(trace.strings[trace.frames.name[row]])
+        if place is not None:
+            return place
         row = int(trace.frames.parent[row])
     return None
+
+
+@lru_cache(maxsize=4096)  # all calls of a step stand in the same few frames
+def _user_place(frame: str) -> SourceLocation | None:
+    """The place that a frame's name tells; None for a library's."""
+    match = _FRAME.match(frame)
+    if match is None or _LIBRARY.search(frame):
+        return None
+    return SourceLocation(match["file"], int(match["line"]), match["function"])
 
 
 def doing(trace: Trace, thread: int, at_ns: int) -> str | None:

@@ -100,7 +100,7 @@ def _matches(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:
     """For each op whether its name fits; not for -1."""
     if not len(trace.ops):
         return np.zeros(len(op), bool)
-    fits: BoolArray = (op >= 0) & trace.named(trace.ops, pattern)[op]
+    fits: BoolArray = (op >= 0) & trace.fitting(trace.ops, pattern)[trace.ops.name[op]]
     return fits
 
 
@@ -161,11 +161,12 @@ def _asked_by(
     place = np.full(len(ops), NONE)
     place[order] = np.arange(len(order))
     at = place[nesting.outermost(ops.parent, top[reads])]
+    names, positions = ops.name[order], np.arange(len(order))
     for cause, signs, reach in _SIGNS:
         seen = np.ones(len(reads), bool)
         for sign in signs:
-            hit = trace.codes_where(re.compile(sign).search)[ops.name[order]]
-            last = np.maximum.accumulate(np.where(hit, np.arange(len(order)), NONE))
+            hit = trace.fitting(ops, sign)[names]
+            last = np.maximum.accumulate(np.where(hit, positions, NONE))
             near = last[at]
             seen &= (near >= 0) & (at - near <= reach) & (ops.thread[order[near]] == ops.thread[order[at]])
         causes[reads[seen]] = cause

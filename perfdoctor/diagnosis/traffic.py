@@ -135,17 +135,15 @@ def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
     rows = np.flatnonzero(gpu.op >= 0)
     if not len(rows):
         return result
-    named = trace.named(ops, pattern)
-    if not named.any():
+    fits = trace.fitting(ops, pattern)
+    if not fits.any():
         return result
-    distinct, which = np.unique(gpu.op[rows], return_inverse=True)
-    hit, at, still = np.zeros(len(distinct), bool), distinct, np.arange(len(distinct))
-    while len(still):
-        hit[still] |= named[at]
-        up = ops.parent[at]
-        climbs = (up >= 0) & ~hit[still]
-        at, still = up[climbs], still[climbs]
-    result[rows] = hit[which]
+    at = gpu.op[rows]
+    while len(rows):
+        hit, up = fits[ops.name[at]], ops.parent[at]
+        result[rows] = hit
+        climbs = (up >= 0) & ~hit
+        at, rows = up[climbs], rows[climbs]
     return result
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ def _codes() -> Int32Array:
     return np.empty(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Table:
     """Events of one kind: `start_ns` and `end_ns` (int64, end >= start), `name` (code into `Trace.strings`)."""
 
@@ -48,6 +49,11 @@ class Table:
     def dur_ns(self) -> Int64Array:
         """Duration of each row in nanoseconds."""
         return self.end_ns - self.start_ns
+
+
+_Fits: TypeAlias = dict[re.Pattern[str], BoolArray]
+_NAMES: WeakKeyDictionary[Table, tuple[list[int], _Fits]] = WeakKeyDictionary()
+"""The codes of the names in a table, and which of them fit a pattern: rules ask the same over and over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,11 +251,21 @@ class Trace:
 
     def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each row of a table whether the regular expression is found in its name."""
-        search = re.compile(pattern).search
-        # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.
-        hits = np.zeros(len(self.strings), bool)
-        hits[table.name] = True
-        used = np.flatnonzero(hits)
-        hits[used] = [search(self.strings[code]) is not None for code in used.tolist()]
-        result: BoolArray = hits[table.name]
+        result: BoolArray = self.fitting(table, pattern)[table.name]
         return result
+
+    def fitting(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
+        """For each string whether it is a name in a table and the regular expression is found in it; read-only."""
+        regex = re.compile(pattern)
+        if table not in _NAMES:
+            # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.
+            hits = np.zeros(len(self.strings), bool)
+            hits[table.name] = True
+            _NAMES[table] = np.flatnonzero(hits).tolist(), {}
+        used, fits = _NAMES[table]
+        if regex not in fits:
+            hits = np.zeros(len(self.strings), bool)
+            hits[[code for code in used if regex.search(self.strings[code])]] = True
+            hits.flags.writeable = False
+            fits[regex] = hits
+        return fits[regex]
