@@ -263,12 +263,12 @@ def _drop(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
     """Dropped calls and their items take no time."""
     events = graph.events
     calls = _positions(edit.dropped, events.call)
-    # What the CPU did before the window stays: else the window would begin earlier.
-    within = events.time_ns[events.call_end[calls]] > events.time_ns[events.boundary[0]]
-    lag_ns[events.call_end[calls[within]], OWN] = 0
+    # What began before the window, or begins it, stays where it is: else the window would begin earlier.
+    begin = events.time_ns[events.boundary[0]]
+    lag_ns[events.call_end[calls[events.time_ns[events.call_end[calls]] > begin]], OWN] = 0
     gone = np.zeros(len(events.call) + 1, bool)
     gone[calls] = True
-    items = gone[events.launch]
+    items = gone[events.launch] & (events.time_ns[events.item_start] > begin)
     lag_ns[events.item_end[items], OWN] = 0
     starts = events.item_start[items]
     lag_ns[starts] = np.minimum(lag_ns[starts], 0)
