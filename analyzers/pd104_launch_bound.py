@@ -1,4 +1,4 @@
-"""PD104: the GPU is faster than the CPU can launch."""
+"""PD104: the GPU is faster than the CPU can launch; without a GPU, calling ops takes longer than they do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ import numpy as np
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import cheaper_launches
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.host_lines import busiest_line
+from perfdoctor.diagnosis.host_work import called_ops, framework_time, unprofiled
 from perfdoctor.diagnosis.launches import Launching, launching
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray
 
+# A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
+_MOST_OPS, _A_LOOP = 0.5, 32
+_IN_A_LOOP = "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
+_ON_CPU = (
+    "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows. "
+    "torch.compile leaves out Python and joins ops."
+)
 # A batch is not worth changing for less than this many times its size.
 _LARGER = 1.2
 
@@ -25,11 +34,13 @@ class LaunchBound(RankAnalyzer):
     """The GPU waits for the CPU to launch the next kernel: Python and the framework are the bottleneck.
 
     What it finds:
-        Many short gaps that end with a kernel whose launch call began only after the GPU had run dry.
+        Many short gaps that end with a kernel whose launch call began only after the GPU had run dry. In a program on
+        the CPU alone: steps that go to Python and the dispatcher, between and around ops that have little to compute.
 
     Why it costs time:
         A kernel costs the CPU 5 to 20 us in Python, the dispatcher and the runtime. Kernels shorter than that leave
-        the GPU waiting.
+        the GPU waiting. On a CPU an op costs 1 to 5 us before it computes anything: a loop over the rows of a tensor
+        pays for each row.
 
     How it is measured:
         Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels had to
@@ -38,18 +49,24 @@ class LaunchBound(RankAnalyzer):
         Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
         starves. The CPU time for a launch is the time of the threads that launch, waits and the DataLoader left out,
         over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
+        Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
+        optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
+        judged: as a capture has measured it, else 1 us. The bound is all of it. The expected saving is told where one
+        line calls most ops in a loop (not over layers, so without matrix maths) and a capture has timed steps without
+        the profiler: its share of them, but for one op of each kind.
 
     How to fix:
         CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
         at once, where every step launches the same; torch.compile leaves out Python and fuses kernels; a bigger batch
-        gives each kernel more work for the same launch; fused optimizers launch less.
+        gives each kernel more work for the same launch; fused optimizers launch less. Without a GPU: one op over all
+        rows in place of a loop, a bigger batch, torch.compile.
 
     When it is wrong:
         The profiler itself slows every launch, most with Python stacks or shapes: compare with the step time of an
-        unprofiled run.
+        unprofiled run. On a CPU, breaks between ops may be the program's own Python.
 
     Needs:
-        Kernels and their launches.
+        Kernels and their launches; of a program on the CPU alone its ops, and a capture for lines and expected savings.
 
     References:
         Making Deep Learning Go Brrrr From First Principles, "Overhead"; PyTorch blog, "Accelerating PyTorch with CUDA
@@ -58,14 +75,23 @@ class LaunchBound(RankAnalyzer):
 
     rule: ClassVar[str] = "PD104"
     name: ClassVar[str] = "launch-bound"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
     # min_share: XProf calls 3 % of launch time moderate and 15 % high; below 15 % the profiler's own slow-down
     # explains as much.
     # min_late: on 38 real traces 0 to 6 % of the kernels of graphs and well-fed GPUs were waited for, and 18 to 100 %
     # of the others.
+    # On a CPU, min_cpu_share: three steps of healthy programs on CPUs had 1 to 8 %, one that goes row by row 70 %; a
+    # small model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
     # pause_ns: the CPU launches a kernel in 5 to 20 us, so a gap of 1 ms is no launch but something else that it did.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.15, "min_late": 0.15, "min_kernels": 20, "pause_ns": 1_000_000}
+        {
+            "min_share": 0.15,
+            "min_late": 0.15,
+            "min_kernels": 20,
+            "pause_ns": 1_000_000,
+            "min_cpu_share": 0.3,
+            "min_ops": 100,
+        }
     )
     references: ClassVar[tuple[str, ...]] = (
         "https://horace.io/brrr_intro.html",
@@ -73,7 +99,13 @@ class LaunchBound(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding when late launches starve the GPU for at least `min_share` of the step."""
+        """One finding when late launches starve the GPU for at least `min_share` of the step.
+
+        Without a GPU: when Python and the dispatcher take `min_cpu_share` of it.
+        """
+        yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
+
+    def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
         gpu = rank.trace.gpu
         inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
         kernels = int(inside.sum())
@@ -114,6 +146,42 @@ class LaunchBound(RankAnalyzer):
                 Evidence("Python stacks recorded, which slows launches", "yes" if len(rank.trace.frames) else "no"),
             ),
         )
+
+    def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
+        time, ops = framework_time(rank), called_ops(rank)
+        count = rank.per_step(len(ops))
+        own = unprofiled(rank, time)
+        if count < self.settings["min_ops"] or own.share < self.settings["min_cpu_share"]:
+            return
+        line = busiest_line(rank)
+        loop = line if line and not line.layers and line.share >= _MOST_OPS and line.repeats >= _A_LOOP else None
+        whole = "step" if rank.steps.count else "trace"
+        median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
+        where = f", most of them in a loop at {loop.place.short}" if loop else ""
+        yield self.finding(
+            rank,
+            title=f"The CPU spends much of the {whole} on calling ops, not on computing: {count:,} a {whole}, "
+            f"{median_us:.1f} us each in the median{where}",
+            cost_ns=rank.per_step(iv.total(time)),
+            saving=own.saving(1 - loop.share * loop.alike if loop else None),
+            advice=_IN_A_LOOP if loop else _ON_CPU,
+            fix=None if loop else "model = torch.compile(model)",
+            claim=Claim(time),
+            confidence=0.8 if own.timed else 0.6,
+            location=loop.place if loop else None,
+            evidence=(
+                Evidence("in short pieces of ops", _within(rank, time, "kernel_latency"), "ns"),
+                Evidence("between ops", _within(rank, time, "idle_launch"), "ns"),
+                Evidence("without the profiler's part", own.own_ns, "ns"),
+                Evidence("the line that calls most ops", str(line.place) if line else None),
+                Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
+            ),
+        )
+
+
+def _within(rank: RankRun, time: Intervals, part: str) -> int:
+    """How much of some time is a part of the account, a step."""
+    return rank.per_step(iv.total(iv.intersect(time, rank.account.parts[part])))
 
 
 def _advice(found: Launching, busy_ns: int) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.captured import captured_steps
+from perfdoctor.diagnosis.compiling import COMPILE_PHASE
 from perfdoctor.diagnosis.edits import Edit, without_cpu_time
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.run import RankRun
@@ -20,8 +21,6 @@ from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
 from perfdoctor.trace.model import Int32Array, Table
 
-# Every phase of dynamo and inductor; older versions record them as annotations, newer ones as ops.
-_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"
 # A frame that is compiled: its number, and how often it was compiled before.
 _COMPILE_ID = re.compile(r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d+)/(?P<again>\d+)")
 _REGION = r"^Torch-Compiled Region"
@@ -144,7 +143,7 @@ def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
     asked: list[SourceLocation | None] = []
     tables: tuple[Table, ...] = (trace.ops, trace.ranges)
     for table, thread in zip(tables, (trace.ops.thread, trace.ranges.thread), strict=True):
-        rows = np.flatnonzero(trace.named(table, _PHASE))
+        rows = np.flatnonzero(trace.named(table, COMPILE_PHASE))
         rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
         starts.append(table.start_ns[rows])
         ends.append(table.end_ns[rows])

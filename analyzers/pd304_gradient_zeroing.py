@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.diagnosis.host_work import unprofiled, zeroing_of
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.diagnosis.traffic import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
@@ -23,7 +24,7 @@ class GradientZeroing(RankAnalyzer):
 
     What it finds:
         Fill and memset kernels that `Optimizer.zero_grad` launches, and the additions to the zeroed gradients that
-        follow in the backward pass.
+        follow in the backward pass. In a program on the CPU alone the ops that do so.
 
     Why it costs time:
         zero_grad(set_to_none=False) writes every gradient, and the backward pass then reads and writes it once more to
@@ -33,7 +34,8 @@ class GradientZeroing(RankAnalyzer):
     How it is measured:
         Time of fills, sets and foreach kernels launched within `Optimizer.zero_grad#`, and of additions within
         AccumulateGrad as long as there are no more of them than of fills: where gradients are accumulated over several
-        passes, the additions are wanted.
+        passes, the additions are wanted. Without a GPU the expected saving is told where a capture has timed steps
+        without the profiler; what the profiler takes for each event is no part of it.
 
     How to fix:
         optimizer.zero_grad(set_to_none=True), the default since PyTorch 2.0.
@@ -43,7 +45,7 @@ class GradientZeroing(RankAnalyzer):
         communication buckets have to stay.
 
     Needs:
-        Kernels and their launches.
+        Kernels and their launches, or the ops of a program on the CPU alone.
 
     References:
         PyTorch Performance Tuning Guide, "Disable gradient calculation" and "Use parameter.grad = None".
@@ -51,17 +53,26 @@ class GradientZeroing(RankAnalyzer):
 
     rule: ClassVar[str] = "PD304"
     name: ClassVar[str] = "gradient-zeroing"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
     # min_share: half of what makes a low finding: the fix is one argument and changes no result.
+    # min_cpu_share: min_share for a program on the CPU alone: a low finding's worth, as some of it is the profiler's.
     # min_kernels: with the few tensors of a toy there is nothing to gain; one kernel for all is a foreach.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.005, "min_kernels": 10})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.005, "min_kernels": 10, "min_cpu_share": 0.01}
+    )
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
     )
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding when zeroing, and adding to zeros, takes at least `min_share` of the step."""
+        """One finding when zeroing, and adding to zeros, takes at least `min_share` of the step.
+
+        Without a GPU `min_cpu_share`.
+        """
+        yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
+
+    def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
         fills = rank.traffic.rows_of(ZEROING)
         adds = _additions(rank, int(fills.sum()))
         time = rank.within_window(fills | adds)
@@ -69,23 +80,46 @@ class GradientZeroing(RankAnalyzer):
         kernels = rank.per_step(int(fills.sum()))
         if kernels < self.settings["min_kernels"] or (rank.share(cost) or 0) < self.settings["min_share"]:
             return
-        facts = rank.facts or {}
-        yield self.finding(
+        filling, adding = (iv.total(rank.within_window(rows)) for rows in (fills, adds))
+        yield self._told(
             rank,
-            title=f"Gradients are filled with zeros: {kernels:,} fills a {'step' if rank.steps.count else 'trace'}",
+            kernels,
+            (filling, adding),
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
-            advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
-            fix="optimizer.zero_grad(set_to_none=True)",
             claim=Claim(time, kernels=True),
             edit=without_items(rank.trace, fills | adds, bound=False),
+        )
+
+    def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
+        found = zeroing_of(rank)
+        cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
+        if fills < self.settings["min_kernels"] or (rank.share(cost) or 0) < self.settings["min_cpu_share"]:
+            return
+        yield self._told(
+            rank,
+            fills,
+            (iv.total(found.filling), iv.total(found.adding)),
+            cost_ns=cost,
+            saving=unprofiled(rank, found.time).saving(),
+            claim=Claim(found.time),
+        )
+
+    def _told(self, rank: RankRun, fills: int, spent_ns: tuple[int, int], **judged: Any) -> Finding:
+        """The finding; `spent_ns` on filling and adding to zeros in the window."""
+        return self.finding(
+            rank,
+            title=f"Gradients are filled with zeros: {fills:,} fills a {'step' if rank.steps.count else 'trace'}",
+            advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
+            fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
             location=place_of_range(rank, ZERO_RANGE),
             evidence=(
-                Evidence("filling", rank.per_step(iv.total(rank.within_window(fills))), "ns"),
-                Evidence("adding to zeros", rank.per_step(iv.total(rank.within_window(adds))), "ns"),
-                Evidence("zero_grad(set_to_none=False) calls", facts.get("zero_grad_to_zero"), "count"),
+                Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
+                Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),
+                Evidence("zero_grad(set_to_none=False) calls", (rank.facts or {}).get("zero_grad_to_zero"), "count"),
             ),
+            **judged,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfdoctor.diagnosis.compiling import compile_time
 from perfdoctor.diagnosis.idle import cause_layers
 from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
@@ -186,9 +187,13 @@ def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
 
 
 def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
-    """Without a GPU the innermost op of each instant is the work; inside a DataLoader's `__next__` it is loading."""
+    """Without a GPU the innermost op of each instant is the work.
+
+    Inside a DataLoader's `__next__` it is loading, and while torch.compile compiles the framework's own.
+    """
     trace, ranges = run.trace, run.trace.ranges
-    loading = run.loader_waits.intervals
+    loading, compiling = run.loader_waits.intervals, compile_time(trace)
+    elsewhere = iv.union_of((loading, compiling))
     waits = trace.named(ranges, r"^(gloo|mpi|nccl|c10d):")
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
@@ -201,10 +206,10 @@ def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
         "communication": communication,
         "kernel_latency": short & ~communication,
     }
-    layers = {name: iv.subtract(iv.union(start[rows], end[rows]), loading) for name, rows in groups.items()}
+    layers = {name: iv.subtract(iv.union(start[rows], end[rows]), elsewhere) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
     layers["communication"] = iv.union_of((layers["communication"], waiting))
-    return layers | {"idle_dataloader": loading, "idle_launch": _between_ops(trace.ops)}
+    return layers | {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops)))}
 
 
 def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:

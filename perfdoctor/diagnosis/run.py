@@ -281,6 +281,7 @@ class RankRun:
             "work": bool((t.gpu.kind == KERNEL).any()) or self.device_kind == "cpu",
             "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
             "launches": bool((t.gpu.call >= 0).any()),
+            "work_launches": bool((t.gpu.call >= 0).any()) or (self.device_kind == "cpu" and bool(len(t.ops))),
             "steps": self.steps.count > 0,
             "shapes": bool((t.ops.dims >= 0).any()),
             "stacks": bool(len(t.frames)) or (self.detail is not None and bool(len(self.detail.frames))),

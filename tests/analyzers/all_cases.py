@@ -6,6 +6,7 @@ import cases_compiling
 import cases_copies
 import cases_data_parallel
 import cases_facts
+import cases_host
 import cases_idle
 import cases_incomplete
 import cases_kernels
@@ -29,6 +30,7 @@ CASES: list[Case] = [
     *cases_syncs.PD102,
     *cases_idle.PD103,
     *cases_idle.PD104,
+    *cases_host.PD104,
     *cases_copies.PD105,
     *cases_copies.PD106,
     *cases_idle.PD107,
@@ -44,7 +46,9 @@ CASES: list[Case] = [
     *cases_memory.PD301,
     *cases_memory.PD302,
     *cases_updates.PD303,
+    *cases_host.PD303,
     *cases_updates.PD304,
+    *cases_host.PD304,
     *cases_updates.PD305,
     *cases_memory.PD306,
     *cases_ranks.PD401,

@@ -130,6 +130,23 @@ def test_a_program_on_the_cpu_is_accounted_by_its_innermost_ops() -> None:
     assert whole["compute"] + whole["bandwidth"] == 800
 
 
+@pytest.mark.parametrize("table", ["op", "range"])
+def test_compiling_on_the_cpu_is_overhead_whatever_runs_within(table: str) -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 100, 300).op("aten::add", 500, 100)
+    getattr(trace, table)("_compile.compile_inner (dynamo_timed)", 200, 350)
+    assert detail(trace) == {
+        "compute": 100,
+        "bandwidth": 50,
+        "idle_launch": 350,
+        "idle_unexplained": 500,
+    }
+
+
+def test_loading_goes_before_compiling() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("_compile (dynamo_timed)", 0, 600).range(LOADERS[0], 500, 300)
+    assert detail(trace) == {"idle_dataloader": 300, "idle_launch": 500, "idle_unexplained": 200}
+
+
 def test_a_gpu_that_was_not_recorded_leaves_all_but_the_loader_unexplained() -> None:
     trace = TraceBuilder().step(0, 1000).range(LOADERS[0], 0, 100).op("aten::mm", 200, 300)
     trace.call("cudaLaunchKernel", 300)
