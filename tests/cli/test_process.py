@@ -1,0 +1,51 @@
+"""The command line as a process of its own: what it changes in the process, and what it leaves alone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+
+from perfdoctor.cli.main import main
+
+SAY = "import atexit, gc, os; atexit.register(lambda: print(gc.get_freeze_count() > 0, os.environ.get('{name}')))"
+
+
+def ended(name: str, *arguments: str) -> list[str]:
+    """What a process of the command line says of itself at its end: whether its garbage stays, and a variable."""
+    code = SAY.format(name=name) + "; from perfdoctor.cli.main import main; raise SystemExit(main())"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.split()[-2:]
+
+
+def test_a_process_of_ours_collects_no_garbage_at_its_end():
+    assert ended("NOTHING", "--version") == ["True", "None"]
+
+
+def test_a_callers_process_keeps_its_own_ways(capsys):
+    before = gc.get_threshold(), gc.get_freeze_count()
+    assert main(["--version"]) == 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert capsys.readouterr().out.startswith("perfdoctor ")
+
+
+def test_analyzing_starts_no_threads_for_matrices(stalled):
+    assert ended("OPENBLAS_NUM_THREADS", "analyze", "-q", str(stalled))[1] == "1"
+
+
+def test_a_program_that_is_run_may_start_them(tmp_path):
+    (tmp_path / "say.py").write_text("import os; print(os.environ.get('OPENBLAS_NUM_THREADS'))")
+    out = ("--no-report", "--out", str(tmp_path / "out"))
+    environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "perfdoctor", "run", *out, str(tmp_path / "say.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert "None" in done.stdout.split()
