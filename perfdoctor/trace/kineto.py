@@ -42,9 +42,9 @@ _ANNOTATION = re.compile(
 )
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
-_HIP_CALL = re.compile(r"hip[A-Z]|roc[a-z]")
-_WORK_ITEM_CALL = re.compile(r"hip(?:Ext|Hcc)ModuleLaunchKernel")
-_CUDA_CALL = re.compile(r"cu(?:da)?[A-Z]")
+_HIP_CALL = re.compile(r"^(?:hip[A-Z]|roc[a-z])")
+_WORK_ITEM_CALL = re.compile(r"^hip(?:Ext|Hcc)ModuleLaunchKernel")
+_CUDA_CALL = re.compile(r"^cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
 
 
@@ -101,7 +101,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
 
 def _forget_work_items(trace: Trace) -> None:
     """Set to unknown what is recorded as blocks of a grid and is work items: HIP's manual says so of these calls."""
-    in_items = trace.codes_where(_WORK_ITEM_CALL.match)
+    in_items = trace.fitting(trace.calls, _WORK_ITEM_CALL)
     if in_items.any():
         gpu = trace.gpu
         launched = gpu.call >= 0
@@ -338,11 +338,11 @@ def _vendor(trace: Trace) -> str | None:
         return "amd"
     if _NVIDIA.search(name):
         return "nvidia"
-    hip = int(trace.codes_where(_HIP_CALL.match)[trace.calls.name].sum())
-    cuda = int(trace.codes_where(_CUDA_CALL.match)[trace.calls.name].sum())
+    hip = int(trace.named(trace.calls, _HIP_CALL).sum())
+    cuda = int(trace.named(trace.calls, _CUDA_CALL).sum())
     if hip or cuda:
         return "amd" if hip > cuda else "nvidia"
-    return "amd" if trace.codes_where(_AMD_KERNEL.search)[trace.gpu.name].any() else None
+    return "amd" if trace.fitting(trace.gpu, _AMD_KERNEL).any() else None
 
 
 def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list[str]:

@@ -8,7 +8,6 @@ start. A column of ids holds -1 where the file says nothing. Rows of one table p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -241,13 +240,6 @@ class Trace:
     def text(self, code: int) -> str | None:
         """The string of a code; None for -1."""
         return self.strings[code] if code >= 0 else None
-
-    def codes_where(self, test: Callable[[str], bool | object]) -> BoolArray:
-        """For each string of the trace whether `test` holds.
-
-        Evaluated once a distinct string, then used as a look-up on code columns.
-        """
-        return np.fromiter((bool(test(s)) for s in self.strings), bool, len(self.strings))
 
     def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each row of a table whether the regular expression is found in its name."""
