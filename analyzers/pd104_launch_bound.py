@@ -80,8 +80,8 @@ class LaunchBound(RankAnalyzer):
     # explains as much.
     # min_late: on 38 real traces 0 to 6 % of the kernels of graphs and well-fed GPUs were waited for, and 18 to 100 %
     # of the others.
-    # On a CPU, min_cpu_share: three steps of healthy programs on CPUs had 1 to 8 %, one that goes row by row 70 %; a
-    # small model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
+    # min_cpu_share: on a CPU five programs without this fault had 0 to 8 %, one that goes row by row 64 to 79 %; a small
+    # model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
     # pause_ns: the CPU launches a kernel in 5 to 20 us, so a gap of 1 ms is no launch but something else that it did.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
@@ -151,7 +151,8 @@ class LaunchBound(RankAnalyzer):
         time, ops = framework_time(rank), called_ops(rank)
         count = rank.per_step(len(ops))
         own = unprofiled(rank, time)
-        if count < self.settings["min_ops"] or own.share < self.settings["min_cpu_share"]:
+        least = max(self.settings["min_share"], self.settings["min_cpu_share"])
+        if count < self.settings["min_ops"] or own.share < least:
             return
         line = busiest_line(rank)
         loop = line if line and not line.layers and line.share >= _MOST_OPS and line.repeats >= _A_LOOP else None

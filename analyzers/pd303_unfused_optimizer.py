@@ -138,14 +138,13 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
         whole = "step" if rank.steps.count else "trace"
+        least = max(self.settings["min_share"], self.settings["min_cpu_share"])
         for steps in optimizers_of(rank):
             own, fact = unprofiled(rank, steps.time), _fact(rank, steps.optimizer)
             ops = rank.per_step(steps.ops)
-            if steps.optimizer not in _HAS_FUSED or fact.get("fused") or steps.passes < self.settings["min_passes"]:
+            if steps.optimizer not in _HAS_FUSED or fact.get("fused") or ops < self.settings["min_kernels"]:
                 continue
-            if ops < self.settings["min_kernels"]:
-                continue
-            if own.share * (1 - steps.kept) < self.settings["min_cpu_share"]:
+            if steps.passes < self.settings["min_passes"] or own.share * (1 - steps.kept) < least:
                 continue
             yield self.finding(
                 rank,

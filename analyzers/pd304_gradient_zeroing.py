@@ -94,7 +94,8 @@ class GradientZeroing(RankAnalyzer):
     def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
         found = zeroing_of(rank)
         cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
-        if fills < self.settings["min_kernels"] or (rank.share(cost) or 0) < self.settings["min_cpu_share"]:
+        least = max(self.settings["min_share"], self.settings["min_cpu_share"])
+        if fills < self.settings["min_kernels"] or (rank.share(cost) or 0) < least:
             return
         yield self._told(
             rank,

@@ -25,27 +25,27 @@ from benchmarks.gain.table import Promise, Row, promise_of, table
 ROOT = Path(__file__).resolve().parents[2]
 # Steps that a recording needs with the usual windows, and some more: perfdoctor run skips 5 and records 24.
 RECORDED_STEPS = 40
-NOTES = {"proof": "", "no rule": "a CPU: no rule speaks there, no proof", "needs a GPU": "needs a GPU"}
 
 
 def rows(faults: Sequence[Fault], device: str, rounds: int, scale: float, seconds: float) -> Iterator[Row]:
     """One row a fault; those that this device cannot show, and those for which no time is left, have only a note."""
     until = time.monotonic() + seconds
     for fault in faults:
-        note = "" if device == "cuda" else NOTES[fault.on_cpu]
-        if device == "cpu" and fault.on_cpu == "needs a GPU":
-            yield Row(fault.name, fault.fix, note=note)
+        if device == "cpu" and fault.on_cpu is None:
+            yield Row(fault.name, fault.fix, note="needs a GPU")
         elif time.monotonic() > until:
             yield Row(fault.name, fault.fix, note="out of time")
         else:
-            yield measured(fault, device, rounds, scale, note)
+            yield measured(fault, device, rounds, scale)
 
 
-def measured(fault: Fault, device: str, rounds: int, scale: float, note: str) -> Row:
+def measured(fault: Fault, device: str, rounds: int, scale: float) -> Row:
     """Record the fault, then run it without and with the fix in turns."""
+    rules = fault.rules if device == "cuda" else fault.on_cpu or ()
+    note = "" if rules else "a CPU: no rule speaks there, no proof"
     program = [fault.name, "--device", device, "--scale", str(scale)]
     try:
-        promise = promised(program, fault.rules)
+        promise = promised(program, rules)
         pairs = [(timed(program), timed([*program, "--fixed"])) for _ in range(rounds)]
     except subprocess.CalledProcessError as error:
         lines = str(error.stderr or "").strip().splitlines()
