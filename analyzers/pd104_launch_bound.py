@@ -80,8 +80,8 @@ class LaunchBound(RankAnalyzer):
     # explains as much.
     # min_late: on 38 real traces 0 to 6 % of the kernels of graphs and well-fed GPUs were waited for, and 18 to 100 %
     # of the others.
-    # min_cpu_share: on a CPU five programs without this fault had 0 to 8 %, one that goes row by row 64 to 79 %; a small
-    # model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
+    # min_cpu_share: on a CPU five programs without this fault had 0 to 8 %, one that goes row by row 64 to 79 %; a
+    # small model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
     # pause_ns: the CPU launches a kernel in 5 to 20 us, so a gap of 1 ms is no launch but something else that it did.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
