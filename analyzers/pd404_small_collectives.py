@@ -77,12 +77,11 @@ class SmallCollectives(FleetAnalyzer):
             if table is None or "sizes" not in summary.evidence:
                 continue
             waiting = late.waiting_of(table) if late is not None and late.stands_out else iv.EMPTY
-            counts = (table.step >= 0) | (not len(table.step_start_ns))
-            small = counts & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
+            small = table.inside & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
             small &= np.isin(table.kind, _BUCKETED)
             lanes = sorted(set(zip(table.kind[small].tolist(), table.group[small].tolist(), strict=True)))
             for kind, group in lanes:
-                of_lane = (table.kind == kind) & (table.group == group) & counts
+                of_lane = (table.kind == kind) & (table.group == group) & table.inside
                 yield from self._judged(summary, table, of_lane, small & of_lane, waiting)
 
     def _judged(

@@ -12,11 +12,10 @@ import numpy.typing as npt
 from perfdoctor.diagnosis.analyzer import FleetAnalyzer
 from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matching import MatchedCollectives
 from perfdoctor.diagnosis.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
 from perfdoctor.diagnosis.summary import Fleet
+from perfdoctor.diagnosis.waits import waits_of
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
 
 _COMPUTING = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
 Floats = npt.NDArray[np.float64]
@@ -74,7 +73,8 @@ class UnevenWork(FleetAnalyzer):
         if not flops.size or not computing.size or _spread(flops) < self.settings["min_spread"]:
             return
         over_ns = int((computing.max(axis=0) - computing.mean(axis=0)).mean())
-        waits = [_waiting(matched, index) for index in range(len(matched.tables))]
+        met = np.ones(len(matched), bool)
+        waits = [waits_of(matched, index, met) for index in range(len(matched.tables))]
         victim = max(range(len(waits)), key=lambda index: (iv.total(waits[index]), -index))
         rank = fleet.of(matched.tables[victim])
         cost = rank.per_step(iv.total(waits[victim]))
@@ -118,12 +118,3 @@ def _spread(amounts: Floats) -> float:
     """By how much the largest of each step exceeds the mean of the ranks, 0 to n - 1, over all steps."""
     mean = amounts.mean(axis=0)
     return float((amounts.max(axis=0) - mean).sum() / max(mean.sum(), 1.0))
-
-
-def _waiting(matched: MatchedCollectives, index: int) -> Intervals:
-    """When a rank waited for others at collectives with nothing else to do, on its own clock."""
-    table, row = matched.tables[index], matched.row[index]
-    met = np.flatnonzero((row >= 0) & (table.step >= 0))
-    arrived = matched.last_ns[row[met]] - matched.offset_ns[index]
-    waits = iv.union(table.start_ns[met], np.clip(arrived, table.start_ns[met], table.end_ns[met]))
-    return iv.intersect(waits, table.exposed)

@@ -53,7 +53,7 @@ _SPELLINGS = (
 )
 # The range that torch opens around a collective: on the calling thread where a GPU runs it, over all of its run where
 # a thread of the CPU does (gloo, mpi, ucc).
-_BY_CPU = r"^(gloo|mpi|ucc):"
+BY_CPU = r"^(gloo|mpi|ucc):"
 _CALLED = r"^(nccl|rccl|xccl|gloo|mpi|ucc):"
 _MARK = re.compile(r"^ProfilerStep#(\d+)$")
 
@@ -145,6 +145,11 @@ class CollectiveTable:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    @property
+    def inside(self) -> BoolArray:
+        """Whether each row began in the analysed window; without steps that is everything."""
+        return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
+
 
 def kind_of(name: str) -> str:
     """Which of KINDS a kernel, range or recorded name means."""
@@ -230,7 +235,7 @@ def _on_the_gpu(rank: RankRun) -> _Found:
 def _on_the_cpu(trace: Trace) -> _Found:
     """The collectives that threads of the CPU ran: their ranges, or the ops that recorded them where there are none."""
     ranges, ops = trace.ranges, trace.ops
-    rows = np.flatnonzero(trace.named(ranges, _BY_CPU))
+    rows = np.flatnonzero(trace.named(ranges, BY_CPU))
     issued = np.flatnonzero((trace.comms.gpu < 0) & (trace.comms.op >= 0))
     issued = issued[_kinds(trace, trace.comms.collective[issued]) != OTHER_KIND].astype(np.int32)
     nowhere = np.full(max(len(rows), len(issued)), NONE, np.int64)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfdoctor.diagnosis.collectives import BY_CPU
 from perfdoctor.diagnosis.traffic import STEP_RANGE, climb, launched_inside
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals
@@ -24,7 +25,6 @@ SEARCH = r"ddp\.reducer::search_unused_parameters"
 COPY_BACK = r"ddp\.reducer::copy_bucket_to_grad"
 _REDUCES = r"^c10d::allreduce_$"
 _GRADIENT = re.compile(r"^autograd::engine::evaluate_function|AccumulateGrad")
-_BY_CPU = r"^(gloo|mpi|ucc):"
 
 
 def spans_of(rank: RankRun, pattern: str) -> Intervals:
@@ -100,7 +100,7 @@ def exposed_in(rank: RankRun, passes: Passes, chosen: BoolArray) -> Intervals:
     """Exposed communication that was issued in some of the passes."""
     trace, gpu = rank.trace, rank.trace.gpu
     if rank.device_kind == "cpu":
-        rows = np.flatnonzero(trace.named(trace.ranges, _BY_CPU))
+        rows = np.flatnonzero(trace.named(trace.ranges, BY_CPU))
         start, end, issued = (
             column[rows] for column in (trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.start_ns)
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfdoctor.diagnosis.collectives import BY_CPU
 from perfdoctor.diagnosis.finding import SourceLocation
 from perfdoctor.diagnosis.source import places
 from perfdoctor.trace import intervals as iv
@@ -65,7 +66,7 @@ def _has_places(trace: Trace) -> bool:
 def _breaks(trace: Trace, window: Intervals) -> Intervals:
     """The longest times of the window without any op, on any thread, and without a collective of the CPU."""
     ops, ranges = trace.ops, trace.ranges
-    collective = trace.named(ranges, r"^(gloo|mpi|ucc):")
+    collective = trace.named(ranges, BY_CPU)
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]

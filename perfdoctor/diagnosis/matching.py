@@ -309,7 +309,7 @@ def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCol
     others = (np.add.reduceat(before, first, axis=0)[shared] - by_last) / (count[shared] - 1)[:, None]
     over = np.maximum.reduceat(end, first)[shared]
     step = np.concatenate([table.step for table in tables])[order]
-    inside = np.concatenate([_inside(table) for table in tables])[order]
+    inside = np.concatenate([table.inside for table in tables])[order]
     by_end = np.argsort(over, kind="stable")
     place = np.full(int(number[-1]) + 1, NONE, np.int64)
     place[number[earliest][by_end]] = np.arange(len(by_end))
@@ -337,8 +337,3 @@ def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCol
         row=tuple(place[rows] for rows in island.rows),
         **{name: column[by_end] for name, column in fields.items()},
     )
-
-
-def _inside(table: CollectiveTable) -> BoolArray:
-    """Whether each row began in the analysed window; without steps that is everything."""
-    return np.asarray(table.step >= 0, bool) if len(table.step_start_ns) else np.ones(len(table), bool)
