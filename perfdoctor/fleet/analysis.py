@@ -15,7 +15,6 @@ from perfdoctor.diagnosis.summary import RankSummary, summary_of
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.budget import jobs_for, text_bytes
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.pool import over_processes
 from perfdoctor.fleet.progress import Tracker
 from perfdoctor.fleet.roster import roster
 from perfdoctor.fleet.work import Missing, Plan, Result, ranks_of, summaries_of, work
@@ -83,6 +82,8 @@ def _results(
 
         yield from over_cluster(files, replace(plan, threads=1), dask, tracker)
     elif jobs > 1:
+        from perfdoctor.fleet.pool import over_processes
+
         choice.prepare(sum(map(text_bytes, files)))
         yield from over_processes(files, replace(plan, threads=1), jobs, tracker)
     else:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from perfdoctor.cli import main as main_module
+
 HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas")
 
 
@@ -34,6 +36,13 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
     )
     assert "numpy" in modules
     assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas", "pydantic"}
+
+
+def test_a_command_brings_no_other_command_along():
+    commands = {f"perfdoctor.cli.{name}" for name in main_module._COMMANDS}
+    run = "from perfdoctor.cli.main import main; assert main([{!r}]) == 0"
+    assert loaded(run.format("rules")) & commands == {"perfdoctor.cli.rules"}
+    assert loaded(run.format("--help")) >= commands
 
 
 @pytest.mark.parametrize("command", ["'rules'", "'explain', 'PD101'"])
