@@ -17,9 +17,9 @@ from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, Sourc
 from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, saved_share, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import places
-from perfdoctor.diagnosis.work import distinct_rows
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.model import KERNEL, BoolArray
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.

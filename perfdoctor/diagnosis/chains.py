@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.diagnosis.traffic import COPY, POINTWISE
-from perfdoctor.diagnosis.work import distinct_rows
 from perfdoctor.gpu.bounds import LATENCY
 from perfdoctor.gpu.op_cost import Inputs, Tensor, Unknown
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import MEMSET, BoolArray
 

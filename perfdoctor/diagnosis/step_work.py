@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.work import distinct_rows
-from perfdoctor.gpu.roofline import FORMULAS, cost_of_op
+from perfdoctor.diagnosis.work import ops_named
+from perfdoctor.gpu.op_costs_matrix import MATRIX_COSTS
+from perfdoctor.gpu.roofline import cost_of_op
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.model import Trace
 from perfdoctor.trace.steps import Steps, find_steps
 
@@ -30,11 +32,13 @@ def step_flops(rank: RankRun) -> tuple[int, ...]:
 
 def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     ops = trace.ops
-    priced = np.fromiter((text in FORMULAS for text in trace.strings), bool, len(trace.strings))
-    begin, end = steps.intervals[:, 0], steps.intervals[:, 1]
-    step = np.searchsorted(begin, ops.start_ns, side="right") - 1
-    inside = (step >= 0) & (ops.start_ns < end[step]) if steps.count else np.zeros(len(ops), bool)
-    rows = np.flatnonzero(priced[ops.name] & inside)
+    rows = np.flatnonzero(ops_named(trace, MATRIX_COSTS)[ops.name])
+    if not len(rows) or not steps.count:
+        return ()
+    start_ns, begin, end = ops.start_ns[rows], steps.intervals[:, 0], steps.intervals[:, 1]
+    step = np.searchsorted(begin, start_ns, side="right") - 1
+    inside = (step >= 0) & (start_ns < end[step])
+    rows, step = rows[inside], step[inside]
     if not len(rows):
         return ()
     columns = tuple(column[rows] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
@@ -42,6 +46,6 @@ def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     flops = []
     for codes in zip(*(column[first].tolist() for column in columns), strict=True):
         cost = cost_of_op(trace.strings[codes[0]], *(trace.text(code) for code in codes[1:]))
-        flops.append(cost.flops if cost is not None and cost.kind != "memory" else 0)
-    total = np.bincount(step[rows], np.array(flops, np.float64)[which], steps.count)
+        flops.append(cost.flops if cost is not None else 0)
+    total = np.bincount(step, np.array(flops, np.float64)[which], steps.count)
     return tuple(round(value) for value in total.tolist()) if total.any() else ()

@@ -15,11 +15,11 @@ import numpy as np
 import orjson
 
 from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
-from perfdoctor.diagnosis.work import distinct_rows
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.op_cost import FLOATS, Inputs, Unknown
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import distinct_rows, occurring
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, BoolArray, Int8Array, Int32Array, Trace
 
@@ -99,7 +99,7 @@ def _epilogue(trace: Trace) -> BoolArray:
     """For each GPU item whether an op that multiplies or convolves launched it itself: a helper of a library."""
     gpu, ops = trace.gpu, trace.ops
     used = np.zeros(len(trace.strings) + 1, bool)
-    codes = np.unique(ops.name).tolist()
+    codes = occurring(ops.name, len(trace.strings)).tolist()
     used[[code for code in codes if classify_op(trace.strings[code]) in MATRIX_CATEGORIES]] = True
     result: BoolArray = used[ops.name[gpu.op]] & (gpu.op >= 0) if len(ops) else np.zeros(len(gpu), bool)
     return result
@@ -188,7 +188,8 @@ def climb(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple
     """
     ops = trace.ops
     passes = np.zeros(len(trace.strings), bool)
-    passes[[code for code in np.unique(ops.name).tolist() if through(trace.strings[code])]] = True
+    codes = occurring(ops.name, len(passes)).tolist()
+    passes[[code for code in codes if through(trace.strings[code])]] = True
     last, at = np.full(len(op), NONE, np.int32), op.copy()
     while True:
         rises = np.flatnonzero((at >= 0) & passes[ops.name[at]]) if len(ops) else np.zeros(0, np.int64)

@@ -8,7 +8,7 @@ say so. Bytes of ops that only move data are shared by all their kernels by time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from perfdoctor.gpu import KernelClass
 from perfdoctor.gpu.op_cost import PASSES
 from perfdoctor.gpu.roofline import FORMULAS, OpCost, cost_of_op
+from perfdoctor.trace.distinct import distinct_rows, occurring
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import KERNEL, BoolArray, Int8Array, Int32Array, Trace
 
@@ -153,11 +154,19 @@ def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
     return hits
 
 
+def ops_named(trace: Trace, names: Container[str]) -> BoolArray:
+    """For each string of the trace whether it is the name of an op, and one of these."""
+    hits = np.zeros(len(trace.strings), bool)
+    codes = occurring(trace.ops.name, len(trace.strings)).tolist()
+    hits[[code for code in codes if trace.strings[code] in names]] = True
+    return hits
+
+
 def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     """For each GPU item an index of its op's cost, and the distinct costs; -1 where the op has none."""
     gpu, ops = trace.gpu, trace.ops
     cost = np.full(len(gpu), -1, np.int32)
-    priced = np.fromiter((text in FORMULAS for text in trace.strings), bool, len(trace.strings))
+    priced = ops_named(trace, FORMULAS)
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
     at = gpu.op[rows]
     keep = priced[ops.name[at]]
@@ -182,56 +191,6 @@ def _items(trace: Trace, names: Int32Array, kinds: Int32Array, part: Int64Array,
     return Items(names, kinds, flops[kinds, part], moved[kinds, part] * single)
 
 
-def distinct_rows(columns: Sequence[Int32Array], size: int) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct combinations of several columns of codes from -1 to `size` (excluded).
-
-    Tables instead of sorting: a million rows have a few thousand combinations, and sorting them takes several times as
-    long.
-
-    Returns:
-        For each row the number of its combination, and for each combination one row that has it.
-    """
-    count = len(columns[0])
-    which, distinct = np.zeros(count, np.int64), 1
-    if not count:
-        return which, which
-    for column in columns:
-        number, codes = _numbered(column, size + 1)  # code -1 indexes the end of the table
-        if distinct * codes > _TABLE:
-            which, distinct = _dense(which, distinct)
-        if distinct > 1:
-            which *= codes
-            which += number[column]
-        else:
-            which = number[column]
-        distinct *= codes
-    which, distinct = _dense(which, distinct)
-    first = np.empty(distinct, np.int64)
-    first[which] = np.arange(count)
-    return which, first
-
-
-_TABLE = 1 << 21
-
-
-def _dense(keys: Int64Array, size: int) -> tuple[Int64Array, int]:
-    """Keys below `size` numbered without gaps, and how many there are."""
-    if size > _TABLE * 4:
-        distinct, dense = np.unique(keys, return_inverse=True)
-        return dense.astype(np.int64), len(distinct)
-    number, count = _numbered(keys, size)
-    return number[keys], count
-
-
-def _numbered(keys: npt.NDArray[np.signedinteger[Any]], size: int) -> tuple[Int64Array, int]:
-    """A table that numbers the keys that occur, and how many do."""
-    there = np.zeros(size, np.int64)
-    there[keys] = 1
-    number = np.cumsum(there)
-    number -= 1
-    return number, int(number[-1]) + 1
-
-
 def _share_by_time(trace: Trace, rows: Int64Array, share: FloatArray) -> None:
     """Give each of the rows its part of its op's kernel time."""
     op, dur = trace.gpu.op[rows], np.maximum(trace.gpu.end_ns[rows] - trace.gpu.start_ns[rows], 1)
@@ -245,7 +204,7 @@ def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
     A kernel that does not say computes the other one if all its companions say the same.
     """
     table = np.full(len(trace.strings), WHOLE, np.int8)
-    for code in np.unique(trace.gpu.name[rows]).tolist():
+    for code in occurring(trace.gpu.name[rows], len(table)).tolist():
         text = trace.strings[code].lower()
         said = [i for i, needles in enumerate(_SIDES) if any(needle in text for needle in needles)]
         table[code] = said[0] if len(said) == 1 else WHOLE

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.verdicts import BASES, VERDICTS
-from perfdoctor.diagnosis.work import distinct_rows
 from perfdoctor.gpu.bounds import (
     BOUNDS,
     REASONS,
@@ -22,6 +21,7 @@ from perfdoctor.gpu.bounds import (
 )
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import read
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.model import KERNEL
 
 BF16 = "c10::BFloat16"
