@@ -67,11 +67,11 @@ class PageableCopy(RankAnalyzer):
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
         for pattern in (_TO_DEVICE, _TO_HOST):
-            copies = host_copies(rank, pattern)
-            large = rank.trace.gpu.bytes[copies.rows] > self.settings["min_bytes"]
-            made, factory = host_made(rank, copies, self.settings["min_bytes"])
+            every = host_copies(rank, pattern)
+            large = every.only(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
+            made, factory = host_made(rank, large, self.settings["min_bytes"])
             # What could have been made on the device needs no pinning: PD106 says so.
-            for place, mine in by_place(rank, copies.only(large & ~np.isin(copies.rows, made.rows[factory]))):
+            for place, mine in by_place(rank, large.only(~np.isin(large.rows, made.rows[factory]))):
                 yield from self._judge(rank, mine, place, to_device=pattern == _TO_DEVICE)
 
     def _judge(

@@ -67,15 +67,21 @@ def host_copies(run: RankRun, pattern: str) -> HostCopies:
 
 def _done(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
     """The end of the call, or of the wait that follows it next on its thread and begins before `until_ns`."""
-    calls, end_ns = trace.calls, trace.calls.end_ns[call]
-    waits = trace.named(calls, _WAIT)
-    # Of calls that start together the wait comes first: files with whole microseconds hold such.
-    order = np.lexsort((~waits, calls.start_ns, calls.thread))
-    following = nesting.rows_up_to(calls.thread[call], end_ns - 1, calls.thread, calls.start_ns)
-    there = following < len(order)
-    row = order[np.where(there, following, 0)] if len(order) else call
-    waited = there & waits[row] & (calls.thread[row] == calls.thread[call]) & (calls.start_ns[row] < until_ns)
-    return np.where(waited, calls.end_ns[row], end_ns)
+    calls, done_ns = trace.calls, trace.calls.end_ns[call]
+    waits, thread = trace.fitting(calls, _WAIT), calls.thread[call]
+    for number in set(thread.tolist()):
+        mine, on_thread = np.flatnonzero(thread == number), np.flatnonzero(calls.thread == number)
+        waiting = on_thread[waits[calls.name[on_thread]]]
+        asked_ns = done_ns[mine]
+        there = np.flatnonzero(np.searchsorted(calls.start_ns[waiting], asked_ns) < len(waiting))
+        mine, asked_ns = mine[there], asked_ns[there]
+        wait = waiting[np.searchsorted(calls.start_ns[waiting], asked_ns)]
+        following = on_thread[np.searchsorted(calls.start_ns[on_thread], asked_ns)]
+        # Of calls that start together the wait comes first: files with whole microseconds hold such.
+        next_ns = calls.start_ns[wait]
+        waited = (next_ns == calls.start_ns[following]) & (next_ns < until_ns[mine])
+        done_ns[mine[waited]] = calls.end_ns[wait[waited]]
+    return done_ns
 
 
 def lost_time(run: RankRun, copies: HostCopies, led_ns: Int64Array) -> Intervals:

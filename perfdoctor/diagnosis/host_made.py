@@ -12,7 +12,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import KERNEL, MEMCPY, NONE, BoolArray
+from perfdoctor.trace.model import KERNEL, MEMCPY, NONE, BoolArray, Int32Array, Trace
 
 # Ops that make a tensor out of nothing but its size: they take device=.
 _FACTORY = re.compile(
@@ -53,11 +53,10 @@ def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[Hos
         return copies.only(np.zeros(len(copies), bool)), np.zeros(0, bool)
     copying = trace.named(ops, _COPYING)
     outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
-    kind = _kinds(run)
-    before = np.where(outer >= 0, _last_telling(run, kind)[outer], NONE)
+    before, kind = _last_telling(run, outer)
     loading = run.loader_waits.intervals
-    factory = (before >= 0) & (kind[before] == _FACTORY_OP)
-    values = (before >= 0) & (kind[before] == _VALUES_OP) & ~_in_batch(run, copies, batch_bytes)
+    factory = kind == _FACTORY_OP
+    values = (kind == _VALUES_OP) & ~_in_batch(run, copies, batch_bytes)
     made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))
     maker = before[made].astype(np.int32)
     return replace(copies.only(made), maker=maker, begin_ns=ops.start_ns[maker]), factory[made]
@@ -70,42 +69,55 @@ def sizes(run: RankRun, rows: Int64Array) -> Int64Array:
     return np.where(known >= 0, known, gpu.dur_ns[rows] * _SIZELESS_BYTES_PER_NS)
 
 
-def _kinds(run: RankRun) -> Int64Array:
-    """What each op means for where a tensor came from; whatever launched GPU work is another story."""
-    trace, ops, gpu = run.trace, run.trace.ops, run.trace.gpu
+def _last_telling(run: RankRun, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
+    """For each op (or -1) the last one before it that does not just pass a tensor on, and what that one means.
+
+    On its thread and inside the same op; -1 where there is none.
+    """
+    ops = run.trace.ops
+    around = np.zeros(len(ops) + 1, bool)
+    around[ops.parent[outer[outer >= 0]]] = True  # its last is for ops within none
+    order = np.flatnonzero(around[ops.parent])
+    order = order[np.lexsort((ops.start_ns[order], ops.parent[order], ops.thread[order]))]
+    kind = _kinds(run, order)
+    last = np.maximum.accumulate(np.where(kind != _PASSING_OP, np.arange(len(order)), NONE))
+    place = np.zeros(len(ops), np.int64)
+    place[order] = np.arange(len(order))
+    before = np.where(outer >= 0, np.append(last, NONE)[place[outer] - 1], NONE)
+    row = order[before]
+    same = (before >= 0) & (ops.thread[row] == ops.thread[outer]) & (ops.parent[row] == ops.parent[outer])
+    return np.where(same, row, NONE), np.where(same, kind[before], NONE)
+
+
+def _kinds(run: RankRun, rows: Int64Array) -> Int64Array:
+    """What some ops mean for where a tensor came from; whatever launched GPU work is another story."""
+    trace, ops = run.trace, run.trace.ops
     table = np.full(len(trace.strings), _OTHER, np.int64)
     # The later wins: lift_fresh passes on what came before, but tells by itself as well.
     for pattern, meaning in ((_PASSING, _PASSING_OP), (_FACTORY, _FACTORY_OP), (_FROM_VALUES, _VALUES_OP)):
         table[trace.fitting(ops, pattern)] = meaning
-    kind: Int64Array = table[ops.name]
-    launchers = trace.calls.op[gpu.call[gpu.call >= 0]]
-    row = np.unique(launchers[launchers >= 0])
+    return np.where(_launching(trace)[rows], _OTHER, table[ops.name[rows]])
+
+
+def _launching(trace: Trace) -> BoolArray:
+    """For each op whether it launched GPU work, itself or by an op within it."""
+    launching = np.zeros(len(trace.ops), bool)
+    row = trace.calls.op[trace.gpu.call[trace.gpu.call >= 0]]
     while len(row):
-        kind[row] = _OTHER
-        row = np.unique(ops.parent[row])
         row = row[row >= 0]
-    return kind
-
-
-def _last_telling(run: RankRun, kind: Int64Array) -> Int64Array:
-    """For each op the last one before it, on its thread and inside the same op, that does not just pass a tensor on."""
-    ops = run.trace.ops
-    order = np.lexsort((ops.start_ns, ops.parent, ops.thread))
-    place = np.arange(len(order))
-    last = np.maximum.accumulate(np.where(kind[order] != _PASSING_OP, place, NONE))
-    last = np.concatenate(([NONE], last[:-1]))
-    thread, parent = ops.thread[order], ops.parent[order]
-    same = (last >= 0) & (thread[last] == thread) & (parent[last] == parent)
-    found = np.full(len(order), NONE, np.int64)
-    found[order] = np.where(same, order[last], NONE)
-    return found
+        row = row[~launching[row]]
+        launching[row] = True
+        row = trace.ops.parent[row]
+    return launching
 
 
 def _in_batch(run: RankRun, copies: HostCopies, batch_bytes: float) -> BoolArray:
     """Whether a copy belongs to a run of copies, without a kernel launch between, that moves the batch."""
     trace, gpu, calls = run.trace, run.trace.gpu, run.trace.calls
     launched = gpu.call >= 0
-    launches = np.unique(calls.start_ns[gpu.call[launched & (gpu.kind == KERNEL)]])
+    launching = np.zeros(len(calls), bool)
+    launching[gpu.call[launched & (gpu.kind == KERNEL)]] = True
+    launches = calls.start_ns[launching]  # calls are sorted by start
     every = np.flatnonzero(launched & (gpu.kind == MEMCPY) & trace.named(gpu, _TO_DEVICE))
     large = every[sizes(run, every) >= batch_bytes]
     moved = np.searchsorted(launches, calls.start_ns[gpu.call[large]])
