@@ -43,7 +43,6 @@ _TYPES: dict[str, tuple[str, int]] = {
 }
 FLOATS = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8"})
 _MOST_ELEMENTS = 1 << 48  # more than any memory holds; keeps products within a float
-_PARTS = 4  # an op's inputs are recorded as four texts
 
 
 class Unknown(Exception):  # noqa: N818 - no error: the answer "cannot be told"
@@ -144,12 +143,11 @@ class Inputs:
         Raises:
             Unknown: one is no JSON list, or sizes and types are of different length.
         """
-        lists = [None if text is None else _list(text) for text in (dims, types, strides, concrete)]
-        assert len(lists) == _PARTS
-        sizes, kinds = lists[0] or [], lists[1] or []
+        sizes, kinds = _list(dims), _list(types)
+        steps, values = None if strides is None else _list(strides), None if concrete is None else _list(concrete)
         require(len(sizes) == len(kinds))
-        require(all(each is None or len(each) == len(sizes) for each in lists[2:]))
-        return cls(sizes, kinds, lists[2], lists[3])
+        require(all(each is None or len(each) == len(sizes) for each in (steps, values)))
+        return cls(sizes, kinds, steps, values)
 
     def has(self, index: int) -> bool:
         """Whether there is a tensor with elements at that position; a tensor of unknown type counts."""
@@ -243,6 +241,7 @@ def _loads(text: str) -> object:
 def _shape(value: object) -> Shape:
     if not isinstance(value, list):
         unknown()
-    sizes = tuple(value)
-    require(all(type(size) is int and size >= 0 for size in sizes))
-    return sizes
+    for size in value:  # written out: shapes are most of what is read
+        if type(size) is not int or size < 0:
+            unknown()
+    return tuple(value)

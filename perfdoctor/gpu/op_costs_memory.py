@@ -59,6 +59,9 @@ def _elementwise(inputs: Inputs, name: str, arity: int, in_place: bool) -> OpCos
 
 def _broadcast(tensors: Sequence[Tensor]) -> Shape:
     """The shape of all of them together, by the rules of broadcasting."""
+    first, *others = (tensor.sizes for tensor in tensors)
+    if all(other == first for other in others):
+        return first
     sizes: list[int] = []
     for tensor in tensors:
         own = [1] * (len(sizes) - len(tensor.sizes)) + list(tensor.sizes)
