@@ -109,11 +109,12 @@ def _reasons(run: RankRun, work: Work) -> Int8Array:
     hopper = capability is not None and capability >= _HOPPER and run.source.vendor != "amd"
     table = np.full(len(run.trace.strings), NO_REASON, np.int8)
     for code, kernel in run.kernel_classes.items():
-        arch = _SM.match(kernel.arch or "")
         if kernel.slow_path:
             table[code] = ALIGNMENT
-        elif hopper and kernel.tensor_core == "yes" and arch is not None and int(arch[1]) < 10 * _HOPPER[0]:
-            table[code] = OLD_ARCHITECTURE
+        elif hopper and kernel.tensor_core == "yes":
+            arch = _SM.match(kernel.arch or "")
+            if arch is not None and int(arch[1]) < 10 * _HOPPER[0]:
+                table[code] = OLD_ARCHITECTURE
     reason = table[work.items.name]
     # Where no tag tells (AMD, nvjet), the dimensions that lie contiguous in memory do.
     untagged = names_where(run, lambda k: k.alignment is None and k.tensor_core == "yes")[work.items.name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,22 +14,20 @@ from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import KERNEL, MEMCPY, NONE, BoolArray, Int32Array, Trace
 
 # Ops that make a tensor out of nothing but its size: they take device=.
-_FACTORY = re.compile(
+_FACTORY = (
     r"^aten::(zeros|ones|full|arange|range|linspace|logspace|eye|rand|randn|randint|randperm|tril_indices|triu_indices"
     r"|normal|hann_window|hamming_window|kaiser_window|new_zeros|new_ones|new_full)(_like)?$"
 )
 # What torch.tensor(...), torch.as_tensor(...), torch.from_numpy(...) and an index that is a list leave in a trace.
-_FROM_VALUES = re.compile(r"^aten::(empty|lift_fresh|scalar_tensor)$")
+_FROM_VALUES = r"^aten::(empty|lift_fresh|scalar_tensor)$"
 # Ops between the making and the copying that change nothing about where the tensor came from.
-_PASSING = re.compile(
+_PASSING = (
     r"^(aten::)?(to|_to_copy|detach_?|lift_fresh|view|reshape|unsqueeze|squeeze|expand|expand_as|transpose|t|permute"
     r"|slice|select|alias|fill_|zero_|copy_|uniform_|normal_|random_|tril_?|triu_?|stack|cat|repeat|contiguous|clone"
     r"|set_|resize_)$"
 )
 # Ops that copy to the device, from the outside in; an index on the host is copied within the op that uses it.
-_COPYING = re.compile(
-    r"^aten::(to|_to_copy|copy_|cuda|empty_strided|contiguous|index|index_put_?|_index_put_impl_|index_select)$"
-)
+_COPYING = r"^aten::(to|_to_copy|copy_|cuda|empty_strided|contiguous|index|index_put_?|_index_put_impl_|index_select)$"
 _TO_DEVICE = r"HtoD|Host -> Device"
 # Where a file tells no sizes: a copy that lasts this long is 1 MB or more on any link.
 _SIZELESS_BYTES_PER_NS = 20

@@ -7,7 +7,6 @@ kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.bounds import PEAK_TOLERANCE
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.model import BoolArray, Int8Array
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
 # Triton and libraries have no product of these types but on Tensor Cores, where the device has them.
 _LIKELY_TYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8"})
 # Winograd and Fourier convolutions do with fewer multiplications than the direct count: they may exceed any peak.
-_FEWER_PRODUCTS = re.compile(r"winograd|fft|[cz]gemm|sp3asm", re.IGNORECASE)
+_FEWER_PRODUCTS = ("winograd", "fft", "cgemm", "zgemm", "sp3asm")
 _NO_TYPE = ""
 
 
@@ -153,7 +153,9 @@ def _by_name(run: RankRun) -> Int8Array:
 
 def _fewer_products(run: RankRun) -> BoolArray:
     table = np.zeros(len(run.trace.strings), bool)
-    table[[code for code in run.kernel_classes if _FEWER_PRODUCTS.search(run.trace.strings[code])]] = True
+    for code in run.kernel_classes:
+        text = run.trace.strings[code].lower()
+        table[code] = any(word in text for word in _FEWER_PRODUCTS)
     return table
 
 
@@ -170,7 +172,7 @@ def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray
 def _same_code(items: Items, operand: Int8Array, proof: npt.NDArray[np.int64]) -> BoolArray:
     """Items of a kernel name and operand type of which at least one launch is proven: they run the same code."""
     key = items.name.astype(np.int64) * 128 + operand
-    result: BoolArray = np.isin(key, key[np.unique(proof)])
+    result: BoolArray = np.isin(key, distinct(key[proof]))
     return result
 
 

@@ -14,7 +14,7 @@ _WRAPPERS = (
     "torch.distributed.ddp.reducer::",
     "torch::distributed::",
 )
-_BACKWARD = re.compile(r"_?backward\d*$")
+_BACKWARD = r"_?backward\d*$"
 _COMMUNICATION_PREFIXES = (
     "c10d::",
     "c10d_functional::",
@@ -107,8 +107,9 @@ def _classify_op(name: str) -> Category:
     if stem in _BY_NAME:
         return _BY_NAME[stem]
     for category, parts in _WORDS:
-        if any(part in text for part in parts):
-            return category
+        for part in parts:
+            if part in text:
+                return category
     return "other"
 
 
@@ -119,7 +120,8 @@ def _stem(text: str) -> str:
     text = text.rpartition("::")[2]
     if text in _BY_NAME:
         return text
-    text = _BACKWARD.sub("", text)
+    if "backward" in text:
+        text = re.sub(_BACKWARD, "", text)
     return text if text in _BY_NAME else text.rstrip("_")
 
 
