@@ -7,7 +7,7 @@ weights, other copies, and what is left of pointwise work.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,14 +79,16 @@ def traffic_of(rank: RankRun) -> Traffic:
     }
     pointwise = category["elementwise"] | category["random"]
     copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.named(gpu, "DtoD"))
-    compiled = launched_inside(trace, _COMPILED) | trace.named(gpu, GENERATED)
-    story[pointwise & ~launched_inside(trace, ACCUMULATES) & ~_epilogue(trace)] = POINTWISE
-    moving = copies & ~launched_inside(trace, _PACKS)
-    casting = launched_inside(trace, _CASTS)
+    compiled, accumulates, packs, casting, copying, convolves = launched_inside_each(
+        trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, CONVOLUTION)
+    )
+    compiled |= trace.named(gpu, GENERATED)
+    story[pointwise & ~accumulates & ~_epilogue(trace)] = POINTWISE
+    moving = copies & ~packs
     story[category["copy"] & moving & casting] = POINTWISE
-    story[moving & ~casting & launched_inside(trace, COPIES)] = COPY
+    story[moving & ~casting & copying] = COPY
     story[_casts_of_weights(trace, np.flatnonzero(copies & casting))] = WEIGHT_CAST
-    story[_layout(rank, copies)] = LAYOUT
+    story[_layout(rank, copies, convolves & ~casting)] = LAYOUT
     zeroed = launched_in(trace, ZERO_RANGE) >= 0
     story[zeroed & (pointwise | (gpu.kind == MEMSET) | rank.kernels_where(_many_tensors))] = ZEROING
     optimizer = launched_in(trace, STEP_RANGE)
@@ -130,29 +132,31 @@ def launched_in(trace: Trace, pattern: str) -> Int32Array:
 
 def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
     """For each GPU item whether the op that launched it, or an op around that one, has such a name."""
+    return launched_inside_each(trace, (pattern,))[0]
+
+
+def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> list[BoolArray]:
+    """The same for up to eight patterns: a climb through the ops tells of all of them."""
     gpu, ops = trace.gpu, trace.ops
-    result = np.zeros(len(gpu), bool)
-    rows = np.flatnonzero(gpu.op >= 0)
-    if not len(rows):
-        return result
-    fits = trace.fitting(ops, pattern)
-    if not fits.any():
-        return result
+    fits = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
+    for i, pattern in enumerate(patterns):
+        fits[trace.fitting(ops, pattern)] |= np.uint8(1 << i)
+    met = np.zeros(len(gpu), np.uint8)
+    rows = np.flatnonzero(gpu.op >= 0) if fits.any() else np.zeros(0, np.int64)
     at = gpu.op[rows]
     while len(rows):
-        hit, up = fits[ops.name[at]], ops.parent[at]
-        result[rows] = hit
-        climbs = (up >= 0) & ~hit
-        at, rows = up[climbs], rows[climbs]
-    return result
+        met[rows] |= fits[ops.name[at]]
+        at = ops.parent[at]
+        climbs = at >= 0
+        at, rows = at[climbs], rows[climbs]
+    return [(met & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
 
 
-def _layout(rank: RankRun, copies: BoolArray) -> BoolArray:
-    """Layout copies beside convolutions: launched by the convolution, or of a library where no op is recorded."""
+def _layout(rank: RankRun, copies: BoolArray, inside: BoolArray) -> BoolArray:
+    """Layout copies beside convolutions: launched inside of one, or of a library where no op is recorded."""
     trace = rank.trace
     library = rank.kernels_where(lambda k: k.rule == _LAYOUT_RULE)
     convolves = rank.kernels_where(lambda k: k.category == "convolution" and k.tensor_core != "na").any()
-    inside = launched_inside(trace, CONVOLUTION) & ~launched_inside(trace, _CASTS)
     result: BoolArray = copies & ((inside & (trace.gpu.kind == KERNEL)) | (library & (trace.gpu.op < 0) & convolves))
     return result & ~trace.named(trace.gpu, r"im2col|col2im|im2d2col|im3d2col|vol2col")
 
