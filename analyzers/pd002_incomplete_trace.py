@@ -11,7 +11,6 @@ import numpy as np
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
 
 
 class IncompleteTrace(RankAnalyzer):
@@ -96,7 +95,7 @@ class IncompleteTrace(RankAnalyzer):
 def _coverage(rank: RankRun) -> float | None:
     """The share of GPU items of the window that have a launch; None without items or without any runtime call."""
     gpu = rank.trace.gpu
-    inside = iv.contains(rank.window, gpu.start_ns)
+    inside = rank.in_window
     if not len(rank.trace.calls) or not inside.any():
         return None
     return float(np.mean(gpu.call[inside] >= 0))

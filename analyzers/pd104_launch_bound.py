@@ -107,7 +107,7 @@ class LaunchBound(RankAnalyzer):
 
     def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
         gpu = rank.trace.gpu
-        inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
+        inside = (gpu.kind == KERNEL) & rank.in_window
         kernels = int(inside.sum())
         gaps = rank.gaps.late_gaps(below_ns=self.settings["pause_ns"])
         starved = iv.intersect(gaps, rank.account.parts["idle_launch"])

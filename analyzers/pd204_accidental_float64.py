@@ -17,13 +17,15 @@ from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, Sourc
 from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, saved_share, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import places
+from perfdoctor.diagnosis.work import ops_where
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.distinct import distinct_rows
-from perfdoctor.trace.model import KERNEL, BoolArray
+from perfdoctor.trace.model import KERNEL, BoolArray, Trace
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
-_NAME = re.compile(r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884")
+_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
+_HOLDS = ("double", "dgemm", "f64f64", "d884", "z884")  # names without any of these need no search
 _MATRIX = ("gemm", "convolution", "attention")
 _FLOAT64_BYTES_RATIO = 2.0
 
@@ -110,12 +112,20 @@ def _dur(rank: RankRun, rows: BoolArray) -> int:
 def _float64(rank: RankRun) -> BoolArray:
     """For each GPU item whether it is a kernel of the window that computes in float64."""
     trace = rank.trace
-    named = trace.named(trace.gpu, _NAME) | rank.kernels_where(lambda k: k.operand == "fp64")
+    codes = [code for code, kernel in rank.kernel_classes.items() if kernel.operand == "fp64" or _says(trace, code)]
+    named = np.zeros(len(trace.strings), bool)
+    named[codes] = True
     told, given = _types_of_ops(rank)
     # Kernels of a compiled region share one op, whose arguments say nothing about each of them.
-    kernels = (trace.gpu.kind == KERNEL) & iv.contains(rank.window, trace.gpu.start_ns)
-    result: BoolArray = kernels & np.where(told, given, named)
+    kernels = (trace.gpu.kind == KERNEL) & rank.in_window
+    result: BoolArray = kernels & np.where(told, given, named[trace.gpu.name])
     return result
+
+
+def _says(trace: Trace, code: int) -> bool:
+    """Whether a kernel's name says that it computes in float64."""
+    name = trace.strings[code]
+    return any(text in name for text in _HOLDS) and re.search(_NAME, name) is not None
 
 
 def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
@@ -123,7 +133,7 @@ def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
     trace = rank.trace
     gpu, ops = trace.gpu, trace.ops
     told, given = np.zeros(len(gpu), bool), np.zeros(len(gpu), bool)
-    aten = np.fromiter((text.startswith("aten::") for text in trace.strings), bool, len(trace.strings))
+    aten = ops_where(trace, lambda name: name.startswith("aten::"))
     rows = np.flatnonzero(gpu.op >= 0)
     rows = rows[(ops.types[gpu.op[rows]] >= 0) & aten[ops.name[gpu.op[rows]]]]
     at = gpu.op[rows]
@@ -136,8 +146,10 @@ def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
 
 def _float64_tensors(dims: str | None, types: str | None) -> bool | None:
     """Whether one of the arguments is a float64 tensor of more than one element; None where none is named float64."""
+    if types is None or '"double"' not in types:  # most are told by a glance
+        return None
     try:
-        sizes, kinds = orjson.loads(dims or "null"), orjson.loads(types or "null")
+        sizes, kinds = orjson.loads(dims or "null"), orjson.loads(types)
     except orjson.JSONDecodeError:
         return None
     if not isinstance(sizes, list) or not isinstance(kinds, list) or len(sizes) != len(kinds):

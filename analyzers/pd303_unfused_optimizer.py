@@ -19,6 +19,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.diagnosis.traffic import OPTIMIZER, STEP_RANGE
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Int64Array
 
 _HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
@@ -91,7 +92,7 @@ class UnfusedOptimizer(RankAnalyzer):
         trace = rank.trace
         launched = rank.traffic.optimizer
         ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
-        for code in np.unique(ranges[rank.traffic.rows_of(OPTIMIZER)]).tolist():
+        for code in occurring(ranges[rank.traffic.rows_of(OPTIMIZER)], len(trace.strings)).tolist():
             steps = steps_of(rank, np.flatnonzero(ranges == code), trace.strings[code])
             if steps is not None:
                 yield from self._judge(rank, steps)

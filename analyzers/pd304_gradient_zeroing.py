@@ -15,6 +15,7 @@ from perfdoctor.diagnosis.host_work import unprofiled, zeroing_of
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.diagnosis.traffic import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
+from perfdoctor.diagnosis.work import op_names, ops_where
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import BoolArray
 
@@ -126,10 +127,8 @@ class GradientZeroing(RankAnalyzer):
 
 def _additions(rank: RankRun, fills: int) -> BoolArray:
     """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
-    gpu = rank.trace.gpu
-    adds = launched_inside(rank.trace, ACCUMULATES) & rank.kernels_where(lambda k: k.category == "elementwise")
-    ops = rank.trace.ops
-    if len(ops):
-        adds &= rank.trace.named(ops, r"^aten::add_$")[gpu.op] & (gpu.op >= 0)
-    adds &= iv.contains(rank.window, gpu.start_ns)
-    return adds if adds.sum() <= fills else np.zeros(len(gpu), bool)
+    trace = rank.trace
+    adds = launched_inside(trace, ACCUMULATES) & rank.kernels_where(lambda k: k.category == "elementwise")
+    adds &= np.append(ops_where(trace, "aten::add_".__eq__), False)[op_names(trace)]
+    adds &= rank.in_window
+    return adds if adds.sum() <= fills else np.zeros(len(adds), bool)

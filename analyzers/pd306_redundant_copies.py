@@ -16,6 +16,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_calls
 from perfdoctor.diagnosis.traffic import COPIES, COPY, climb
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.intervals import Int64Array
 
 _SHOWN = 3
@@ -94,12 +95,11 @@ def _by_chain(rank: RankRun, rows: Int64Array) -> list[tuple[str, int, Int64Arra
     trace, ops = rank.trace, rank.trace.ops
     asked, around = climb(trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPIES.search(name)))
     asked = np.where(asked >= 0, asked, trace.gpu.op[rows])
-    pair = np.stack((ops.name[asked], np.where((around >= 0) & (around != asked), ops.name[around], -1)), axis=1)
-    kinds, which = np.unique(pair, axis=0, return_inverse=True)
-    which = which.reshape(-1)
+    copiers, callers = ops.name[asked], np.where((around >= 0) & (around != asked), ops.name[around], -1)
+    which, first = distinct_rows((copiers, callers), len(trace.strings))
     spent = np.bincount(which, weights=trace.gpu.dur_ns[rows]).astype(np.int64).tolist()
     found = []
-    for i, (copier, caller) in enumerate(kinds.tolist()):
+    for i, (copier, caller) in enumerate(zip(copiers[first].tolist(), callers[first].tolist(), strict=True)):
         text = trace.strings[copier].removeprefix("aten::")
         if caller >= 0:
             text += f" in {trace.strings[caller].removeprefix('aten::')}"

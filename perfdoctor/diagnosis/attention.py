@@ -10,8 +10,8 @@ import numpy as np
 
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.gpu.op_cost import OpCost
-from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import BoolArray, Int8Array
 
@@ -45,21 +45,22 @@ class Attentions:
 
 def find_attentions(rank: RankRun) -> Attentions:
     """The attentions of the window, forward and backward."""
-    ops = rank.trace.ops
-    kind = np.zeros(len(ops), np.int8)
+    trace, ops = rank.trace, rank.trace.ops
+    kind = np.zeros(len(trace.strings), np.int8)
     for value, pattern in (
         (_ELSE, _OTHER),
         (_PRODUCT, _BATCHED),
         (_SOFT, _SOFTMAX),
         (_SOFT_BACKWARD, _SOFTMAX_BACKWARD),
     ):
-        kind[rank.trace.named(ops, pattern)] = value
-    launched = np.unique(rank.trace.gpu.op[rank.trace.gpu.op >= 0])  # outer ops of the same name launch nothing
-    rows = launched[kind[launched] != _NOTHING]
+        kind[trace.fitting(ops, pattern)] = value
+    launched = occurring(trace.gpu.op, len(ops))  # outer ops of the same name launch nothing
+    rows = launched[kind[ops.name[launched]] != _NOTHING]
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
+    kinds = kind[ops.name[rows]]
     firsts, lasts, backward = [], [], []
     for pattern_, back in ((_FORWARD, False), (_BACKWARD, True)):
-        first = _runs(kind[rows], pattern_)
+        first = _runs(kinds, pattern_)
         last = first + len(pattern_) - 1
         same = ops.thread[rows[first]] == ops.thread[rows[last]]
         firsts.append(rows[first[same]])
@@ -88,7 +89,7 @@ def attention_of_items(rank: RankRun, found: Attentions) -> Int64Array:
     """For each GPU item of the window the attention that launched it, or -1."""
     gpu, calls = rank.trace.gpu, rank.trace.calls
     group = np.full(len(gpu), -1, np.int64)
-    rows = np.flatnonzero((gpu.call >= 0) & iv.contains(rank.window, gpu.start_ns))
+    rows = np.flatnonzero((gpu.call >= 0) & rank.in_window)
     call = gpu.call[rows]
     inside = nesting.innermost(
         found.start_ns,

@@ -23,7 +23,6 @@ from perfdoctor.gpu.bounds import (
     bound_launches,
     latency_floor_ns,
 )
-from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import Int8Array
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def _per_window(run: RankRun, amount: FloatArray) -> float | None:
     """An amount of each item of matrix maths, summed over the window's launches, over the window's length."""
     work, dur_ns = run.work, run.trace.gpu.dur_ns
     matrix = names_where(run, lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
-    rows = np.flatnonzero(matrix[run.trace.gpu.name] & iv.contains(run.window, run.trace.gpu.start_ns))
+    rows = np.flatnonzero(matrix[run.trace.gpu.name] & run.in_window)
     counted = np.where(work.kinds(*MATRIX_CATEGORIES), amount, np.nan)[work.item[rows]] * work.share[rows]
     known = ~np.isnan(counted) & ~run.verdicts.impossible[rows]
     whole = int(dur_ns[rows].sum())
@@ -171,7 +170,7 @@ def achieved_bytes_per_s(run: RankRun) -> float | None:
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
     gpu, work, bounds = run.trace.gpu, run.work, run.bounds
-    moving = (bounds.nearest == BANDWIDTH) & ~bounds.is_("latency") & iv.contains(run.window, gpu.start_ns)
+    moving = (bounds.nearest == BANDWIDTH) & ~bounds.is_("latency") & run.in_window
     known = moving & ~np.isnan(work.bytes)
     time_ns = int(gpu.dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(gpu.dur_ns[moving].sum()):

@@ -132,8 +132,8 @@ class _Links:
         which, first = distinct_rows(columns, len(trace.strings))
         flows = [_Flow.read(*(trace.text(int(column[i])) for column in columns)) for i in first]
         recorded = "shapes" in rank.evidence
-        pairs, pair = np.unique(which[:-1] * len(first) + which[1:], return_inverse=True)
-        read = [_between(flows[a], flows[b]) for a, b in (divmod(p, len(first)) for p in pairs.tolist())]
+        pair, at = distinct_rows((which[:-1], which[1:]), len(first))
+        read = [_between(flows[a], flows[b]) for a, b in zip(which[at].tolist(), which[at + 1].tolist(), strict=True)]
         between = np.array(read, np.float64)[pair]
         name, called = trace.gpu.name[rows], columns[0]
         differs = (name[1:] != name[:-1]) | (called[1:] != called[:-1])

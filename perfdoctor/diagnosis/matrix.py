@@ -12,12 +12,14 @@ import orjson
 
 from perfdoctor.diagnosis.finding import Evidence
 from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.diagnosis.work import op_names
 from perfdoctor.gpu.bounds import BANDWIDTH
 from perfdoctor.gpu.devices import reduced_precision_advice
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.trace.model import NONE, BoolArray
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
 
@@ -73,8 +75,8 @@ def matrix_rows(rank: RankRun, category: MatrixCategory) -> BoolArray:
     (split-K tails, layout copies) are neither.
     """
     trace = rank.trace
-    maths = ~rank.verdicts.is_("na") & iv.contains(rank.window, trace.gpu.start_ns)
-    launched: BoolArray = np.append(trace.named(trace.ops, _CONVOLUTION_OP), False)[trace.gpu.op]
+    maths = ~rank.verdicts.is_("na") & rank.in_window
+    launched: BoolArray = np.append(trace.fitting(trace.ops, _CONVOLUTION_OP), False)[op_names(trace)]
     gemm = rank.kernels_where(lambda k: k.category == "gemm")
     if category == "gemm":
         return gemm & ~launched & maths
@@ -94,10 +96,11 @@ def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed
     of_category = matrix_rows(rank, category)
     whole_ns = max(int(gpu.dur_ns[of_category].sum()), 1)
     rows = of_category & verdicts.is_("no") & ~rank.kernels_where(lambda k: k.gemv_like or k.depthwise)
-    rows &= ~small_products(rank) & ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
+    rows &= ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
+    rows = without_small_products(rank, rows)
     operand = verdicts.operand[rank.work.item]
     found = []
-    for code in np.unique(operand[rows]).tolist():
+    for code in occurring(operand[rows], len(verdicts.operands)).tolist():
         of_type = rows & (operand == code)
         time = rank.within_window(of_type)
         if iv.total(time) >= WORTH_NS:
@@ -167,21 +170,18 @@ def top_op(rank: RankRun, rows: BoolArray) -> str | None:
     return names[max(range(len(names)), key=lambda i: (totals[i], names[i]))]
 
 
-def small_products(rank: RankRun) -> BoolArray:
-    """For each GPU item whether the op that launched it multiplies matrices with a dimension of 16 or less.
-
-    False without shapes.
-    """
+def without_small_products(rank: RankRun, items: BoolArray) -> BoolArray:
+    """Some GPU items without those whose op multiplies matrices with a dimension of 16 or less; all without shapes."""
     trace, work = rank.trace, rank.work
-    small = np.zeros(len(trace.gpu), bool)
-    rows = np.flatnonzero(trace.gpu.op >= 0)
-    dims = trace.ops.dims[trace.gpu.op[rows]]
-    for code in np.unique(dims[dims >= 0]).tolist():
-        if _has_small_dimension(trace.strings[code]):
-            small[rows[dims == code]] = True
+    rows = np.flatnonzero(items)
+    dims = np.append(trace.ops.dims, np.int32(NONE))[trace.gpu.op[rows]]
+    codes = occurring(dims, len(trace.strings)).tolist()
+    small = np.zeros(len(trace.strings) + 1, bool)
+    small[[code for code in codes if _has_small_dimension(trace.strings[code])]] = True
     by_cost = [min(c.m or 0, c.n or 0, c.k or 0) <= SMALL_DIMENSION and c.kind == "gemm" for c in work.costs]
-    small |= np.array([*by_cost, False], bool)[work.cost]
-    return small
+    kept = np.zeros(len(items), bool)
+    kept[rows] = ~(small[dims] | np.array([*by_cost, False], bool)[work.cost[rows]])
+    return kept
 
 
 @lru_cache(maxsize=4096)  # three rules ask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from perfdoctor.diagnosis.traffic import GENERATED, OPTIMIZER
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Int64Array, Intervals
+from perfdoctor.trace.model import BoolArray, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -57,10 +60,12 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
     own = rank.traffic.rows_of(OPTIMIZER)[launched]
     rows, other = launched[own], launched[~own & iv.contains(rank.window, gpu.start_ns[launched])]
     time = int(gpu.dur_ns[rows].sum())
-    done = (trace.named(gpu, _FUSED) | trace.named(gpu, GENERATED))[rows]
-    if not time or gpu.dur_ns[other].sum() > time or 2 * gpu.dur_ns[rows[done]].sum() > time:
+    if not time or gpu.dur_ns[other].sum() > time:
         return None
-    many = trace.named(gpu, _MANY)[rows]
+    done = _fit(trace, rows, _FUSED) | _fit(trace, rows, GENERATED)
+    if 2 * gpu.dur_ns[rows[done]].sum() > time:
+        return None
+    many = _fit(trace, rows, _MANY)
     longest_ns, passes = _passes(rank, rows)
     mask = np.zeros(len(gpu), bool)
     mask[rows] = True
@@ -78,6 +83,14 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
         busy_ns=iv.total(busy),
         wait_ns=iv.total(waits),
     )
+
+
+def _fit(trace: Trace, rows: Int64Array, pattern: str | re.Pattern[str]) -> BoolArray:
+    """For each of some GPU items whether the name fits: an optimizer has few of the names that a trace has."""
+    name = trace.gpu.name[rows]
+    fits = np.zeros(len(trace.strings), bool)
+    fits[[c for c in occurring(name, len(fits)).tolist() if re.search(pattern, trace.strings[c])]] = True
+    return fits[name]
 
 
 def _phases(rank: RankRun, rows: Int64Array) -> Intervals:

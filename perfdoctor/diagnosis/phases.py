@@ -86,7 +86,7 @@ def _gpu_layers(rank: RankRun) -> dict[str, Intervals]:
     Where a backward pass is seen, what ops launch outside of it and of the optimizer is the forward pass.
     """
     trace, gpu = rank.trace, rank.trace.gpu
-    optimizer = launched_in(trace, STEP_RANGE) >= 0
+    optimizer = rank.traffic.optimizer >= 0
     backward = ((launched_in(trace, BACKWARD_RANGE) >= 0) | launched_inside(trace, _AUTOGRAD)) & ~optimizer
     marked = launched_in(trace, FORWARD_RANGE) >= 0
     forward = (marked | ((gpu.op >= 0) & bool(backward.any()))) & ~optimizer & ~backward

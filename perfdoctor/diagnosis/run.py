@@ -29,6 +29,7 @@ from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, ha
 from perfdoctor.gpu.bounds import Bounds
 from perfdoctor.gpu.calibration import calibrated, find_calibration
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray, Trace
 from perfdoctor.trace.steps import Steps, find_steps
@@ -114,6 +115,13 @@ class RankRun:
         return iv.window(*self.trace.extent_ns)
 
     @cached_property
+    def in_window(self) -> BoolArray:
+        """For each GPU item whether it starts in the window; read-only."""
+        result = iv.contains(self.window, self.trace.gpu.start_ns)
+        result.flags.writeable = False
+        return result
+
+    @cached_property
     def window_ns(self) -> int:
         """Length of the analysed time."""
         return iv.total(self.window)
@@ -149,7 +157,7 @@ class RankRun:
     def kernel_classes(self) -> dict[int, KernelClass]:
         """The class of each distinct kernel name of the trace, by string code."""
         gpu = self.trace.gpu
-        codes = np.unique(gpu.name[gpu.kind == KERNEL]).tolist()
+        codes = occurring(gpu.name[gpu.kind == KERNEL], len(self.trace.strings)).tolist()
         return {code: classify_kernel(self.trace.strings[code]) for code in codes}
 
     def kernels_where(self, test: Any) -> BoolArray:

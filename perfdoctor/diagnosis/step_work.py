@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.work import ops_named
+from perfdoctor.diagnosis.work import ops_where
 from perfdoctor.gpu.op_costs_matrix import MATRIX_COSTS
 from perfdoctor.gpu.roofline import cost_of_op
 from perfdoctor.trace.distinct import distinct_rows
@@ -32,7 +32,7 @@ def step_flops(rank: RankRun) -> tuple[int, ...]:
 
 def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     ops = trace.ops
-    rows = np.flatnonzero(ops_named(trace, MATRIX_COSTS)[ops.name])
+    rows = np.flatnonzero(ops_where(trace, MATRIX_COSTS.__contains__)[ops.name])
     if not len(rows) or not steps.count:
         return ()
     start_ns, begin, end = ops.start_ns[rows], steps.intervals[:, 0], steps.intervals[:, 1]

@@ -15,11 +15,11 @@ import numpy as np
 import orjson
 
 from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
+from perfdoctor.diagnosis.work import op_names, ops_where
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.op_cost import FLOATS, Inputs, Unknown
-from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
-from perfdoctor.trace.distinct import distinct_rows, occurring
+from perfdoctor.trace.distinct import distinct_rows
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, BoolArray, Int8Array, Int32Array, Trace
 
@@ -93,17 +93,14 @@ def traffic_of(rank: RankRun) -> Traffic:
     story[zeroed & (pointwise | (gpu.kind == MEMSET) | rank.kernels_where(_many_tensors))] = ZEROING
     optimizer = launched_in(trace, STEP_RANGE)
     story[(optimizer >= 0) & (gpu.kind == KERNEL) & ~rank.kernels_where(_multiplies)] = OPTIMIZER
-    story[~iv.contains(rank.window, gpu.start_ns)] = NONE
+    story[~rank.in_window] = NONE
     return Traffic(story, optimizer, compiled)
 
 
 def _epilogue(trace: Trace) -> BoolArray:
     """For each GPU item whether an op that multiplies or convolves launched it itself: a helper of a library."""
-    gpu, ops = trace.gpu, trace.ops
-    used = np.zeros(len(trace.strings) + 1, bool)
-    codes = occurring(ops.name, len(trace.strings)).tolist()
-    used[[code for code in codes if classify_op(trace.strings[code]) in MATRIX_CATEGORIES]] = True
-    result: BoolArray = used[ops.name[gpu.op]] & (gpu.op >= 0) if len(ops) else np.zeros(len(gpu), bool)
+    used = ops_where(trace, lambda name: classify_op(name) in MATRIX_CATEGORIES)
+    result: BoolArray = np.append(used, False)[op_names(trace)]
     return result
 
 
@@ -191,9 +188,7 @@ def climb(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple
         the op itself where its own name does not pass).
     """
     ops = trace.ops
-    passes = np.zeros(len(trace.strings), bool)
-    codes = occurring(ops.name, len(passes)).tolist()
-    passes[[code for code in codes if through(trace.strings[code])]] = True
+    passes = ops_where(trace, through)
     last, at = np.full(len(op), NONE, np.int32), op.copy()
     while True:
         rises = np.flatnonzero((at >= 0) & passes[ops.name[at]]) if len(ops) else np.zeros(0, np.int64)

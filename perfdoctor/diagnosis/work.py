@@ -8,7 +8,7 @@ say so. Bytes of ops that only move data are shared by all their kernels by time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,7 +21,7 @@ from perfdoctor.gpu.op_cost import PASSES
 from perfdoctor.gpu.roofline import FORMULAS, OpCost, cost_of_op
 from perfdoctor.trace.distinct import distinct_rows, occurring
 from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import KERNEL, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.model import KERNEL, NONE, BoolArray, Int8Array, Int32Array, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -154,19 +154,24 @@ def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
     return hits
 
 
-def ops_named(trace: Trace, names: Container[str]) -> BoolArray:
-    """For each string of the trace whether it is the name of an op, and one of these."""
+def ops_where(trace: Trace, test: Callable[[str], bool]) -> BoolArray:
+    """For each string of the trace whether it is the name of an op that passes."""
     hits = np.zeros(len(trace.strings), bool)
     codes = occurring(trace.ops.name, len(trace.strings)).tolist()
-    hits[[code for code in codes if trace.strings[code] in names]] = True
+    hits[[code for code in codes if test(trace.strings[code])]] = True
     return hits
+
+
+def op_names(trace: Trace) -> Int32Array:
+    """For each GPU item the code of the name of the op that launched it, or -1."""
+    return np.append(trace.ops.name, np.int32(NONE))[trace.gpu.op]
 
 
 def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     """For each GPU item an index of its op's cost, and the distinct costs; -1 where the op has none."""
     gpu, ops = trace.gpu, trace.ops
     cost = np.full(len(gpu), -1, np.int32)
-    priced = ops_named(trace, FORMULAS)
+    priced = ops_where(trace, FORMULAS.__contains__)
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
     at = gpu.op[rows]
     keep = priced[ops.name[at]]
