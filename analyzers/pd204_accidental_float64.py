@@ -20,7 +20,7 @@ from perfdoctor.diagnosis.source import places
 from perfdoctor.diagnosis.work import ops_where
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
-from perfdoctor.trace.distinct import distinct_rows
+from perfdoctor.trace.distinct import distinct_rows, occurring
 from perfdoctor.trace.model import KERNEL, BoolArray, Trace
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
@@ -133,9 +133,12 @@ def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
     trace = rank.trace
     gpu, ops = trace.gpu, trace.ops
     told, given = np.zeros(len(gpu), bool), np.zeros(len(gpu), bool)
+    naming = np.zeros(len(trace.strings) + 1, bool)  # its last is for ops without types
+    types = occurring(ops.types, len(trace.strings)).tolist()
+    naming[[code for code in types if '"double"' in trace.strings[code]]] = True
     aten = ops_where(trace, lambda name: name.startswith("aten::"))
     rows = np.flatnonzero(gpu.op >= 0)
-    rows = rows[(ops.types[gpu.op[rows]] >= 0) & aten[ops.name[gpu.op[rows]]]]
+    rows = rows[naming[ops.types[gpu.op[rows]]] & aten[ops.name[gpu.op[rows]]]]
     at = gpu.op[rows]
     which, first = distinct_rows((ops.dims[at], ops.types[at]), len(trace.strings))
     answers = [_float64_tensors(trace.text(int(ops.dims[i])), trace.text(int(ops.types[i]))) for i in at[first]]
@@ -146,10 +149,8 @@ def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
 
 def _float64_tensors(dims: str | None, types: str | None) -> bool | None:
     """Whether one of the arguments is a float64 tensor of more than one element; None where none is named float64."""
-    if types is None or '"double"' not in types:  # most are told by a glance
-        return None
     try:
-        sizes, kinds = orjson.loads(dims or "null"), orjson.loads(types)
+        sizes, kinds = orjson.loads(dims or "null"), orjson.loads(types or "null")
     except orjson.JSONDecodeError:
         return None
     if not isinstance(sizes, list) or not isinstance(kinds, list) or len(sizes) != len(kinds):

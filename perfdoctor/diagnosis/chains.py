@@ -130,7 +130,9 @@ class _Links:
             for column in (trace.ops.name, trace.ops.dims, trace.ops.types, trace.ops.strides)
         )
         which, first = distinct_rows(columns, len(trace.strings))
-        flows = [_Flow.read(*(trace.text(int(column[i])) for column in columns)) for i in first]
+        flows = [
+            _Flow.read(*map(trace.text, codes)) for codes in zip(*(c[first].tolist() for c in columns), strict=True)
+        ]
         recorded = "shapes" in rank.evidence
         pair, at = distinct_rows((which[:-1], which[1:]), len(first))
         read = [_between(flows[a], flows[b]) for a, b in zip(which[at].tolist(), which[at + 1].tolist(), strict=True)]

@@ -269,26 +269,24 @@ def _ratio(device: Device, dtype: str) -> float | None:
 
 
 @functools.cache
-def _table() -> tuple[tuple[str, Device], ...]:
-    """Return (lower-cased model name, device) pairs, longest name first; read on first use, not on import."""
+def _table() -> tuple[tuple[str, dict[str, str]], ...]:
+    """Return (lower-cased model name, row) pairs, longest name first; read on first use, not on import."""
     from importlib import resources  # 4 ms that most commands need not pay
 
     text = resources.files("perfdoctor.gpu").joinpath("data/devices.csv").read_text(encoding="utf-8")
-    pairs = [
-        (match.lower(), _device(row)) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")
-    ]
+    pairs = [(match.lower(), row) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")]
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
 
 
 def _lookup(text: str) -> Device | None:
-    for match, device in _table():
+    for match, row in _table():
         start = text.find(match)
         if start < 0:
             continue
         before, after = text[start - 1 : start], text[start + len(match) :]
         if before.isalnum() or after[:1].isalnum():
             continue
-        return None if re.search(_OTHER_PART, after) else device
+        return None if re.search(_OTHER_PART, after) else _device(row)
     return None
 
 

@@ -146,7 +146,8 @@ class Inputs:
         sizes, kinds = _list(dims), _list(types)
         steps, values = None if strides is None else _list(strides), None if concrete is None else _list(concrete)
         require(len(sizes) == len(kinds))
-        require(all(each is None or len(each) == len(sizes) for each in (steps, values)))
+        require(steps is None or len(steps) == len(sizes))
+        require(values is None or len(values) == len(sizes))
         return cls(sizes, kinds, steps, values)
 
     def has(self, index: int) -> bool:
