@@ -133,7 +133,9 @@ def _by_line(rank: RankRun, syncs: Syncs) -> Iterator[Waits]:
 
 def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None, rows: iv.Int64Array) -> Waits:
     trace, gaps, calls = rank.trace, rank.gaps, syncs.call[rows]
-    of_mine = (gaps.sync_end_ns > gaps.start_ns) & np.isin(gaps.sync, calls)
+    mine = np.zeros(len(trace.calls) + 1, bool)
+    mine[calls] = True
+    of_mine = (gaps.sync_end_ns > gaps.start_ns) & mine[gaps.sync]
     after = iv.union(gaps.start_ns[of_mine], gaps.sync_end_ns[of_mine])
     begun = trace.calls.start_ns[calls]
     ops = Counter(trace.text(int(trace.ops.name[op])) for op in syncs.op[rows] if op >= 0)
@@ -142,8 +144,8 @@ def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None
         place=place,
         calls=calls,
         op=ops.most_common(1)[0][0] if ops else None,
-        count=len(np.unique(syncs.wait[rows])),
-        steps=len(np.unique(np.searchsorted(rank.steps.intervals[:, 0], begun, side="right"))),
+        count=len(set(syncs.wait[rows].tolist())),
+        steps=len(set(np.searchsorted(rank.steps.intervals[:, 0], begun, side="right").tolist())),
         blocked_ns=iv.total(iv.union(begun, trace.calls.end_ns[calls])),
         idle=iv.intersect(after, rank.account.parts["idle_sync"]),
     )
@@ -163,7 +165,7 @@ def _times(rank: RankRun, count: int) -> str:
 def _evidence(rank: RankRun, waits: Waits, cost: int) -> tuple[Evidence, ...]:
     trace = rank.trace
     steps = max(rank.steps.count, 1)
-    kinds = sorted(trace.strings[code] for code in np.unique(trace.calls.name[waits.calls]).tolist())
+    kinds = sorted(trace.strings[code] for code in set(trace.calls.name[waits.calls].tolist()))
     made = _of_name(rank, waits.op)
     return (
         Evidence("waits per step", round(waits.count / steps, 1), "count"),

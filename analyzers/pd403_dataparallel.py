@@ -15,6 +15,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
 from perfdoctor.diagnosis.traffic import launched_inside
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import occurring
 
 _FORWARD = r"^DataParallel\.forward$"
 # The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.
@@ -67,7 +68,7 @@ class DataParallelUsed(RankAnalyzer):
         in_ops = trace.named(trace.ops, _FORWARD)
         count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
         count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
-        devices = len(np.unique(trace.gpu.device[trace.gpu.device >= 0]))
+        devices = len(occurring(trace.gpu.device, 1 + int(trace.gpu.device.max(initial=0))))
         if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
             return
         parts = rank.account.parts

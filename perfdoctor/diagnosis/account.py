@@ -21,6 +21,7 @@ from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import distinct, occurring
 from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray, Int32Array, Ops, Trace
 
@@ -215,9 +216,9 @@ def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
 def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
     """Time cut at every start and end of an op, thread by thread: start, end and innermost op of each piece."""
     starts, ends, owners = [], [], []
-    for thread in np.unique(ops.thread).tolist():
+    for thread in distinct(ops.thread).tolist():
         mine = np.flatnonzero(ops.thread == thread)
-        edges = np.unique(np.concatenate((ops.start_ns[mine], ops.end_ns[mine])))
+        edges = distinct(np.concatenate((ops.start_ns[mine], ops.end_ns[mine])))
         lane = np.full(len(edges), thread, np.int32)
         owner = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, edges, lane)
         inside = np.flatnonzero(owner[:-1] >= 0)
@@ -232,7 +233,7 @@ def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
 def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
     """The category of each op; worked out once a distinct name."""
     table = np.full(len(trace.strings), "other", "U16")
-    for code in np.unique(trace.ops.name).tolist():
+    for code in occurring(trace.ops.name, len(trace.strings)).tolist():
         table[code] = classify_op(trace.strings[code])
     return table[trace.ops.name]
 
@@ -240,7 +241,7 @@ def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
 def _between_ops(ops: Ops) -> Intervals:
     """Short breaks between the outermost ops of a thread: Python and the framework."""
     parts = []
-    for thread in np.unique(ops.thread).tolist():
+    for thread in distinct(ops.thread).tolist():
         mine = ops.thread == thread
         busy = iv.union(ops.start_ns[mine], ops.end_ns[mine])
         if len(busy):

@@ -280,7 +280,7 @@ def _steps(rank: RankRun, at_ns: Int64Array) -> Int32Array:
 def _step_numbers(rank: RankRun) -> tuple[int, ...]:
     """The numbers in the marks of the analysed steps; none where marks and steps do not correspond."""
     trace = rank.trace
-    codes = np.unique(trace.ranges.name[trace.named(trace.ranges, _MARK)]).tolist()
+    codes = np.flatnonzero(trace.fitting(trace.ranges, _MARK)).tolist()
     numbers = sorted(int(mark[1]) for code in codes if (mark := _MARK.match(trace.strings[code])))
     chosen = numbers[rank.step_slice]
     return tuple(chosen) if len(chosen) == rank.steps.count else ()

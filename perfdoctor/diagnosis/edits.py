@@ -113,7 +113,7 @@ def fused(trace: Trace, rows: Rows, saved_share: float, kept: Rows, *, bound: bo
     """
     items = _rows(rows)
     gone = np.zeros(len(trace.calls) + 1, bool)
-    gone[trace.gpu.call[np.setdiff1d(items, _rows(kept))]] = True
+    gone[trace.gpu.call[items]] = True
     gone[trace.gpu.call[_rows(kept)]] = False
     launches = np.flatnonzero(gone[:-1])
     return kernels_sped_up(trace, items, saved_share, bound=bound) | Edit(
@@ -137,7 +137,7 @@ def _work_around(trace: Trace, dropped: Int64Array, gone: BoolArray) -> tuple[Hi
 
 def _by_thread(thread: Int32Array, start: Int64Array, end: Int64Array) -> tuple[Hidden, ...]:
     """Time that vanishes, of each thread."""
-    threads = [(number, thread == number) for number in np.unique(thread).tolist()]
+    threads = [(number, thread == number) for number in sorted(set(thread.tolist()))]
     return tuple(Hidden(number, iv.union(start[mine], end[mine])) for number, mine in threads)
 
 
@@ -196,7 +196,7 @@ def cheaper_launches(trace: Trace, calls: Rows, window: Intervals, kept: float =
     """
     rows = _rows(calls)
     hidden = []
-    for thread in np.unique(trace.calls.thread[rows]).tolist():
+    for thread in sorted(set(trace.calls.thread[rows].tolist())):
         on_thread = np.flatnonzero(trace.calls.thread == thread)
         reach = np.maximum.accumulate(trace.calls.end_ns[on_thread])
         since = np.append(np.iinfo(np.int64).min // 4, reach[:-1])

@@ -46,12 +46,16 @@ def cpu_wait_ns(run: RankRun) -> int | None:
     return _waited_ns(run, run.window)
 
 
+def cpu_waits(trace: Trace) -> Intervals:
+    """When the CPU waited for the GPU: in synchronize and copy calls, and before a full launch queue."""
+    calls = trace.calls
+    waits = blocking_calls(trace) | _before_full_queue(trace)
+    return iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), _before_copies(trace)))
+
+
 def _waited_ns(run: RankRun, window: Intervals) -> int:
     """How long the CPU waited for the GPU in some of the window."""
-    trace, calls = run.trace, run.trace.calls
-    waits = blocking_calls(trace) | _before_full_queue(trace)
-    blocked = iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), _before_copies(trace)))
-    return iv.total(iv.intersect(blocked, window)) + _tail_ns(run, int(window[-1, 1]))
+    return iv.total(iv.intersect(run.cpu_waits, window)) + _tail_ns(run, int(window[-1, 1]))
 
 
 def _before_full_queue(trace: Trace) -> BoolArray:
@@ -60,9 +64,10 @@ def _before_full_queue(trace: Trace) -> BoolArray:
     waits = np.zeros(len(calls), bool)
     linked = np.flatnonzero(gpu.call >= 0)
     launches, first = np.unique(gpu.call[linked], return_index=True)
-    begun = np.sort(gpu.start_ns[linked[first]])
-    depth = np.arange(1, len(launches) + 1) - np.searchsorted(begun, calls.end_ns[launches])
-    waits[launches] = (calls.dur_ns[launches] > _FULL_QUEUE_NS) & (depth >= _LEAST_QUEUE)
+    long = np.flatnonzero(calls.end_ns[launches] - calls.start_ns[launches] > _FULL_QUEUE_NS)
+    begun = np.sort(gpu.start_ns[linked[first]], kind="stable")  # they are nearly in order
+    depth = long + 1 - np.searchsorted(begun, calls.end_ns[launches[long]])
+    waits[launches[long]] = depth >= _LEAST_QUEUE
     return waits
 
 
@@ -83,7 +88,7 @@ def _tail_ns(run: RankRun, end: int) -> int:
 
 
 def _last_end(start: iv.Int64Array, end: iv.Int64Array, limit: int) -> int:
-    inside = end[start < limit]
+    inside = end[: np.searchsorted(start, limit)]
     return min(int(inside.max()), limit) if len(inside) else int(np.iinfo(np.int64).min)
 
 

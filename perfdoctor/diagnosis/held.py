@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.gpu import classify_kernel
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with
 from perfdoctor.trace.model import KERNEL, NONE, BoolArray, Int8Array, Int32Array, Trace
@@ -83,7 +84,7 @@ def _launched_before(trace: Trace, item: Int32Array) -> Int32Array:
     found = np.full(len(item), NONE, np.int32)
     for device, stream in sorted(set(zip(gpu.device[item].tolist(), gpu.stream[item].tolist(), strict=True))):
         lane = (gpu.device == device) & (gpu.stream == stream)
-        calls = np.unique(gpu.call[lane & (gpu.call >= 0)])  # rows of calls are sorted by start
+        calls = occurring(gpu.call[lane], len(trace.calls))  # rows of calls are sorted by start
         mine = lane[item]
         at = np.searchsorted(calls, gpu.call[item[mine]])
         found[mine] = np.where(at > 0, calls[np.maximum(at, 1) - 1], NONE)
@@ -101,7 +102,8 @@ def _first_start(trace: Trace) -> Int64Array:
 def _is_collective(trace: Trace, item: Int32Array) -> BoolArray:
     """Collectives run on a stream of their own and wait there for the event of their input."""
     names = trace.gpu.name[item]
-    codes = [c for c in np.unique(names).tolist() if classify_kernel(trace.strings[c]).category == "communication"]
+    used = occurring(names, len(trace.strings)).tolist()
+    codes = [code for code in used if classify_kernel(trace.strings[code]).category == "communication"]
     result: BoolArray = np.isin(names, codes) & (trace.gpu.kind[item] == KERNEL)
     return result
 
@@ -119,7 +121,7 @@ def _waits_between(trace: Trace, item: Int32Array, before: Int32Array) -> BoolAr
     record = first_with(calls.correlation[waits], syncs.correlation)
     told = np.where(record >= 0, syncs.stream[record], NONE) if len(syncs) else np.full(len(waits), NONE)
     waited = np.zeros(len(item), bool)
-    for stream in np.unique(gpu.stream[item]).tolist():
+    for stream in sorted(set(gpu.stream[item].tolist())):
         mine = gpu.stream[item] == stream
         begun = calls.start_ns[waits[(told == NONE) | (told == stream)]]
         waited[mine] = np.searchsorted(begun, since[mine]) < np.searchsorted(begun, until[mine])

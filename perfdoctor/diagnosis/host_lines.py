@@ -67,7 +67,7 @@ def _busiest(trace: Trace) -> Line | None:
     rows = np.flatnonzero(
         (ops.parent < 0) & iv.contains(window, ops.start_ns) & (iv.overlap(ops.start_ns, ops.end_ns, other) == 0)
     )[:_MOST]
-    seen = np.unique(np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right")) if steps.count else [0]
+    seen = set(np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right").tolist()) if steps.count else [0]
     names: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
     for place, name in zip(places(trace, ops.thread[rows], ops.start_ns[rows]), ops.name[rows].tolist(), strict=True):
         if place is not None and not _BACKWARD.search(trace.strings[name]):

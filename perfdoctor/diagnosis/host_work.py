@@ -19,6 +19,7 @@ from perfdoctor.diagnosis.finding import Saving
 from perfdoctor.diagnosis.traffic import ACCUMULATES, STEP_RANGE, ZERO_RANGE
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import distinct, occurring
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray, Int32Array, Trace
 
@@ -141,12 +142,12 @@ def optimizers_of(rank: RankRun) -> Iterator[HostOptimizer]:
     rows = np.flatnonzero(outermost)
     fused, foreach = trace.named(trace.ops, r"fused"), trace.named(trace.ops, r"_foreach_")
     name = ranges.name[around[rows]]
-    for code in np.unique(name).tolist():
+    for code in occurring(name, len(trace.strings)).tolist():
         mine = rows[name == code]
         time_ns = int(trace.ops.dur_ns[mine].sum())
         if not time_ns or fused[mine].any():
             continue
-        steps = np.unique(around[mine])
+        steps = distinct(around[mine])
         longest_ns, passes = _passes(trace, mine)
         yield HostOptimizer(
             optimizer=trace.strings[code].partition("#")[2].removesuffix(".step"),

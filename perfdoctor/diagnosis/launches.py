@@ -10,6 +10,7 @@ from perfdoctor.diagnosis.held import GRAPH_LAUNCH
 from perfdoctor.diagnosis.idle import blocking_calls
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import distinct, occurring
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray, Calls, Int32Array, Ops
 
@@ -52,13 +53,12 @@ class Launching:
 def launching(run: RankRun) -> Launching | None:
     """How the window's launches came about; None without launches."""
     trace, calls = run.trace, run.trace.calls
-    linked = trace.gpu.call >= 0
-    rows = np.unique(trace.gpu.call[linked & iv.contains(run.window, trace.gpu.start_ns)])
+    rows = occurring(trace.gpu.call[iv.contains(run.window, trace.gpu.start_ns)], len(calls))
     if not len(rows):
         return None
-    used = np.unique(trace.gpu.call[linked])
+    used = occurring(trace.gpu.call, len(calls))
     waiting = _waiting(run, used)[np.isin(used, rows)]
-    threads = np.unique(calls.thread[rows])
+    threads = distinct(calls.thread[rows])
     runtime, dispatcher, python = _cpu_time(run, threads)
     count = len(rows)
     return Launching(

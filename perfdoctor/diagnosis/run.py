@@ -17,6 +17,7 @@ from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline
 from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.captured import RunSteps
 from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
+from perfdoctor.diagnosis.gain import cpu_waits
 from perfdoctor.diagnosis.held import GRAPH, is_thinned
 from perfdoctor.diagnosis.idle import IdleGaps, find_gaps
 from perfdoctor.diagnosis.loading import LoaderWaits, loader_waits
@@ -279,6 +280,11 @@ class RankRun:
     def loader_waits(self) -> LoaderWaits:
         """The calls of a DataLoader's `__next__`: the loop waits for its batch."""
         return loader_waits(self.trace)
+
+    @cached_property
+    def cpu_waits(self) -> Intervals:
+        """When the CPU waited for the GPU, over the whole trace."""
+        return cpu_waits(self.trace)
 
     @cached_property
     def evidence(self) -> frozenset[str]:

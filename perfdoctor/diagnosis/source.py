@@ -67,9 +67,9 @@ def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
 
 def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     frames = trace.frames
-    known = np.unique(frames.thread)
+    known = [number for number in set(thread.tolist()) if (frames.thread == number).any()]
     # Old files put all frames on a thread 0/0 of their own.
-    lane = np.where(np.isin(thread, known), thread, known[0]).astype(np.int32)
+    lane = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
     rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, lane)
     return [_user_frame(trace, row) for row in rows.tolist()]
 

@@ -204,12 +204,13 @@ def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
 def _kernel_totals(rank: RankRun) -> tuple[KernelTotal, ...]:
     gpu = rank.trace.gpu
     inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
-    names, row = np.unique(gpu.name[inside], return_inverse=True)
-    counts = np.bincount(row, minlength=len(names))
-    totals = np.zeros(len(names), np.int64)
-    np.add.at(totals, row, (gpu.end_ns - gpu.start_ns)[inside])
-    top = np.argsort(-totals, kind="stable")[:_KERNEL_NAMES].tolist()
-    return tuple(KernelTotal(rank.trace.strings[int(names[i])], int(counts[i]), int(totals[i])) for i in top)
+    code = gpu.name[inside]
+    counts = np.bincount(code, minlength=len(rank.trace.strings))
+    totals = np.zeros(len(counts), np.int64)
+    np.add.at(totals, code, gpu.dur_ns[inside])
+    names = np.flatnonzero(counts)
+    top = names[np.argsort(-totals[names], kind="stable")[:_KERNEL_NAMES]].tolist()
+    return tuple(KernelTotal(rank.trace.strings[name], int(counts[name]), int(totals[name])) for name in top)
 
 
 def _trace_summary(rank: RankRun) -> TraceSummary:

@@ -105,7 +105,7 @@ def worker_startups(run: RankRun) -> BoolArray:
     workers by a wait that is `_STARTUP_FACTOR` times as long as those within epochs.
     """
     trace, waits = run.trace, run.loader_waits
-    many = np.isin(waits.name, [c for c in np.unique(waits.name).tolist() if _WORKERS in trace.strings[c]])
+    many = np.array([_WORKERS in trace.strings[code] for code in waits.name.tolist()], bool)
     before = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
     first = np.arange(len(waits)) == 0
     for spans in (_spans(run, _EPOCH_OP, "ops"), _spans(run, _EPOCH_FRAME, "frames")):

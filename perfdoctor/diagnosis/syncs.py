@@ -107,7 +107,7 @@ def _matches(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:
 def _by_call(trace: Trace, rows: Int32Array) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
     """What a blocking call is by its own name, for those outside all ops."""
     found: dict[int, str] = {}
-    for code in np.unique(trace.calls.name[rows]).tolist():
+    for code in set(trace.calls.name[rows].tolist()):
         name = trace.strings[code]
         found[code] = next((cause for pattern, cause in _BY_CALL.items() if re.search(pattern, name)), name)
     return np.array([found[code] for code in trace.calls.name[rows].tolist()], object)

@@ -56,7 +56,7 @@ def _recorded(trace: Trace, graph: Graph) -> Int64Array:
     thread = np.full(len(before), -1, np.int64)
     thread[on_cpu] = nodes.thread[nodes.row[on_cpu]]
     tables = (trace.ops, trace.calls, trace.ranges)
-    for number in np.unique(thread[on_cpu]).tolist():
+    for number in set(thread[on_cpu].tolist()):
         mine = np.flatnonzero(thread == number)
         begun = np.sort(np.concatenate([table.start_ns[table.thread == number] for table in tables]))
         since, until = nodes.time_ns[before[mine]], nodes.time_ns[mine]

@@ -26,8 +26,8 @@ class SlowSteps:
 
     def every(self, number: Int64Array) -> int | None:
         """The distance between slow steps where it is always the same; None for fewer than three of them."""
-        gaps = np.unique(np.diff(number[self.rows]))
-        return int(gaps[0]) if len(self.rows) > 2 and len(gaps) == 1 else None
+        gaps = set(np.diff(number[self.rows]).tolist())
+        return gaps.pop() if len(self.rows) > 2 and len(gaps) == 1 else None
 
 
 def slow_steps(dur_ns: Int64Array, factor: float, most_share: float) -> SlowSteps | None:
@@ -92,7 +92,7 @@ def _outermost(ranges: Ranges, told: BoolArray) -> BoolArray:
     order = rows[np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))]
     thread, end = ranges.thread[order].astype(np.int64), ranges.end_ns[order]
     outer = np.zeros(len(ranges), bool)
-    for lane in np.unique(thread).tolist():
+    for lane in set(thread.tolist()):
         mine = order[thread == lane]
         reach = np.maximum.accumulate(end[thread == lane])
         outer[mine] = np.concatenate(([True], ranges.start_ns[mine[1:]] >= reach[:-1]))

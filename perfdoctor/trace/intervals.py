@@ -26,18 +26,19 @@ def union(starts: Int64Array, ends: Int64Array) -> Intervals:
     Empty and negative ones cover nothing.
     """
     keep = ends > starts
-    starts, ends = starts[keep], ends[keep]
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return EMPTY
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
+    if (starts[1:] < starts[:-1]).any():  # tables are sorted by start already
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
-    first = np.empty(len(starts), bool)
-    first[0] = True
-    first[1:] = starts[1:] > reach[:-1]
-    heads = np.flatnonzero(first)
-    tails = np.append(heads[1:], len(starts)) - 1
-    return np.column_stack((starts[heads], reach[tails]))
+    breaks = np.flatnonzero(starts[1:] > reach[:-1])
+    covered = np.empty((len(breaks) + 1, 2), np.int64)
+    covered[0, 0], covered[-1, 1] = starts[0], reach[-1]
+    covered[1:, 0], covered[:-1, 1] = starts[breaks + 1], reach[breaks]
+    return covered
 
 
 def union_of(sets: Iterable[Intervals]) -> Intervals:
@@ -53,19 +54,21 @@ def union_of(sets: Iterable[Intervals]) -> Intervals:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The instants that lie in both sets."""
-    if not len(a) or not len(b):
-        return EMPTY
+    if len(b) < len(a):
+        a, b = b, a  # the fewer are looked up among the more
+    if len(a) < 2:
+        return clip(b, int(a[0, 0]), int(a[0, 1])) if len(a) else EMPTY
     low = np.searchsorted(b[:, 1], a[:, 0], side="right")
     high = np.searchsorted(b[:, 0], a[:, 1], side="left")
     count = np.maximum(high - low, 0)
-    if not count.sum():
+    if not count.any():
         return EMPTY
     rows = np.repeat(np.arange(len(a)), count)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
-    partner = low[rows] + within
-    starts = np.maximum(a[rows, 0], b[partner, 0])
-    ends = np.minimum(a[rows, 1], b[partner, 1])
-    return np.column_stack((starts, ends))
+    partner = np.arange(len(rows)) + np.repeat(low - (np.cumsum(count) - count), count)
+    both = b[partner]
+    np.maximum(both[:, 0], a[rows, 0], out=both[:, 0])
+    np.minimum(both[:, 1], a[rows, 1], out=both[:, 1])
+    return both
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
@@ -77,16 +80,29 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def gaps(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The instants of ``[start_ns, end_ns)`` that do not lie in `a`."""
+    if end_ns <= start_ns:
+        return EMPTY
+    a = _reaching_into(a, start_ns, end_ns)
     edges = np.empty((len(a) + 1, 2), np.int64)
     edges[0, 0], edges[-1, 1] = start_ns, end_ns
     edges[1:, 0], edges[:-1, 1] = a[:, 1], a[:, 0]
-    np.clip(edges, start_ns, max(start_ns, end_ns), out=edges)
-    return edges[edges[:, 1] > edges[:, 0]]
+    # Between two intervals there is always a gap; before the first and after the last there need not be one.
+    return edges[int(edges[0, 1] <= start_ns) : len(edges) - int(edges[-1, 0] >= end_ns)]
 
 
 def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The part of `a` within ``[start_ns, end_ns)``."""
-    return intersect(a, window(start_ns, end_ns))
+    if end_ns <= start_ns:
+        return EMPTY
+    inside = _reaching_into(a, start_ns, end_ns).copy()
+    if len(inside):
+        inside[0, 0], inside[-1, 1] = max(start_ns, int(inside[0, 0])), min(end_ns, int(inside[-1, 1]))
+    return inside
+
+
+def _reaching_into(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The intervals of `a` of which some lies within ``[start_ns, end_ns)``, whole."""
+    return a[np.searchsorted(a[:, 1], start_ns, side="right") : np.searchsorted(a[:, 0], end_ns, side="left")]
 
 
 def window(start_ns: int, end_ns: int) -> Intervals:
@@ -116,8 +132,8 @@ def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
 
 def contains(a: Intervals, t: Int64Array) -> npt.NDArray[np.bool_]:
     """For each instant whether it lies in the set."""
-    if not len(a):
-        return np.zeros(len(t), bool)
+    if len(a) < 2:
+        return (t >= a[0, 0]) & (t < a[0, 1]) if len(a) else np.zeros(len(t), bool)
     i = np.searchsorted(a[:, 0], t, side="right") - 1
     result: npt.NDArray[np.bool_] = (i >= 0) & (t < a[np.maximum(i, 0), 1])
     return result

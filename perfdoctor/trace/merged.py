@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.model import NONE, BoolArray, Comms, Int32Array, Table, Trace
 from perfdoctor.trace.oddities import link_warnings, merged_warning
 
@@ -29,7 +30,7 @@ def ranks_in(trace: Trace) -> tuple[int, ...]:
     """The ranks that a trace holds, in order: those that have GPU items, calls or ops."""
     process = _by_thread(trace)
     used = (trace.gpu.process, process[trace.calls.thread], process[trace.ops.thread])
-    found = np.unique(np.concatenate(used))
+    found = distinct(np.concatenate(used))
     return tuple(found[found >= 0].tolist())
 
 
@@ -40,6 +41,8 @@ def split_ranks(trace: Trace) -> tuple[Trace, ...]:
     columns are copies. What belongs to none of the ranks, such as the processes of a DataLoader's workers that a whole
     node's recording holds too, is left out.
     """
+    if not trace.processes and not trace.gpu.process.any():  # as nearly all files
+        return (trace,)
     ranks = ranks_in(trace)
     if len(ranks) < 2:
         return (trace,)

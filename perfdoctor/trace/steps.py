@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray, Ranges, Trace
 
@@ -127,7 +128,7 @@ def _counting(trace: Trace) -> Int64Array:
     ranges = trace.ranges
     rows = np.flatnonzero(trace.named(ranges, _NUMBERED))
     series: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    names = {code: _NUMBERED.match(trace.strings[code]) for code in np.unique(ranges.name[rows]).tolist()}
+    names = {code: _NUMBERED.match(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
     for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
         found = names[code]
         if found is not None:
@@ -184,9 +185,9 @@ def _optimizer_boundaries(trace: Trace) -> Int64Array:
         return np.empty(0, np.int64)
     rarest = names[often][np.lexsort((first[often], count[often]))[0]]
     chosen = rows[ranges.name[rows] == rarest]
-    if len(np.unique(ranges.thread[chosen])) > 1:
+    if len(set(ranges.thread[chosen].tolist())) > 1:
         return np.empty(0, np.int64)
-    return np.unique(ranges.end_ns[chosen])
+    return distinct(ranges.end_ns[chosen])
 
 
 def _until_done(trace: Trace, spans: Intervals) -> Intervals:
