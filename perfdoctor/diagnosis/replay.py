@@ -51,7 +51,9 @@ class Graph:
 
     def replayed(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, with other lags or the same; what waits for nothing stays where it was."""
-        rooted = (self.before < 0).all(axis=1)
+        rooted = np.ones(len(self.before), bool)
+        for slot in range(SLOTS):
+            rooted &= self.before[:, slot] < 0
         earliest = np.where(rooted, self.events.time_ns, NEVER)
         return settle(self.before, self.lag_ns if lag_ns is None else lag_ns, earliest)
 
@@ -78,5 +80,7 @@ def graph_of(trace: Trace, window: Intervals) -> Graph:
     waited = wait_edges(trace, edges) | queue_edges(edges)
     boundary_edges(trace, edges)
     # Odd clocks let a cause come after its effect: then nothing is known about the two.
-    np.putmask(before, before >= np.arange(nodes, dtype=np.int32)[:, None], NONE)
+    numbers = np.arange(nodes, dtype=np.int32)
+    for slot in range(SLOTS):
+        before[before[:, slot] >= numbers, slot] = NONE
     return Graph(events, before, lag_ns, waited)

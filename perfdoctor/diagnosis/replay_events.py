@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.diagnosis.idle import RETURN_LAG_NS, blocking_calls
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import NONE, BoolArray, Int8Array, Int32Array, Trace
 from perfdoctor.trace.nesting import AnyInts
@@ -72,9 +73,10 @@ def events_of(trace: Trace, window: Intervals) -> Events:
     position = np.full(len(calls) + 1, NONE, np.int32)
     position[call] = np.arange(len(call), dtype=np.int32)
     launch = position[gpu.call[item]]
-    _, stream = np.unique((gpu.device[item].astype(np.int64) << 40) + gpu.stream[item], return_inverse=True)
+    lane = (gpu.device[item].astype(np.int64) << 40) + gpu.stream[item]
+    stream = np.searchsorted(distinct(lane), lane).astype(np.int32)
     blocking = blocking_calls(trace)[call]
-    start, finish = _mended(trace, item, stream.astype(np.int32))
+    start, finish = _mended(trace, item, stream)
     finish = _seen_by_host(trace, call[blocking], (item, start, finish))
     launching = np.zeros(len(trace.threads) + 1, bool)
     launching[calls.thread[call[launch[launch >= 0]]]] = True
@@ -89,8 +91,8 @@ def events_of(trace: Trace, window: Intervals) -> Events:
         blocking=blocking,
         item=item,
         launch=launch,
-        stream=stream.astype(np.int32),
-        time_ns=np.concatenate(times)[order],
+        stream=stream,
+        time_ns=np.concatenate(times).take(order),
         kind=kind,
         row=row,
         call_start=call_start,
@@ -129,8 +131,8 @@ def _in_order(times: tuple[Int64Array, ...]) -> tuple[Int64Array, Int8Array, Int
         (np.maximum(item_end, item_start + 1), np.maximum(call_end, call_start + 1), call_start, item_start, boundary)
     )
     order = np.argsort(key, kind="stable")
-    kind = np.repeat(np.arange(len(times), dtype=np.int8), [len(t) for t in times])[order]
-    row = np.concatenate([np.arange(len(t), dtype=np.int32) for t in times])[order]
+    kind = np.repeat(np.arange(len(times), dtype=np.int8), [len(t) for t in times]).take(order)
+    row = np.concatenate([np.arange(len(t), dtype=np.int32) for t in times]).take(order)
     return order, kind, row
 
 

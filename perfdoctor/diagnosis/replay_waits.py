@@ -8,6 +8,7 @@ from perfdoctor.diagnosis.idle import ON_DEVICE
 from perfdoctor.diagnosis.replay_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.diagnosis.replay_events import CALL_END, CALL_START, ITEM_START
 from perfdoctor.diagnosis.settle import SLOTS
+from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import links, nesting
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
@@ -121,7 +122,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array, waited
     events = edges.events
     end = events.call_end[launch]
     reach = np.maximum.accumulate(begun)
-    started = np.searchsorted(reach, end)
+    started = iv.ranks(reach, end)
     depth = np.arange(len(launch)) + 1 - started
     took = edges.events.time_ns[end] - edges.events.time_ns[events.call_start[launch]]
     full = (took > _FULL_QUEUE_NS) & (depth >= _LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]
@@ -144,8 +145,8 @@ def boundary_edges(trace: Trace, edges: Edges) -> None:
     last, other = edges.last_ends
     begun = _last_of(nodes, events.kind == ITEM_START)
     begins = (edges.when(begun) == edges.when(nodes)) & (edges.when(last[nodes]) < edges.when(nodes))
-    on_cpu = (events.kind == CALL_START) | (events.kind == CALL_END)
-    on_cpu[on_cpu] = events.launching[events.thread[events.row[on_cpu]]]
+    on_cpu, launching = np.zeros(len(events.kind), bool), events.launching[events.thread]
+    on_cpu[events.call_start[launching]] = on_cpu[events.call_end[launching]] = True
     own = np.where(begins, begun, _last_of(nodes, on_cpu))
     edges.join(nodes, OWN, own)
     for slot, ends in ((WAIT, last), (OTHER, other)):

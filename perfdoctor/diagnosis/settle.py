@@ -71,7 +71,8 @@ def settle(before: Int32Array, lag_ns: Int64Array, earliest_ns: Int64Array) -> I
         pass_over(nodes, before.ravel().tolist(), lag_ns.ravel().tolist(), when)
         return np.array(when, np.int64)
     before, lag_ns = np.ascontiguousarray(before, np.int32), np.ascontiguousarray(lag_ns, np.int64)
-    if nodes and not (before < np.arange(nodes, dtype=np.int32)[:, None]).all():
+    numbers = np.arange(nodes, dtype=np.int32)
+    if not all((before[:, slot] < numbers).all() for slot in range(SLOTS)):
         raise ValueError("a node waits for itself or for a later one")
     result: npt.NDArray[np.int64] = np.array(earliest_ns, np.int64)
     compiled(nodes, before.ctypes.data, lag_ns.ctypes.data, result.ctypes.data)

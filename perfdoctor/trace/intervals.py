@@ -8,7 +8,7 @@ vectorised: O(n log n).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,32 @@ import numpy.typing as npt
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 Intervals: TypeAlias = npt.NDArray[np.int64]
 
+_Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+
 EMPTY: Intervals = np.empty((0, 2), np.int64)
 EMPTY.flags.writeable = False
+
+
+_MANY = 16
+"""For one that is looked up among so many a search is cheaper than merging."""
+
+
+def _ascending(values: _Ints) -> bool:
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def ranks(of: _Ints, at: _Ints, side: Literal["left", "right"] = "left") -> Int64Array:
+    """For each instant how many of ascending ones lie before it, with side "right" also at it: `np.searchsorted`.
+
+    Instants that ascend, too, are merged with them, which takes a fifth of searching for each.
+    """
+    if len(at) * _MANY < len(of) or not _ascending(at):
+        return np.searchsorted(of, at, side=side)
+    if side == "left":
+        mine = np.argsort(np.concatenate((at, of)), kind="stable") < len(at)
+    else:
+        mine = np.argsort(np.concatenate((of, at)), kind="stable") >= len(of)
+    return np.flatnonzero(mine) - np.arange(len(at))
 
 
 def union(starts: Int64Array, ends: Int64Array) -> Intervals:
@@ -30,7 +54,7 @@ def union(starts: Int64Array, ends: Int64Array) -> Intervals:
         starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return EMPTY
-    if (starts[1:] < starts[:-1]).any():  # tables are sorted by start already
+    if not _ascending(starts):  # as those of a table are
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
@@ -58,16 +82,16 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
         a, b = b, a  # the fewer are looked up among the more
     if len(a) < 2:
         return clip(b, int(a[0, 0]), int(a[0, 1])) if len(a) else EMPTY
-    low = np.searchsorted(b[:, 1], a[:, 0], side="right")
-    high = np.searchsorted(b[:, 0], a[:, 1], side="left")
+    low = ranks(b[:, 1], a[:, 0], side="right")
+    high = ranks(b[:, 0], a[:, 1], side="left")
     count = np.maximum(high - low, 0)
     if not count.any():
         return EMPTY
-    rows = np.repeat(np.arange(len(a)), count)
-    partner = np.arange(len(rows)) + np.repeat(low - (np.cumsum(count) - count), count)
-    both = b[partner]
-    np.maximum(both[:, 0], a[rows, 0], out=both[:, 0])
-    np.minimum(both[:, 1], a[rows, 1], out=both[:, 1])
+    until = np.cumsum(count)
+    partner = np.arange(until[-1]) + np.repeat(low - (until - count), count)
+    both = b.take(partner, axis=0)
+    np.maximum(both[:, 0], np.repeat(a[:, 0], count), out=both[:, 0])
+    np.minimum(both[:, 1], np.repeat(a[:, 1], count), out=both[:, 1])
     return both
 
 
@@ -122,7 +146,7 @@ def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
     before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
 
     def covered_until(t: Int64Array) -> Int64Array:
-        i = np.searchsorted(a[:, 0], t, side="right")
+        i = ranks(a[:, 0], t, side="right")
         inside = np.minimum(t, a[np.maximum(i, 1) - 1, 1]) - a[np.maximum(i, 1) - 1, 0]
         return np.where(i > 0, before[np.maximum(i, 1) - 1] + inside, 0)
 
@@ -134,6 +158,11 @@ def contains(a: Intervals, t: Int64Array) -> npt.NDArray[np.bool_]:
     """For each instant whether it lies in the set."""
     if len(a) < 2:
         return (t >= a[0, 0]) & (t < a[0, 1]) if len(a) else np.zeros(len(t), bool)
+    if len(a) * _MANY < len(t) and _ascending(t):
+        inside = np.zeros(len(t), bool)
+        for first, last in zip(np.searchsorted(t, a[:, 0]).tolist(), np.searchsorted(t, a[:, 1]).tolist(), strict=True):
+            inside[first:last] = True
+        return inside
     i = np.searchsorted(a[:, 0], t, side="right") - 1
     result: npt.NDArray[np.bool_] = (i >= 0) & (t < a[np.maximum(i, 0), 1])
     return result
