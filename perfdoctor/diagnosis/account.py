@@ -46,7 +46,8 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "overhead": ("kernel_latency", *(f"idle_{cause}" for cause in IDLE_CAUSES)),
     }
 )
-_COLLECTIVE_NAME = r"(?i)nccl|rccl"
+# nccl or rccl; without regard to case the search would stop at every letter of the long names of kernels.
+_COLLECTIVE_NAME = r"[NnRr][Cc][Cc][Ll]"
 
 # CPU-only: an op this short is the framework's own time. (Kernels: `perfdoctor.gpu.bounds`.)
 LATENCY_FLOOR_NS = 5_000

@@ -70,8 +70,8 @@ def _breaks(trace: Trace, window: Intervals) -> Intervals:
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]
-    longest = np.sort(np.argsort(-length, kind="stable")[:_LONGEST])
-    return free[longest][length[longest] >= _LONG_NS]
+    free, length = free[length >= _LONG_NS], length[length >= _LONG_NS]
+    return free[np.sort(np.argsort(-length, kind="stable")[:_LONGEST])]
 
 
 def _loop_thread(trace: Trace) -> int:

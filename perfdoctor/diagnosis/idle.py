@@ -103,7 +103,7 @@ def _first_at(trace: Trace, at_ns: Int64Array) -> Int32Array:
     never = -np.iinfo(np.int64).max
     launched = np.where(gpu.call >= 0, trace.calls.start_ns[gpu.call] if len(trace.calls) else never, never)
     order = np.lexsort((gpu.kind, -launched, gpu.start_ns))
-    following = np.searchsorted(gpu.start_ns[order], at_ns, side="left")
+    following = iv.ranks(gpu.start_ns[order], at_ns)
     found = np.full(len(at_ns), NONE, np.int32)
     inside = following < len(gpu)
     found[inside] = order[following[inside]]
@@ -177,9 +177,11 @@ def _waits_for_ranks(trace: Trace, launching_thread: int) -> Intervals:
         mine = waits & (table.thread == launching_thread)
         own.append(iv.union(table.start_ns[mine], table.end_ns[mine]))
         others.append(iv.union(table.start_ns[waits & ~mine], table.end_ns[waits & ~mine]))
-    busy = trace.ops.thread == launching_thread
-    working = iv.union(trace.ops.start_ns[busy], trace.ops.end_ns[busy])
-    return iv.union_of((*own, iv.subtract(iv.union_of(others), working)))
+    elsewhere = iv.union_of(others)
+    if len(elsewhere):
+        busy = trace.ops.thread == launching_thread
+        elsewhere = iv.subtract(elsewhere, iv.union(trace.ops.start_ns[busy], trace.ops.end_ns[busy]))
+    return iv.union_of((*own, elsewhere))
 
 
 def _launch_time(trace: Trace, gaps: IdleGaps) -> Intervals:
@@ -192,5 +194,5 @@ def _launch_time(trace: Trace, gaps: IdleGaps) -> Intervals:
     known |= unlinked & (gaps.next_item >= 0) & (gaps.end_ns - gaps.start_ns <= DEVICE_LATENCY_NS)
     certain = iv.union(gaps.start_ns[known], gaps.end_ns[known])
     holes = iv.union(gaps.start_ns[unlinked], gaps.end_ns[unlinked])
-    events = iv.union_of(iv.union(t.start_ns, t.end_ns) for t in (trace.ops, trace.calls))
-    return iv.union_of((certain, iv.intersect(holes, events)))
+    tables = (trace.ops, trace.calls) if len(holes) else ()
+    return iv.union_of((certain, *(iv.intersect(holes, iv.union(t.start_ns, t.end_ns)) for t in tables)))

@@ -71,7 +71,9 @@ def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
     # Old files put all frames on a thread 0/0 of their own.
     lane = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
     rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, lane)
-    return [_user_frame(trace, row) for row in rows.tolist()]
+    asked = rows.tolist()
+    found = {row: _user_frame(trace, row) for row in set(asked)}
+    return [found[row] for row in asked]
 
 
 def _user_frame(trace: Trace, row: int) -> SourceLocation | None:

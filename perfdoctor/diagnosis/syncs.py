@@ -116,14 +116,16 @@ def _by_call(trace: Trace, rows: Int32Array) -> np.ndarray[tuple[int], np.dtype[
 def _by_op(trace: Trace, inner: Int32Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.object_]], Int32Array]:
     """What the ops around each call tell ("" for nothing), and the outermost of them that tells."""
     told, top = np.full(len(inner), "", object), np.full(len(inner), NONE, np.int32)
+    by_name = np.full(len(trace.strings), "", object)
+    for pattern, cause in _BY_OP.items():
+        by_name[trace.fitting(trace.ops, pattern)] = cause
     counted = np.zeros(len(inner), bool)
     at = inner.copy()
     while (at >= 0).any():
         counted |= _matches(trace, at, _COUNTS)
-        usable = counted | ~_matches(trace, at, _NEEDS_NONZERO)
-        for pattern, cause in _BY_OP.items():
-            hit = usable & _matches(trace, at, pattern)
-            told[hit], top[hit] = cause, at[hit]
+        cause = by_name[trace.ops.name[at]]
+        hit = (at >= 0) & (cause != "") & (counted | ~_matches(trace, at, _NEEDS_NONZERO))
+        told[hit], top[hit] = cause[hit], at[hit]
         at = np.where(at >= 0, trace.ops.parent[at], NONE).astype(np.int32)
     return told, top
 
@@ -161,13 +163,14 @@ def _asked_by(
     place = np.full(len(ops), NONE)
     place[order] = np.arange(len(order))
     at = place[nesting.outermost(ops.parent, top[reads])]
-    names, positions = ops.name[order], np.arange(len(order))
+    names = ops.name[order]
     for cause, signs, reach in _SIGNS:
         seen = np.ones(len(reads), bool)
         for sign in signs:
-            hit = trace.fitting(ops, sign)[names]
-            last = np.maximum.accumulate(np.where(hit, positions, NONE))
-            near = last[at]
+            if not seen.any():
+                break
+            given = np.append(NONE, np.flatnonzero(trace.fitting(ops, sign)[names]))
+            near = given[np.searchsorted(given, at, side="right") - 1]
             seen &= (near >= 0) & (at - near <= reach) & (ops.thread[order[near]] == ops.thread[order[at]])
         causes[reads[seen]] = cause
     return causes
