@@ -16,6 +16,7 @@ from perfdoctor.diagnosis.host_work import called_ops, framework_time, unprofile
 from perfdoctor.diagnosis.launches import Launching, launching
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import occurring
 from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray
 
@@ -131,7 +132,7 @@ class LaunchBound(RankAnalyzer):
             advice=_advice(found, _busy_ns(rank)),
             fix=_fix(found),
             claim=Claim(starved),
-            edit=cheaper_launches(rank.trace, np.unique(gpu.call[inside & (gpu.call >= 0)]), rank.window),
+            edit=cheaper_launches(rank.trace, occurring(gpu.call[inside], len(rank.trace.calls)), rank.window),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-import numpy as np
-
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun

@@ -74,7 +74,7 @@ def launching(run: RankRun) -> Launching | None:
     )
 
 
-def _waiting(run: RankRun, rows: Int32Array) -> Int64Array:
+def _waiting(run: RankRun, rows: Int64Array) -> Int64Array:
     """For each launch, in order, how many before it had not started when it came."""
     gpu, calls = run.trace.gpu, run.trace.calls
     begun = np.full(len(calls), np.iinfo(np.int64).max)

@@ -185,8 +185,8 @@ class _Island:
         same_size = self._same_size(table, rows, near)
         number[rows[same_size]] = self._unnamed.number[near[same_size]]
         # Kernels that share a number, such as those of one coalesced call, have partners only as a whole: the last.
-        again = np.zeros(len(number), bool)
-        again[np.setdiff1d(np.flatnonzero(named), len(number) - 1 - np.unique(key[::-1], return_index=True)[1])] = True
+        again = named.copy()
+        again[len(number) - 1 - np.unique(key[::-1], return_index=True)[1]] = False
         number[again] = NONE
         fresh = number == NONE
         number[fresh] = self._numbers + np.arange(int(fresh.sum()))

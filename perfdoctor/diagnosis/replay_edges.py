@@ -49,7 +49,7 @@ class Edges:
         """What a call takes the CPU that does not wait: the median of the trace, also for those that do."""
         events = self.events
         took = (events.time_ns[events.call_end] - events.time_ns[events.call_start])[~events.blocking]
-        return _median(took) if len(took) else 0
+        return median_ns(took) if len(took) else 0
 
     @cached_property
     def last_ends(self) -> tuple[Int32Array, Int32Array]:
@@ -65,7 +65,7 @@ class Edges:
         return known.take(count), known.take(np.append(0, other + 1)).take(count)
 
 
-def _median(took_ns: Int64Array) -> int:
+def median_ns(took_ns: Int64Array) -> int:
     """The median of times of 0 and more, mostly short ones: counting those takes a tenth of `np.median`, and less."""
     middle = np.array([(len(took_ns) - 1) // 2, len(took_ns) // 2])
     short = np.cumsum(np.bincount(np.minimum(took_ns, _SHORT_NS))[:_SHORT_NS])

@@ -6,7 +6,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.idle import ON_DEVICE
 from perfdoctor.diagnosis.replay_edges import OTHER, OWN, WAIT, Edges
-from perfdoctor.diagnosis.replay_events import CALL_END, CALL_START, ITEM_START
+from perfdoctor.diagnosis.replay_events import CALL_START, ITEM_START
 from perfdoctor.diagnosis.settle import SLOTS
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import links, nesting

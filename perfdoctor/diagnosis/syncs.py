@@ -117,8 +117,8 @@ def _by_op(trace: Trace, inner: Int32Array) -> tuple[np.ndarray[tuple[int], np.d
     """What the ops around each call tell ("" for nothing), and the outermost of them that tells."""
     told, top = np.full(len(inner), "", object), np.full(len(inner), NONE, np.int32)
     by_name = np.full(len(trace.strings), "", object)
-    for pattern, cause in _BY_OP.items():
-        by_name[trace.fitting(trace.ops, pattern)] = cause
+    for pattern, meaning in _BY_OP.items():
+        by_name[trace.fitting(trace.ops, pattern)] = meaning
     counted = np.zeros(len(inner), bool)
     at = inner.copy()
     while (at >= 0).any():

@@ -15,11 +15,16 @@ from trace_strategies import any_file, lawful_file, run_of
 
 from perfdoctor.diagnosis import settle as settling
 from perfdoctor.diagnosis.replay import Graph, graph_of
-from perfdoctor.diagnosis.replay_edges import OWN
+from perfdoctor.diagnosis.replay_edges import OWN, median_ns
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.testing import TraceBuilder
 
 KERNEL = "ampere_sgemm_128x64_nn"
+
+
+@given(st.lists(st.integers(0, 1 << 17), min_size=1))
+def test_the_median_of_times_is_that_of_numpy(took_ns: list[int]) -> None:
+    assert median_ns(np.array(took_ns, np.int64)) == int(np.median(took_ns))
 
 
 def graph(built: TraceBuilder | RankRun) -> Graph:

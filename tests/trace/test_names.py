@@ -30,6 +30,17 @@ def test_rows_are_told_by_their_names(trace: Trace) -> None:
     assert names(trace, "MM") == []
 
 
+def test_many_names_are_told_as_few_are() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        builder.op(f"aten::op{i % 20}", i * 10, 5)
+    trace = builder.trace()
+    for some in (1, 5, 6, 20):
+        fits = {f"aten::op{i}" for i in range(some)}
+        told = trace.named(trace.ops, f"^({'|'.join(fits)})$")
+        assert told.tolist() == [trace.strings[code] in fits for code in trace.ops.name.tolist()]
+
+
 def test_what_is_asked_twice_is_answered_alike_and_may_be_changed(trace: Trace) -> None:
     first = trace.named(trace.ops, "mm")
     expected = first.tolist()
