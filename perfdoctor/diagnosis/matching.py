@@ -263,7 +263,9 @@ def _partners(reference: Int64Array, other: Int64Array, within: int) -> Int64Arr
     """
     found = _mutual(reference, other, within)
     for _ in range(_ROUNDS):
-        left, free = np.flatnonzero(found < 0), np.setdiff1d(np.arange(len(reference)), found)
+        alone = np.ones(len(reference), bool)
+        alone[found[found >= 0]] = False
+        left, free = np.flatnonzero(found < 0), np.flatnonzero(alone)
         more = _mutual(reference[free], other[left], within)
         if not (more >= 0).any():
             break
