@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.traffic import GENERATED, OPTIMIZER
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import occurring
+from perfdoctor.trace.distinct import distinct, occurring
 from perfdoctor.trace.intervals import Int64Array, Intervals
 from perfdoctor.trace.model import BoolArray, Trace
 
@@ -113,11 +113,10 @@ def _passes(rank: RankRun, rows: Int64Array) -> tuple[float, int]:
         named = np.where(op >= 0, ops.name[op], -1)
     # Without an op the kernel's name stands for it, and each launch counts.
     key = np.where(named >= 0, named, gpu.name[rows] + len(rank.trace.strings))
-    call = np.where(op >= 0, op, -2 - np.arange(len(rows)))
+    call = np.where(op >= 0, len(rows) + op, np.arange(len(rows)))
     _, kind = np.unique(key, return_inverse=True)
     time = np.bincount(kind, weights=dur)
-    distinct = np.unique(np.stack((kind, call)), axis=1)[0]
-    count = np.bincount(distinct, minlength=len(time))
+    count = np.bincount(distinct((kind << 32) + call) >> 32, minlength=len(time))
     matters = time >= _A_PASS * time.sum()
     each = np.maximum(np.round(count[matters] / count[matters].min()), 1)
     return float((time[matters] / each).max()), int(each.sum())
