@@ -7,7 +7,7 @@ takes a hash table that costs more than sorting does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,14 @@ import numpy.typing as npt
 from perfdoctor.trace.intervals import Int64Array
 
 Codes: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+_Kind = TypeVar("_Kind", bound=np.signedinteger[Any])
 
 # Keys up to here are numbered by a table: of bools, which is cleared, and of numbers, of which only those are touched
 # that occur.
 _TABLE = 1 << 18
 
 
-def distinct(values: Int64Array) -> Int64Array:
+def distinct(values: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
     """The distinct values, ascending."""
     values = np.sort(values, kind="stable")  # which knows what is in order: most columns nearly are
     first = np.empty(len(values), bool)
