@@ -1,26 +1,28 @@
 """Machine code kept on disk: compiled by numba once a machine, and then loaded without numba.
 
 Importing numba takes 0.4 s and loading what it keeps of the scanner's functions 0.3 s more; the object file that its
-compiler makes of them is loaded by llvmlite in less than 0.1 s. It lies beside the package's compiled Python, else in
-the user's cache folder; where neither can be written, every process compiles anew.
+compiler makes of them is loaded in a millisecond by `objectcode`, or by llvmlite in 25. It lies beside the package's
+compiled Python, else in the user's cache folder; where neither can be written, every process compiles anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import os
+import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any, Final
 
+from perfdoctor.trace import objectcode
+
 _NAME_BYTES: Final = 512  # the name of the function stands before the object code, and before both a hash of them
-_HASH_BYTES: Final = 32
+_HASH_BYTES: Final = 8
+_KIND_OF_PROCESSOR: Final = re.compile(rb"(?m)^(?:vendor_id|cpu family|model|stepping|flags)\s*:.*")  # x86
 
 
 class Native:
@@ -35,7 +37,7 @@ class Native:
 
     def __init__(self, name: str, sources: Iterable[Path], arguments: int, dispatcher: Callable[[], Any]) -> None:
         self._name = name
-        self._sources = (Path(__file__), *sources)
+        self._sources = (Path(__file__), Path(objectcode.__file__), *sources)
         self._arguments = arguments
         self._dispatcher = dispatcher
         self._lock = threading.Lock()
@@ -57,12 +59,7 @@ class Native:
             return
         with self._lock:
             if not self._loaded:
-                import llvmlite.binding as llvm
-
-                llvm.initialize_native_target()
-                llvm.initialize_native_asmprinter()
-                code = self.from_disk() or self.to_disk(self._compile())
-                self._loaded.extend(self._linked(llvm, code))
+                self._loaded.extend(self._function(self.from_disk() or self.to_disk(self._compile())))
 
     def is_loaded(self) -> bool:
         """Whether this process has the machine code already."""
@@ -78,18 +75,20 @@ class Native:
         for folder in folders():
             with contextlib.suppress(OSError):
                 data = (folder / self._file_name()).read_bytes()
-                if hashlib.sha256(data[_HASH_BYTES:]).digest() == data[:_HASH_BYTES]:
+                if source_hash(data[_HASH_BYTES:]) == data[:_HASH_BYTES]:
                     return data[_HASH_BYTES:]
         return None
 
     def to_disk(self, code: bytes) -> bytes:
         """Keep the code in the first folder that can be written; returns it."""
+        import tempfile
+
         for folder in folders():
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 handle, temporary = tempfile.mkstemp(dir=folder, prefix=f"{self._name}-", suffix=".tmp")
                 with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(code).digest() + code)
+                    file.write(source_hash(code) + code)
                 os.chmod(temporary, 0o644)  # what one user installs another may load
                 os.replace(temporary, folder / self._file_name())
                 break
@@ -105,31 +104,27 @@ class Native:
         dispatcher.compile(signature)
         module = llvm.parse_assembly(dispatcher.inspect_llvm(signature))
         name = dispatcher.overloads[signature].fndesc.llvm_func_name.encode()
-        return bytes(name.ljust(_NAME_BYTES)) + bytes(_machine(llvm).emit_object(module))
+        code = bytes(_machine(llvm, reloc="pic", codemodel="small").emit_object(module))
+        if objectcode.function_in(code, name) is None:
+            code = bytes(_machine(llvm, jit=True).emit_object(module))
+        return bytes(name.ljust(_NAME_BYTES)) + code
 
-    def _linked(self, llvm: Any, code: bytes) -> Iterator[Any]:
+    def _function(self, code: bytes) -> Iterator[Any]:
         """Give the object code a place in memory; what must be kept alive, and last the function."""
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm))
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code[_NAME_BYTES:]))
-        engine.finalize_object()
-        yield engine
+        name, code = code[:_NAME_BYTES].rstrip(), code[_NAME_BYTES:]
+        owner, address = objectcode.function_in(code, name) or _linked(code, name)
+        yield owner
         # A compiled function of numba returns a status, and through pointers its result and an exception.
         pointers = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_void_p)
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers, *(ctypes.c_int64,) * self._arguments)
-        yield kind(engine.get_function_address(code[:_NAME_BYTES].decode().rstrip()))
+        yield ctypes.CFUNCTYPE(ctypes.c_int32, *pointers, *(ctypes.c_int64,) * self._arguments)(address)
 
     def _file_name(self) -> str:
-        import llvmlite.binding as llvm
-
-        machine = f"{llvm.get_default_triple()} {llvm.get_host_cpu_name()} {_features(llvm)}"
-        return f"{self._name}-{self._of_sources()}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}.bin"
+        return f"{self._name}-{self._of_sources()}-{source_hash(_processor()).hex()}.bin"
 
     def _of_sources(self) -> str:
         """A hash of everything but the machine that decides what the code is."""
-        mixed = hashlib.sha256(f"{sys.version} {_version('numba')} {_version('llvmlite')}".encode())
-        for source in self._sources:
-            mixed.update(source.read_bytes())
-        return mixed.hexdigest()[:16]
+        versions = sys.version.encode(), _version("numba"), _version("llvmlite")
+        return source_hash(b"".join((*versions, *(source.read_bytes() for source in self._sources)))).hex()
 
 
 def folders() -> Iterator[Path]:
@@ -141,11 +136,35 @@ def folders() -> Iterator[Path]:
         yield user_cache_path("perfdoctor", appauthor=False)
 
 
-def _machine(llvm: Any) -> Any:
+def _linked(code: bytes, name: bytes) -> tuple[Any, int]:
+    """Let LLVM give object code a place in memory; what keeps it there, and the address of a function."""
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm, jit=True))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine, engine.get_function_address(name.decode())
+
+
+def _machine(llvm: Any, **options: Any) -> Any:
     """The machine to compile for: this one, with all that it can do."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=_features(llvm), opt=3, jit=True
+        cpu=llvm.get_host_cpu_name(), features=_features(llvm), opt=3, **options
     )
+
+
+def _processor() -> bytes:
+    """What tells this machine from others that the code may not run on."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb") as file:
+        # Of the first processor only: there may be hundreds, and the system writes up one after the other when asked.
+        told = _KIND_OF_PROCESSOR.findall(file.read(1 << 13).partition(b"\n\n")[0])
+        if told and told[-1].startswith(b"flags"):
+            return b"\n".join((sys.platform.encode(), *told))
+    import llvmlite.binding as llvm
+
+    return f"{llvm.get_default_triple()} {llvm.get_host_cpu_name()} {_features(llvm)}".encode()
 
 
 def _features(llvm: Any) -> str:
@@ -155,8 +174,14 @@ def _features(llvm: Any) -> str:
         return ""
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+def _version(package: str) -> bytes:
+    """The file that says which version of a package is here; to ask its metadata takes ten times as long."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return b""
+    told = Path(spec.origin).with_name("_version.py")
+    if told.exists():
+        return told.read_bytes()
+    from importlib.metadata import version
+
+    return version(package).encode()
