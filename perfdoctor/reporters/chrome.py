@@ -13,7 +13,7 @@ from perfdoctor.reporters.output import replacing
 from perfdoctor.reporters.splice import spliced
 from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
-from perfdoctor.trace.nsight import is_nsight
+from perfdoctor.trace.nsight_files import is_nsight
 from perfdoctor.trace.remote import STDIN
 from perfdoctor.trace.source import Stream
 

@@ -34,8 +34,9 @@ from perfdoctor.trace.model import (
 )
 from perfdoctor.trace.nesting import innermost, parents
 from perfdoctor.trace.nsight_devices import device_of, physical_devices
+from perfdoctor.trace.nsight_files import refuse_report
 from perfdoctor.trace.nsight_phases import rename_phases
-from perfdoctor.trace.nsight_tables import MAGIC, Strings, Tables
+from perfdoctor.trace.nsight_tables import Strings, Tables
 from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
 
 Block: TypeAlias = dict[str, Int64Array]
@@ -64,26 +65,6 @@ _GRID: _Wanted = {"x": ("gridX",), "y": ("gridY",), "z": ("gridZ",)}
 _KERNEL_NAMES = ("demangledName", "shortName", "mangledName", "name")
 _PUSH_POP, _START_END = 59, 60  # ENUM_NSYS_EVENT_TYPE; marks, domains and categories have other numbers
 _NO_STREAM = 0xFFFFFFFF  # CUPTI_SYNCHRONIZATION_INVALID_VALUE: the stream of a context's synchronization
-_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
-
-
-def is_nsight(head: bytes) -> bool:
-    """Whether a file that begins like this is an SQLite database, which of all tools only Nsight Systems gives us."""
-    return head.startswith(MAGIC)
-
-
-def refuse_report(path: str | os.PathLike[str]) -> None:
-    """Refuse what Nsight Systems writes itself, which only its own tools can read.
-
-    Raises:
-        TraceError: the name is that of such a report.
-    """
-    name = os.fspath(path)
-    if name.lower().endswith(_REPORTS):
-        raise TraceError(
-            f"{name}: a report of Nsight Systems; export it with `nsys export --type sqlite {os.path.basename(name)}` "
-            "and give the .sqlite file"
-        )
 
 
 def read_nsight(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Trace:

@@ -20,9 +20,8 @@ import numpy as np
 from perfdoctor.errors import TraceError
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE
+from perfdoctor.trace.nsight_files import MAGIC
 from perfdoctor.trace.source import refuse
-
-MAGIC = b"SQLite format 3\x00"
 
 _HEADER_BYTES = 100
 _AT_ONCE = 1 << 13  # rows; as tuples they take some forty bytes a value, and more at once is no faster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.trace import reader
 from perfdoctor.trace.model import Trace
-from perfdoctor.trace.nsight import is_nsight, read_nsight, refuse_report
+from perfdoctor.trace.nsight_files import is_nsight, refuse_report
 from perfdoctor.trace.source import Progress, Stream, ended_early
 from perfdoctor.trace.window import BLOCK
 
@@ -42,11 +41,15 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
             return reader.read_stream(stream, threads=threads)
         if not stream.regular:
             return _read_copy(stream)
+    from perfdoctor.trace.nsight import read_nsight  # most files are none, and do without SQLite
+
     return read_nsight(path, progress)
 
 
 def _read_copy(stream: Stream) -> Trace:
     """Read a database that can be read but once, or from elsewhere: SQLite needs a file."""
+    from perfdoctor.trace.nsight import read_nsight
+
     with _copied(stream) as local:
         try:
             return replace(read_nsight(local), path=stream.path)
@@ -62,6 +65,8 @@ def _copied(stream: Stream) -> Iterator[Path]:
         TraceError: it cannot be read to its end.
         InputError: there is no room for it.
     """
+    import tempfile
+
     read_into, block = stream.source(), memoryview(bytearray(BLOCK))
     with tempfile.TemporaryDirectory(prefix="perfdoctor-") as folder:
         local = Path(folder) / "trace"

@@ -35,7 +35,8 @@ from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import DeviceProperties, Trace, parse, read
 from perfdoctor.trace.merged import split_ranks
-from perfdoctor.trace.nsight import is_nsight, read_nsight
+from perfdoctor.trace.nsight import read_nsight
+from perfdoctor.trace.nsight_files import is_nsight
 from perfdoctor.trace.steps import find_steps
 
 Rows = Callable[[Trace, str], list[dict[str, Any]]]

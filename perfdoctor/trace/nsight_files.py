@@ -1,0 +1,29 @@
+"""Files of Nsight Systems are told from others before anything that reads them is imported."""
+
+from __future__ import annotations
+
+import os
+
+from perfdoctor.errors import TraceError
+
+MAGIC = b"SQLite format 3\x00"
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
+
+def is_nsight(head: bytes) -> bool:
+    """Whether a file that begins like this is an SQLite database, which of all tools only Nsight Systems gives us."""
+    return head.startswith(MAGIC)
+
+
+def refuse_report(path: str | os.PathLike[str]) -> None:
+    """Refuse what Nsight Systems writes itself, which only its own tools can read.
+
+    Raises:
+        TraceError: the name is that of such a report.
+    """
+    name = os.fspath(path)
+    if name.lower().endswith(_REPORTS):
+        raise TraceError(
+            f"{name}: a report of Nsight Systems; export it with `nsys export --type sqlite {os.path.basename(name)}` "
+            "and give the .sqlite file"
+        )
