@@ -28,9 +28,9 @@ def thread_processes(threads: Iterable[str]) -> tuple[int, ...]:
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:
     """The ranks that a trace holds, in order: those that have GPU items, calls or ops."""
-    process = _by_thread(trace)
-    used = (trace.gpu.process, process[trace.calls.thread], process[trace.ops.thread])
-    found = distinct(np.concatenate(used))
+    on_cpu = np.zeros(len(trace.threads), bool)
+    on_cpu[trace.calls.thread] = on_cpu[trace.ops.thread] = True
+    found = distinct(np.concatenate((distinct(trace.gpu.process), _by_thread(trace)[on_cpu])))
     return tuple(found[found >= 0].tolist())
 
 
