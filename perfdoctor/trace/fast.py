@@ -18,7 +18,7 @@ from perfdoctor.trace.columns import Columns
 from perfdoctor.trace.events import CutError, Walk, parse_list, parse_value
 from perfdoctor.trace.model import KERNEL, NONE, Int32Array
 from perfdoctor.trace.scan import Column, Plan, Rows, Scanner
-from perfdoctor.trace.values import integers, json_text
+from perfdoctor.trace.values import integers, json_texts
 from perfdoctor.trace.window import Window
 
 _KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)
@@ -105,7 +105,7 @@ def _values(texts: list[bytes]) -> list[bytes | None]:
     values = parse_list(b",".join(texts))
     if values is None:
         values = [parse_value(text) for text in texts]
-    return [json_text(value) for value in values]
+    return json_texts(values)
 
 
 class Part(Walk):

@@ -14,6 +14,7 @@ from perfdoctor.trace.model import NONE
 from perfdoctor.trace.times import LIMIT_NS, exact_ns
 
 _DEEP = 100
+_BORDER = orjson.Fragment(b"\n")  # orjson writes no line feed of its own
 
 
 def integers(values: Sequence[object]) -> Int64Array:
@@ -67,6 +68,19 @@ def json_text(value: Any) -> bytes | None:
         if _is_deep(value):
             return None
         return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
+
+
+def json_texts(values: list[Any]) -> list[bytes | None]:
+    """The JSON text of each value, as `json_text` has it; at once, as each takes a page of memory."""
+    if not values:
+        return []
+    spread = [_BORDER] * (2 * len(values) - 1)
+    spread[::2] = values
+    try:
+        texts = orjson.dumps(spread)[1:-1].split(b",\n,")
+    except TypeError:
+        return list(map(json_text, values))
+    return [None if text == b"null" else text for text in texts]
 
 
 def _is_deep(value: Any) -> bool:
