@@ -24,7 +24,7 @@ from perfdoctor.trace.window import Window
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Rows: TypeAlias = dict[str, Column]
 
-BATCH = 4096  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
+BATCH = 8192  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
 _NEVER = 1 << 62
 _KEY_BITS = 11  # places for four times as many keys as are numbered
 
