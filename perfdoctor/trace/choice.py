@@ -15,7 +15,7 @@ VARIABLE = "PERFDOCTOR_READER"
 
 FAST, REFERENCE = "fast", "reference"
 
-_SMALL = 4 << 20
+_SMALL = 1 << 20
 _WORTH_COMPILING = 64 << 20
 _RATIO = 12  # of a trace's text to what gzip makes of it: 7 to 25 in real ones
 
@@ -31,11 +31,11 @@ class Choice:
 def choose(stream: Stream) -> Choice:
     """The reader for a file.
 
-    The reference reads 25 MB of text a second, the fast reader 500, but its machine code takes 0.1 s to load, and 5 s
-    to compile the first time. So where it is at hand it reads what is larger than 4 MB; else it is compiled for files
-    from 64 MB on, which would take the reference 2.5 s, as everybody who reads one such file reads more of them.
-    `perfdoctor check --warm` compiles ahead. What a compressed file holds is guessed from its size; a pipe is not worth
-    compiling for.
+    The reference reads 25 MB of text a second, the fast reader 500, but its machine code takes 30 ms to load where LLVM
+    has to do it, and 5 s to compile the first time. So where it is at hand it reads what is larger than 1 MB; else it
+    is compiled for files from 64 MB on, which would take the reference 2.5 s, as everybody who reads one such file
+    reads more of them. `perfdoctor check --warm` compiles ahead. What a compressed file holds is guessed from its size;
+    a pipe is not worth compiling for.
 
     Raises:
         UsageError: the environment names a reader that does not exist.
