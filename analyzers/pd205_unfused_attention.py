@@ -17,6 +17,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import commonest, places
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import BoolArray
 
@@ -89,9 +90,9 @@ class UnfusedAttention(RankAnalyzer):
         if (rank.share(cost) or 0) < (least if long else max(least, self.settings["min_share_short"])):
             return
         saved = _saved_share(rank, found, group)
-        calls = len(np.unique(group[rows]))
+        calls = len(distinct(group[rows]))
         top = nesting.outermost(rank.trace.ops.parent, found.product.astype(np.int32))
-        outer = {rank.trace.strings[code] for code in np.unique(rank.trace.ops.name[top]).tolist()}
+        outer = {rank.trace.strings[code] for code in distinct(rank.trace.ops.name[top]).tolist()}
         fell_back = any(_MATH in name for name in outer)
         yield self.finding(
             rank,

@@ -15,6 +15,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.gpu.bounds import SHORTEST_KERNEL_NS, FloatArray
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.model import BoolArray
 
 _CELL = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
@@ -133,7 +134,7 @@ _OTHERS = (
 def _cells(rank: RankRun, rows: BoolArray) -> int:
     """How many cells of recurrent networks launched them, a step."""
     trace = rank.trace
-    launched = np.unique(trace.gpu.op[rows & (trace.gpu.op >= 0)])
+    launched = distinct(trace.gpu.op[rows & (trace.gpu.op >= 0)])
     if not len(launched):
         return 0
     cells = trace.named(trace.ops, _CELL)

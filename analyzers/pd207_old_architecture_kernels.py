@@ -17,6 +17,7 @@ from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, matrix_rows, saved_sha
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.trace import intervals as iv
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.model import BoolArray
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
@@ -128,7 +129,7 @@ def _generation(arch: str | None) -> int:
 
 
 def _architectures(rank: RankRun, rows: BoolArray) -> str:
-    codes = np.unique(rank.trace.gpu.name[rows]).tolist()
+    codes = distinct(rank.trace.gpu.name[rows]).tolist()
     return ", ".join(sorted({rank.kernel_classes[code].arch or "" for code in codes}))
 
 
