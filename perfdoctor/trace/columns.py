@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.background import made
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.merged import RANK_STRIDE
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
@@ -223,8 +223,12 @@ class Columns:
             "stream": integers([_last_number(tid) for tid in tids]),
         }
         self._placed = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
+        kinds = list(self._blocks)
+        if self.workers == 1:
+            return {kind: self._joined(kind) for kind in kinds}
         # A fifth of a second for a gigabyte of text, and numpy lets other threads run meanwhile.
-        return made(self._joined, self._blocks, self.workers, "perfdoctor-join")
+        with ThreadPoolExecutor(self.workers, "perfdoctor-join") as pool:
+            return dict(zip(kinds, pool.map(self._joined, kinds), strict=True))
 
     def _joined(self, kind: str) -> dict[str, Column]:
         """The blocks of a kind as one, in the order of time; with their places where collectives look for them."""

@@ -7,13 +7,13 @@ and judged by `Columns`, like every event of the reference reader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.trace import columns as c
 from perfdoctor.trace import layout as at
-from perfdoctor.trace.background import Background
 from perfdoctor.trace.columns import Columns
 from perfdoctor.trace.events import CutError, Walk, parse_list, parse_value
 from perfdoctor.trace.model import KERNEL, NONE, Int32Array
@@ -215,23 +215,24 @@ def _scanned(parts: list[Part], waiting: Callable[[], None]) -> Iterator[Part]:
     The first part begins where the list does. Each next one counts only if the one before ended exactly where it
     begins; else that cut was none between two events, and the part before goes on to the end alone.
     """
-    later = [Background(part.scan, "perfdoctor-scan") for part in parts[1:]]
-    try:
-        parts[0].scan()
-        for part, scan in zip(parts, [None, *later], strict=True):
-            while scan is not None and not scan.ended(_PATIENCE_S):
-                waiting()
-            if not part.met_last and part.complete and not part.ended:
-                _abandon(parts)
-                part.abandoned, part.last = False, None
-                part.scan()
-            yield part
-            if not part.met_last:
-                return
-    finally:
-        _abandon(parts)
-        for scan in later:
-            scan.join()
+    with ThreadPoolExecutor(max(len(parts) - 1, 1), "perfdoctor-scan") as pool:
+        later = [pool.submit(part.scan) for part in parts[1:]]
+        try:
+            parts[0].scan()
+            for part, done in zip(parts, [None, *later], strict=True):
+                while done is not None and not wait((done,), _PATIENCE_S).done:
+                    waiting()
+                if done is not None:
+                    done.result()
+                if not part.met_last and part.complete and not part.ended:
+                    _abandon(parts)
+                    part.abandoned, part.last = False, None
+                    part.scan()
+                yield part
+                if not part.met_last:
+                    return
+        finally:
+            _abandon(parts)
 
 
 def _abandon(parts: list[Part]) -> None:
