@@ -93,8 +93,10 @@ def analyze(
     Raises:
         TraceError: a file is missing or is no trace, and there is no other.
         InputError: nothing is left to analyse, or the cluster cannot be reached.
-        UsageError: a rule, setting or device name does not exist.
+        UsageError: a rule, setting or device name does not exist, or no process is to do it.
     """
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     known = registry.registered()
     engine.check_settings(settings or {}, known)
     chosen = registry.choose(known, select, ignore)

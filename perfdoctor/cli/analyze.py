@@ -35,7 +35,7 @@ def analyze(
     steps: par.Steps = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Processes to share the ranks among; 1 for none but this one."),
+        typer.Option("--jobs", metavar="N", help="Processes to share the ranks among; 1 for none but this one."),
     ] = None,
     dask: Annotated[
         str | None,

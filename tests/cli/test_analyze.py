@@ -103,7 +103,7 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
     ("options", "words"),
     [
         (["--dask", "tcp://host:8786", "--jobs", "2"], "--jobs and --dask exclude each other"),
-        (["--jobs", "0"], "Invalid value for '--jobs'"),
+        (["--jobs", "0"], "jobs cannot be 0"),
         (["-o", "r.html"], "HTML reports come in a later version; use .md or .json"),
         (["-o", "r.sarif"], "SARIF reports come in a later version; use .md or .json"),
         (["-o", "r.pdf"], "must be one of .json, .md, .txt, .json.gz"),

@@ -28,7 +28,10 @@ def test_importing_the_package_loads_nothing_heavy():
     assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "typer", "rich"}
 
 
-@pytest.mark.parametrize("options", ["'-q'", "'--json'", "'-o', 'r.md'", "'-o', 'a.json.gz'"])
+@pytest.mark.parametrize(
+    "options",
+    ["'-q'", "'--json'", "'-o', 'r.md'", "'-o', 'a.json.gz'", "'--jobs', '1', '--device', 'H100', '--rank', '0'"],
+)
 def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
     monkeypatch.chdir(tmp_path)
     modules = loaded(
@@ -36,6 +39,11 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
     )
     assert "numpy" in modules
     assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas", "pydantic"}
+
+
+def test_a_gate_needs_no_validator(stalled):
+    gate = f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, '--fail-on', 'low']) == 1"
+    assert "pydantic" not in loaded(gate)
 
 
 def test_a_command_brings_no_other_command_along():
