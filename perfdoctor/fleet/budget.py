@@ -10,7 +10,7 @@ from pathlib import Path
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.trace.remote import STDIN, is_remote
 
-# A worker takes 0.4 s to start, in which a process reads and analyses 60 to 100 MB of text: less than this in all is
+# A worker takes 0.25 s to start, in which a process reads and analyses 70 MB of text: less than twice that in all is
 # done sooner by one.
 _WORTH_A_POOL_BYTES = 150_000_000
 # What a gzip holds for each of its bytes: 7 to 25 in real traces.
