@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: the first example of some compiles machine code, which takes seconds.
+settings.register_profile("perfdoctor", deadline=None)
+settings.load_profile("perfdoctor")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,7 @@ from perfdoctor.diagnosis import engine, registry
 from perfdoctor.diagnosis.report import Report
 from perfdoctor.diagnosis.run import Run
 
-laws = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 # Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it.
 ROUNDING_NS = 8
 

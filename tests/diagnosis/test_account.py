@@ -16,7 +16,7 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import intervals as iv
 
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
-relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def check_partition(account: Account, window: iv.Intervals) -> None:

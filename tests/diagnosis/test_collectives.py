@@ -28,7 +28,7 @@ irregular = st.lists(st.integers(2_000, 60_000), min_size=4, max_size=12, unique
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(irregular, st.lists(st.integers(-3_000_000, 3_000_000), min_size=1, max_size=3), st.data())
 def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], data: st.DataObject) -> None:
     jitter = st.integers(0, 100)

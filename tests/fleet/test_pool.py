@@ -91,7 +91,10 @@ def test_an_interrupt_ends_all_processes_at_once(fleet: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         readers = [pipe.reader() for pipe in stuck]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        try:
+            out, err = process.communicate(timeout=20)
+        finally:  # a shell's background jobs ignore interrupts, and so does what they start
+            process.kill()
     assert (process.returncode, out, err) == (130, b"", b"")
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in readers))
     for pipe in stuck:

@@ -58,7 +58,7 @@ def trees(draw: st.DrawFn) -> Part:
     return parts[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(trees())
 def test_any_order_and_grouping_gives_the_same_report(part: Part) -> None:
     assert said(engine.combine([part], registry.registered())) == report()

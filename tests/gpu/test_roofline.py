@@ -259,7 +259,7 @@ values = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(sorted(FORMULAS)), shapes, kinds, shapes | st.none(), values | st.none())
 def test_junk_never_raises(name: str, sizes: object, types: object, strides: object, concrete: object) -> None:
     texts = [None if part is None else json.dumps(part) for part in (sizes, types, strides, concrete)]

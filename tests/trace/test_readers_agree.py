@@ -97,7 +97,7 @@ def events(draw: st.DrawFn) -> str:
     return "{" + draw(SPACES) + comma.join(order) + draw(SPACES) + "}"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.lists(st.one_of(events(), events(), SCALARS), max_size=4), SPACES, st.integers(1, 200), st.booleans())
 def test_any_members_in_any_notation(agree: Agree, chosen: list[str], space: str, block: int, bare: bool) -> None:
     anchor = json.dumps(PLAIN | {"cat": "user_annotation"})
@@ -128,7 +128,7 @@ def test_a_text_cut_at_every_byte(agree: Agree, block: int) -> None:
         agree(text[:cut], block)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_bytes_that_are_damaged(agree: Agree, data: st.DataObject) -> None:
     text = bytearray(ordinary())
