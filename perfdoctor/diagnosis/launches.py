@@ -53,7 +53,7 @@ class Launching:
 def launching(run: RankRun) -> Launching | None:
     """How the window's launches came about; None without launches."""
     trace, calls = run.trace, run.trace.calls
-    rows = occurring(trace.gpu.call[iv.contains(run.window, trace.gpu.start_ns)], len(calls))
+    rows = occurring(trace.gpu.call[run.in_window], len(calls))
     if not len(rows):
         return None
     used = occurring(trace.gpu.call, len(calls))

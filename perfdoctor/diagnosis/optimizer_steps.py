@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,8 @@ import numpy as np
 
 from perfdoctor.diagnosis.traffic import GENERATED, OPTIMIZER
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import distinct, occurring
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import Int64Array, Intervals
-from perfdoctor.trace.model import BoolArray, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -58,14 +56,14 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
     """What one class of optimizer did; None for fused and generated ones, and where other work prevails."""
     trace, gpu = rank.trace, rank.trace.gpu
     own = rank.traffic.rows_of(OPTIMIZER)[launched]
-    rows, other = launched[own], launched[~own & iv.contains(rank.window, gpu.start_ns[launched])]
+    rows, other = launched[own], launched[~own & rank.in_window[launched]]
     time = int(gpu.dur_ns[rows].sum())
     if not time or gpu.dur_ns[other].sum() > time:
         return None
-    done = _fit(trace, rows, _FUSED) | _fit(trace, rows, GENERATED)
+    done = (trace.named(gpu, _FUSED) | trace.named(gpu, GENERATED))[rows]
     if 2 * gpu.dur_ns[rows[done]].sum() > time:
         return None
-    many = _fit(trace, rows, _MANY)
+    many = trace.named(gpu, _MANY)[rows]
     longest_ns, passes = _passes(rank, rows)
     mask = np.zeros(len(gpu), bool)
     mask[rows] = True
@@ -83,14 +81,6 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
         busy_ns=iv.total(busy),
         wait_ns=iv.total(waits),
     )
-
-
-def _fit(trace: Trace, rows: Int64Array, pattern: str | re.Pattern[str]) -> BoolArray:
-    """For each of some GPU items whether the name fits: an optimizer has few of the names that a trace has."""
-    name = trace.gpu.name[rows]
-    fits = np.zeros(len(trace.strings), bool)
-    fits[[c for c in occurring(name, len(fits)).tolist() if re.search(pattern, trace.strings[c])]] = True
-    return fits[name]
 
 
 def _phases(rank: RankRun, rows: Int64Array) -> Intervals:

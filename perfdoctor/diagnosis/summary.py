@@ -203,7 +203,7 @@ def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
 
 def _kernel_totals(rank: RankRun) -> tuple[KernelTotal, ...]:
     gpu = rank.trace.gpu
-    inside = (gpu.kind == KERNEL) & iv.contains(rank.window, gpu.start_ns)
+    inside = (gpu.kind == KERNEL) & rank.in_window
     code = gpu.name[inside]
     counts = np.bincount(code, minlength=len(rank.trace.strings))
     totals = np.zeros(len(counts), np.int64)

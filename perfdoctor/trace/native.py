@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any, Final
@@ -67,7 +68,7 @@ class Native:
 
     def kept_in(self) -> Path | None:
         """The folder with machine code on disk, most likely for this machine; llvmlite is not imported to find out."""
-        pattern = f"{self._name}-{self._of_sources()}-*.bin"
+        pattern = f"{self._name}-{self._of_sources}-*.bin"
         return next((folder for folder in folders() if any(folder.glob(pattern))), None)
 
     def from_disk(self) -> bytes | None:
@@ -119,8 +120,9 @@ class Native:
         yield ctypes.CFUNCTYPE(ctypes.c_int32, *pointers, *(ctypes.c_int64,) * self._arguments)(address)
 
     def _file_name(self) -> str:
-        return f"{self._name}-{self._of_sources()}-{source_hash(_processor()).hex()}.bin"
+        return f"{self._name}-{self._of_sources}-{source_hash(_processor()).hex()}.bin"
 
+    @cached_property
     def _of_sources(self) -> str:
         """A hash of everything but the machine that decides what the code is."""
         versions = sys.version.encode(), _version("numba"), _version("llvmlite")
@@ -182,6 +184,9 @@ def _version(package: str) -> bytes:
     told = Path(spec.origin).with_name("_version.py")
     if told.exists():
         return told.read_bytes()
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version(package).encode()
+    try:
+        return version(package).encode()
+    except PackageNotFoundError:
+        return b""
