@@ -47,6 +47,7 @@ def main() -> None:
         optimizer.step()
     print(f"rank {rank}: loss {loss.item():.3f}")
     dist.destroy_process_group()
+    time.sleep(0.5)  # torch 2.13 aborts where the interpreter ends before gloo's threads have dropped their last work
 
 
 if __name__ == "__main__":

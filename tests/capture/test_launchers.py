@@ -23,7 +23,7 @@ model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch in DataLoader(data, batch_size=4):
     train_step(batch, optimizer)
-dist.destroy_process_group()
+leave_group()
 """
 
 # What deepspeed.launcher.launch does with each rank of one machine (0.19.8), for where it is not installed.
@@ -85,7 +85,7 @@ for x, y in loader:
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-accelerator.end_training()
+leave_group()
 """,
         "accelerated_ranks.py",
     )

@@ -258,7 +258,7 @@ if __name__ == "__main__":
     assert {loader["start_method"] for loader in facts["loaders"]} == {"spawn", "fork"}
 
 
-def test_two_ranks_under_torchrun(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_two_ranks_under_torchrun(launcher: Any, capture_kit: dict[str, Any], free_port: str) -> None:
     script = launcher.write(
         capture_kit["PRELUDE"]
         + """
@@ -268,11 +268,11 @@ model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for batch in DataLoader(data, batch_size=4):
     train_step(batch, optimizer)
-dist.destroy_process_group()
+leave_group()
 """,
         "ddp.py",
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29571"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port]
     recorded = launcher.run("--", *command, script.name)
     assert recorded.exit_code == 0, recorded.stderr
     assert recorded.ranks == [0, 1]
