@@ -84,14 +84,11 @@ class DataLoaderStall(RankAnalyzer):
         rows = worker_startups(rank)
         starts = iv.union(waits.start_ns[rows], waits.end_ns[rows])
         idle = iv.subtract(rank.account.parts["idle_dataloader"], starts)
-        if self._matters(rank, idle):
+        if self.matters(rank, rank.per_step(iv.total(idle))):
             yield self._stall(rank, idle, loader)
         starting = iv.intersect(rank.account.parts["idle_dataloader"], starts)
-        if self._matters(rank, starting) and _starts_again(loader):
+        if self.matters(rank, rank.per_step(iv.total(starting))) and _starts_again(loader):
             yield self._startup(rank, starting, loader, int(rows.sum()))
-
-    def _matters(self, rank: RankRun, idle: Intervals) -> bool:
-        return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
 
     def _stall(self, rank: RankRun, idle: Intervals, loader: Mapping[str, Any]) -> Finding:
         parts = wait_parts(rank)

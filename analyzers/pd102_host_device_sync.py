@@ -92,7 +92,7 @@ class HostDeviceSync(RankAnalyzer):
         """A finding for each line whose waits cost at least `min_share` of the step."""
         for waits in _by_line(rank, find_syncs(rank)):
             cost = rank.per_step(iv.total(waits.idle))
-            if (rank.share(cost) or 0) >= self.settings["min_share"] and not _now_and_then(rank, waits):
+            if self.matters(rank, cost) and not _now_and_then(rank, waits):
                 yield self._finding(rank, waits, cost)
 
     def _finding(self, rank: RankRun, waits: Waits, cost: int) -> Finding:

@@ -66,17 +66,14 @@ class GpuIdle(RankAnalyzer):
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
         late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
-        if self._matters(rank, pauses) and not rank.thinned:
+        if self.matters(rank, rank.per_step(iv.total(pauses))) and not rank.thinned:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
             yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
         unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.unrecorded)
-        if self._matters(rank, unexplained):
+        if self.matters(rank, rank.per_step(iv.total(unexplained))):
             yield self._unexplained(rank, unexplained)
-        if self._matters(rank, rank.unrecorded):
+        if self.matters(rank, rank.per_step(iv.total(rank.unrecorded))):
             yield self._unrecorded(rank, rank.unrecorded)
-
-    def _matters(self, rank: RankRun, idle: Intervals) -> bool:
-        return (rank.share(rank.per_step(iv.total(idle))) or 0) >= self.settings["min_share"]
 
     def _pauses(self, rank: RankRun, idle: Intervals, count: int) -> Finding:
         longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]

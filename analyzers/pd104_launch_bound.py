@@ -116,7 +116,7 @@ class LaunchBound(RankAnalyzer):
         cost = rank.per_step(iv.total(starved))
         if kernels < self.settings["min_kernels"] or late < self.settings["min_late"] * kernels:
             return
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         found = launching(rank)
         if found is None or rank.thinned:

@@ -82,7 +82,7 @@ class PageableCopy(RankAnalyzer):
         led_ns = copies.done_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
         claim = lost_time(rank, copies, led_ns)
         cost = rank.per_step(iv.total(claim))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         size, spent = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
         pinned = pinned_bytes_per_s(rank)

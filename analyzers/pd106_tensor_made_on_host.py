@@ -84,7 +84,7 @@ class TensorMadeOnHost(RankAnalyzer):
         blocked_ns = copies.done_ns - trace.calls.start_ns[copies.calls]
         claim = lost_time(rank, copies, blocked_ns)
         cost = rank.per_step(iv.total(claim))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         names, counts = np.unique(trace.ops.name[copies.maker], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if free else "torch.tensor or from_numpy"

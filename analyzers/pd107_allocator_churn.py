@@ -62,7 +62,7 @@ class AllocatorChurn(RankAnalyzer):
         """One finding when the allocator's share of the step reaches `min_share`."""
         idle = rank.account.parts["idle_allocator"]
         cost = rank.per_step(iv.total(idle))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         trace, calls = rank.trace, rank.trace.calls
         during = iv.overlap(calls.start_ns, calls.end_ns, idle) > 0

@@ -92,7 +92,7 @@ class Recompilation(RankAnalyzer):
         unprofiled = _in_facts(rank, captured)
         if not found.cost_ns:
             found = unprofiled
-        if not found.cost_ns or (rank.share(found.cost_ns) or 0) < self.settings["min_share"]:
+        if not found.cost_ns or not self.matters(rank, found.cost_ns):
             return
         yield self.finding(
             rank,

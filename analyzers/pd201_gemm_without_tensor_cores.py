@@ -94,7 +94,7 @@ class GemmWithoutTensorCores(RankAnalyzer):
         """One finding for each operand type that takes at least `min_share` of the step."""
         for missed in missed_tensor_cores(rank, "gemm"):
             cost = rank.per_step(missed.total_ns)
-            if (rank.share(cost) or 0) >= self.settings["min_share"]:
+            if self.matters(rank, cost):
                 yield self._told(rank, missed, cost)
 
     def _told(self, rank: RankRun, missed: Missed, cost: int) -> Finding:

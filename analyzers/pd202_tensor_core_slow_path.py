@@ -87,8 +87,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             return
         cost = rank.per_step(iv.total(time))
         over = _over_roofline(rank, rows)
-        least = self.settings["min_share"]
-        if (rank.share(cost) or 0) < (least if over else max(least, self.settings["min_share_untold"])):
+        if not self.matters(rank, cost, 0 if over else self.settings["min_share_untold"]):
             return
         blamed = _blamed(rank, rows) if over else []
         op = top_op(rank, rows)

@@ -78,7 +78,7 @@ class AccidentalFloat64(RankAnalyzer):
         rows = _float64(rank)
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
             return
         matrix = rows & rank.kernels_where(lambda k: k.category in _MATRIX)
         first = _first_op(rank, rows)

@@ -86,8 +86,7 @@ class UnfusedAttention(RankAnalyzer):
         sequence = _sequence(rank, found, group)
         long = sequence is not None and sequence >= self.settings["min_sequence"]
         cost = rank.per_step(iv.total(time))
-        least = self.settings["min_share"]
-        if (rank.share(cost) or 0) < (least if long else max(least, self.settings["min_share_short"])):
+        if not self.matters(rank, cost, 0 if long else self.settings["min_share_short"]):
             return
         saved = _saved_share(rank, found, group)
         calls = len(distinct(group[rows]))

@@ -80,7 +80,7 @@ class SmallMatmuls(RankAnalyzer):
         cost = rank.per_step(iv.total(time))
         if rank.per_step(count) < self.settings["min_kernels"] or count < self.settings["min_of_products"] * whole:
             return
-        if iv.total(time) < WORTH_NS or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
             return
         op = top_op(rank, rows)
         cells = _cells(rank, rows)

@@ -77,8 +77,7 @@ class OldArchitectureKernels(RankAnalyzer):
         rows = self._old(rank, major)
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
-        share = rank.share(cost) or 0
-        if iv.total(time) < WORTH_NS or share < self.settings["min_share"]:
+        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
             return
         op = top_op(rank, rows)
         saved = saved_share(rank, rows, _remedy(rank, rows, major))
@@ -100,7 +99,8 @@ class OldArchitectureKernels(RankAnalyzer):
             ),
             edit=kernels_sped_up(rank.trace, rows, saved),
         )
-        yield finding if share >= self.settings["large_share"] else replace(finding, severity="low")
+        large = self.matters(rank, cost, self.settings["large_share"])
+        yield finding if large else replace(finding, severity="low")
 
     def _old(self, rank: RankRun, major: int) -> BoolArray:
         """For each GPU item whether it is such a kernel."""

@@ -66,7 +66,7 @@ class DepthwiseConvolution(RankAnalyzer):
         rows |= convolutions & rank.kernels_where(lambda k: k.depthwise)
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
             return
         dur = rank.trace.gpu.dur_ns
         op = top_op(rank, rows)

@@ -79,7 +79,7 @@ class UnfusedPointwise(RankAnalyzer):
         time = rank.within_window(chains.rows)
         cost = rank.per_step(iv.total(time))
         most = min(rank.per_step(round(float(chains.saved_ns.sum()))), cost)
-        if (rank.share(most) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, most):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         pattern, costliest = _costliest_pattern(rank, chains)

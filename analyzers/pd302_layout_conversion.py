@@ -70,7 +70,7 @@ class LayoutConversion(RankAnalyzer):
         rows = rank.traffic.rows_of(LAYOUT)
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
-        if not cost or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not cost or not self.matters(rank, cost):
             return
         gpu = rank.trace.gpu
         convolutions = rank.kernels_where(lambda k: k.category == "convolution") & iv.contains(

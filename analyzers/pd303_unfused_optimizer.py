@@ -107,7 +107,7 @@ class UnfusedOptimizer(RankAnalyzer):
         if kernels < self.settings["min_kernels"] or fact.get("fused"):
             return
         most = min(rank.per_step(steps.saved_ns), cost)
-        if (rank.share(most) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, most):
             return
         whole = "step" if rank.steps.count else "trace"
         mask = np.zeros(len(rank.trace.gpu), bool)

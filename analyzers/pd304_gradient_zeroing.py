@@ -79,7 +79,7 @@ class GradientZeroing(RankAnalyzer):
         time = rank.within_window(fills | adds)
         cost = rank.per_step(iv.total(time))
         kernels = rank.per_step(int(fills.sum()))
-        if kernels < self.settings["min_kernels"] or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if kernels < self.settings["min_kernels"] or not self.matters(rank, cost):
             return
         filling, adding = (iv.total(rank.within_window(rows)) for rows in (fills, adds))
         yield self._told(
@@ -95,8 +95,7 @@ class GradientZeroing(RankAnalyzer):
     def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
         found = zeroing_of(rank)
         cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
-        least = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        if fills < self.settings["min_kernels"] or (rank.share(cost) or 0) < least:
+        if fills < self.settings["min_kernels"] or not self.matters(rank, cost, self.settings["min_cpu_share"]):
             return
         yield self._told(
             rank,

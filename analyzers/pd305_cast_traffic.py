@@ -70,7 +70,7 @@ class CastTraffic(RankAnalyzer):
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
         casts = rank.per_step(int(rows.sum()))
-        if casts < self.settings["min_kernels"] or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if casts < self.settings["min_kernels"] or not self.matters(rank, cost):
             return
         back = rows & launched_inside(rank.trace, _BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer >= 0).any())

@@ -68,7 +68,7 @@ class RedundantCopies(RankAnalyzer):
         rows = rank.traffic.rows_of(COPY) & ~rank.traffic.compiled
         time = rank.within_window(rows)
         cost = rank.per_step(iv.total(time))
-        if not cost or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not cost or not self.matters(rank, cost):
             return
         chains = _by_chain(rank, np.flatnonzero(rows))
         asked = chains[0][0]

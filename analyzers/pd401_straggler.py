@@ -98,7 +98,7 @@ class Straggler(FleetAnalyzer):
         victim = fleet.of(late.matched.tables[late.victim])
         waiting = late.waiting(late.victim)
         cost = victim.per_step(iv.total(waiting))
-        if (victim.share(cost) or 0) >= self.settings["min_share"]:
+        if self.matters(victim, cost):
             yield self._finding(fleet, late, victim, waiting, cost)
 
     def _noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
@@ -106,8 +106,7 @@ class Straggler(FleetAnalyzer):
         table = late.matched.tables[late.most_waiting]
         rank, waiting = fleet.of(table), late.any_waiting_of(table)
         cost = rank.per_step(iv.total(waiting))
-        least = max(self.settings["min_noise"], self.settings["min_share"])
-        if late.of < _ENOUGH or (rank.share(cost) or 0) < least:
+        if late.of < _ENOUGH or not self.matters(rank, cost, self.settings["min_noise"]):
             return
         yield self.finding(
             rank,

@@ -91,7 +91,7 @@ class SmallCollectives(FleetAnalyzer):
         exposed = iv.intersect(iv.union(table.start_ns[small], table.end_ns[small]), table.exposed)
         exposed = iv.subtract(exposed, waiting)
         cost = rank.per_step(iv.total(exposed))
-        if count < self.settings["min_count"] or (rank.share(cost) or 0) < self.settings["min_share"]:
+        if count < self.settings["min_count"] or not self.matters(rank, cost):
             return
         size = int(table.bytes[small].sum() / max(rank.steps.count, 1))
         kept = self._kept_share(table, lane, small)

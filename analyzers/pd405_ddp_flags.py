@@ -121,7 +121,7 @@ class DdpFlags(RankAnalyzer):
         evidence: tuple[Evidence, ...] = (),
     ) -> Iterator[Finding]:
         cost = rank.per_step(claim.total_ns)
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
         said = _settings(rank)

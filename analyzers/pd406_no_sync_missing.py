@@ -62,7 +62,7 @@ class NoSyncMissing(RankAnalyzer):
             return
         wasted = exposed_in(rank, passes, needless)
         cost = rank.per_step(iv.total(wasted))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         updates = len(set(passes.update.tolist()))
         yield self.finding(

@@ -125,7 +125,7 @@ class SlowLink(FleetAnalyzer):
         index = max(lane.ranks, key=lambda i: (iv.total(_transferring(matched, lane, i)), -i))
         rank, moving = fleet.of(matched.tables[index]), _transferring(matched, lane, index)
         cost = rank.per_step(iv.total(moving))
-        if (rank.share(cost) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, cost):
             return
         names = ", ".join(str(matched.tables[i].rank) for i in lane.ranks)
         slow = lane.bytes_per_s / attainable

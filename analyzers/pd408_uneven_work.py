@@ -79,7 +79,7 @@ class UnevenWork(FleetAnalyzer):
         rank = fleet.of(matched.tables[victim])
         cost = rank.per_step(iv.total(waits[victim]))
         gained = min(over_ns, cost)
-        if (rank.share(gained) or 0) < self.settings["min_share"]:
+        if not self.matters(rank, gained):
             return
         busiest = np.bincount(flops.argmax(axis=0), minlength=len(ranks))
         most = int(busiest.argmax())

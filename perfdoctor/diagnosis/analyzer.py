@@ -64,6 +64,13 @@ class Analyzer(ABC):
     def analyze(self, run: Run) -> Iterator[Finding]:
         """Yield the findings of this rule; order does not matter, ranking follows."""
 
+    def matters(self, rank: RankRun | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
+        """Whether a cost a step is worth a word: `min_share` of the step, or `least` (0 to 1) where that is more.
+
+        For rules with a threshold `min_share`. What is not known as a share, because the window is empty, counts as 0.
+        """
+        return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], least)
+
     def finding(
         self,
         rank: RankRun | RankSummary,
