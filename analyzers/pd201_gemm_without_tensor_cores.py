@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import (
+from perfdoctor.diagnosis.matrix import MatrixCategory, Remedy, on_tensor_cores
+from perfdoctor.diagnosis.missed_tensor_cores import (
+    Cause,
     Missed,
-    Remedy,
+    TensorCoresMissed,
     half_remedy,
-    matrix_rows,
-    missed_tensor_cores,
     precision_remedy,
-    saved_share,
-    top_kernels,
-    top_op,
+    tf32_allowed,
 )
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op
-from perfdoctor.trace.model import BoolArray
 
 _HALF = ("fp16", "bf16")
 _FIX: Mapping[str, str] = MappingProxyType(
@@ -44,7 +36,7 @@ _ADVICE: Mapping[str | None, str] = MappingProxyType(
 )
 
 
-class GemmWithoutTensorCores(RankAnalyzer):
+class GemmWithoutTensorCores(TensorCoresMissed):
     """Matrix products run on CUDA cores although the device has Tensor Cores.
 
     What it finds:
@@ -90,98 +82,44 @@ class GemmWithoutTensorCores(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding for each operand type that takes at least `min_share` of the step."""
-        for missed in missed_tensor_cores(rank, "gemm"):
-            cost = rank.per_step(missed.total_ns)
-            if self.matters(rank, cost):
-                yield self._told(rank, missed, cost)
+    category: ClassVar[MatrixCategory] = "gemm"
 
-    def _told(self, rank: RankRun, missed: Missed, cost: int) -> Finding:
-        op = top_op(rank, missed.rows)
-        cause = _cause(rank, missed)
-        pointer = missed.operand == "fp64"  # PD204 tells of all float64 at once: nothing is promised twice
-        saved = saved_share(rank, missed.rows, cause.remedy)
-        finding = self.finding(
-            rank,
-            title=f"{missed.share_of_category:.0%} of the matrix product time runs on CUDA cores"
-            + (f" in {missed.operand}" if missed.operand else "")
-            + cause.although,
-            cost_ns=cost,
-            saving=Saving() if pointer else Saving(0, None, round(cost * saved), "bounded"),
-            advice=cause.advice,
-            fix=cause.fix,
-            claim=Claim() if pointer else Claim(missed.time, kernels=True),
-            confidence=0.9 if "shapes" in rank.evidence else 0.8,
-            location=place_of_op(rank, op) if op else None,
-            evidence=(
-                Evidence("launched by", op),
-                Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),
-                *top_kernels(rank, missed.rows),
-            ),
-            subject=missed.operand or "",
-            edit=None if pointer else kernels_sped_up(rank.trace, missed.rows, saved),
-        )
-        return replace(finding, severity="info") if pointer else finding
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """Why products run on CUDA cores, and what helps."""
-
-    advice: str
-    remedy: Remedy
-    fix: str | None = None
-    although: str = ""
-
-
-def _cause(rank: RankRun, missed: Missed) -> _Cause:
-    """By what the trace shows: the operand type, and what the other products use."""
-    if missed.operand == "fp64":
-        return _Cause("These products are float64, usually by accident: PD204 tells what that costs in all.", Remedy())
-    if missed.operand in _HALF:
-        return _Cause(
-            "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
-            half_remedy(rank, missed.operand),
-        )
-    remedy = precision_remedy(rank) if missed.operand == "fp32" else Remedy()
-    advice, fix = _ADVICE[remedy.name], _FIX.get(remedy.name or "")
-    if remedy.name == "tf32" and _tf32_allowed(rank):
-        return _Cause(
-            "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make M, N "
-            "and K multiples of 8, or train under autocast in bfloat16.",
-            remedy,
-            None,
-            " although TF32 is on",
-        )
-    if missed.operand == "fp32" and (half := _other_type(rank)):
-        return _Cause(
-            f"The other products are in {half}: these stand outside of autocast, or something turns their inputs into "
-            f"float32. {advice}",
-            remedy,
-            fix,
-            f", the others in {half}",
-        )
-    return _Cause(advice, remedy, fix)
-
-
-def _tf32_allowed(rank: RankRun) -> bool:
-    """Whether float32 products may use TF32: as captured, else because some of those in the window do."""
-    flags: Any = (rank.facts or {}).get("flags")
-    if isinstance(flags, dict) and isinstance(flags.get("matmul_allow_tf32"), bool):
-        return bool(flags["matmul_allow_tf32"])
-    return bool((_on_tensor_cores(rank) & rank.kernels_where(lambda k: k.operand == "tf32")).any())
+    def cause(self, rank: RankRun, missed: Missed) -> Cause:
+        """By what the trace shows: the operand type, and what the other products use."""
+        sure = 0.9 if "shapes" in rank.evidence else 0.8  # shapes tell small products, which gain nothing
+        if missed.operand in _HALF:
+            return Cause(
+                "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
+                half_remedy(rank, missed.operand),
+                sure,
+            )
+        remedy = precision_remedy(rank) if missed.operand == "fp32" else Remedy()
+        advice, fix = _ADVICE[remedy.name], _FIX.get(remedy.name or "")
+        if remedy.name == "tf32" and tf32_allowed(rank, "gemm"):
+            return Cause(
+                "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make "
+                "M, N and K multiples of 8, or train under autocast in bfloat16.",
+                remedy,
+                sure,
+                although=" although TF32 is on",
+            )
+        if missed.operand == "fp32" and (half := _other_type(rank)):
+            return Cause(
+                f"The other products are in {half}: these stand outside of autocast, or something turns their inputs "
+                f"into float32. {advice}",
+                remedy,
+                sure,
+                fix,
+                f", the others in {half}",
+            )
+        return Cause(advice, remedy, sure, fix)
 
 
 def _other_type(rank: RankRun) -> str | None:
     """The half precision type in which most of the products on Tensor Cores run; None when they do not."""
-    dur_ns, rows = rank.trace.gpu.dur_ns, _on_tensor_cores(rank)
+    dur_ns, rows = rank.trace.gpu.dur_ns, on_tensor_cores(rank, "gemm")
     for operand in _HALF:
         of_type = rows & rank.kernels_where(lambda k, operand=operand: k.operand == operand)
         if 2 * int(dur_ns[of_type].sum()) > int(dur_ns[rows].sum()):
             return operand
     return None
-
-
-def _on_tensor_cores(rank: RankRun) -> BoolArray:
-    return matrix_rows(rank, "gemm") & rank.verdicts.is_("yes")

@@ -13,7 +13,7 @@ import numpy as np
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, matrix_rows, top_kernels, top_op, without_small_products
+from perfdoctor.diagnosis.matrix import WORTH_NS, on_tensor_cores, top_kernels, top_op, without_small_products
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.gpu.layouts import PAD_TO, access_share, misaligned_dimensions, padded
@@ -115,7 +115,7 @@ class TensorCoreSlowPath(RankAnalyzer):
 
     def _slow(self, rank: RankRun) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
-        rows = matrix_rows(rank, "gemm") & rank.verdicts.is_("yes")
+        rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernels_where(lambda k: k.slow_path) | _untagged(rank)
         rows &= ~rank.bounds.is_("latency", "invalid")
         rows = without_small_products(rank, rows)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import (
+from perfdoctor.diagnosis.matrix import MatrixCategory, Remedy
+from perfdoctor.diagnosis.missed_tensor_cores import (
+    Cause,
     Missed,
-    Remedy,
+    TensorCoresMissed,
     half_remedy,
-    matrix_rows,
-    missed_tensor_cores,
     precision_remedy,
-    saved_share,
-    top_kernels,
-    top_op,
+    tf32_allowed,
 )
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
-_FP64 = "These convolutions are float64, usually by accident: PD204 tells what that costs in all."
-_ADVICE: Mapping[str | None, tuple[str, str]] = MappingProxyType(
+_ADVICE: Mapping[str | None, tuple[str, str | None]] = MappingProxyType(
     {
         "tf32": (
             "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, "
@@ -60,12 +52,12 @@ _ADVICE: Mapping[str | None, tuple[str, str]] = MappingProxyType(
             "direct, naive). Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring.",
             _BENCHMARK,
         ),
-        None: ("Use a precision for which the device has Tensor Cores (autocast), with channels_last.", ""),
+        None: ("Use a precision for which the device has Tensor Cores (autocast), with channels_last.", None),
     }
 )
 
 
-class ConvolutionWithoutTensorCores(RankAnalyzer):
+class ConvolutionWithoutTensorCores(TensorCoresMissed):
     """Convolutions run on CUDA cores although the device has Tensor Cores.
 
     What it finds:
@@ -106,53 +98,15 @@ class ConvolutionWithoutTensorCores(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
-        """One finding for each operand type that takes at least `min_share` of the step."""
-        for missed in missed_tensor_cores(rank, "convolution"):
-            cost = rank.per_step(missed.total_ns)
-            if self.matters(rank, cost):
-                yield self._told(rank, missed, cost)
+    category: ClassVar[MatrixCategory] = "convolution"
 
-    def _told(self, rank: RankRun, missed: Missed, cost: int) -> Finding:
-        op = top_op(rank, missed.rows)
-        pointer = missed.operand == "fp64"  # PD204 tells of all float64 at once: nothing is promised twice
-        kind, remedy = (None, Remedy()) if pointer else _remedy(rank, missed)
-        advice, fix = (_FP64, "") if pointer else _ADVICE[kind]
-        saved = saved_share(rank, missed.rows, remedy)
-        finding = self.finding(
-            rank,
-            title=f"{missed.share_of_category:.0%} of the convolution time runs on CUDA cores"
-            + (f" in {missed.operand}" if missed.operand else ""),
-            cost_ns=cost,
-            saving=Saving() if pointer else Saving(0, None, round(cost * saved), "bounded"),
-            advice=advice,
-            fix=fix or None,
-            claim=Claim() if pointer else Claim(missed.time, kernels=True),
-            confidence=0.8 if remedy.peak_ratio else 0.6,
-            location=place_of_op(rank, op) if op else None,
-            evidence=(
-                Evidence("launched by", op),
-                Evidence("peak of the remedy over the present peak", remedy.peak_ratio, "x"),
-                *top_kernels(rank, missed.rows),
-            ),
-            subject=missed.operand or "",
-            edit=None if pointer else kernels_sped_up(rank.trace, missed.rows, saved),
-        )
-        return replace(finding, severity="info") if pointer else finding
-
-
-def _remedy(rank: RankRun, missed: Missed) -> tuple[str | None, Remedy]:
-    """Which advice to give, and what it would gain."""
-    if missed.operand in ("fp16", "bf16"):
-        return "half on amd" if rank.source.vendor == "amd" else "half", half_remedy(rank, missed.operand)
-    remedy = precision_remedy(rank)
-    return "tf32 is on" if remedy.name == "tf32" and _tf32_allowed(rank) else remedy.name, remedy
-
-
-def _tf32_allowed(rank: RankRun) -> bool:
-    """Whether float32 convolutions may use TF32: as captured, else because some of those in the window do."""
-    flags: Any = (rank.facts or {}).get("flags")
-    if isinstance(flags, dict) and isinstance(flags.get("cudnn_allow_tf32"), bool):
-        return bool(flags["cudnn_allow_tf32"])
-    tf32 = rank.kernels_where(lambda k: k.operand == "tf32" and k.tensor_core == "yes")
-    return bool((tf32 & matrix_rows(rank, "convolution")).any())
+    def cause(self, rank: RankRun, missed: Missed) -> Cause:
+        """By the operand type, and by whether float32 may use TF32 already."""
+        kind: str | None = "half on amd" if rank.source.vendor == "amd" else "half"
+        if missed.operand in ("fp16", "bf16"):
+            remedy = half_remedy(rank, missed.operand)
+        else:
+            remedy = Remedy() if missed.operand == "fp64" else precision_remedy(rank)
+            kind = "tf32 is on" if remedy.name == "tf32" and tf32_allowed(rank, "convolution") else remedy.name
+        advice, fix = _ADVICE[kind]
+        return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, fix)

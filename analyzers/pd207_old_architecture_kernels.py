@@ -13,7 +13,7 @@ import numpy as np
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, matrix_rows, saved_share, top_kernels, top_op
+from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, on_tensor_cores, saved_share, top_kernels, top_op
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_op
 from perfdoctor.trace import intervals as iv
@@ -104,7 +104,7 @@ class OldArchitectureKernels(RankAnalyzer):
 
     def _old(self, rank: RankRun, major: int) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
-        rows = matrix_rows(rank, "gemm") & rank.verdicts.is_("yes")
+        rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernels_where(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
         rows &= rank.trace.gpu.dur_ns >= self.settings["min_kernel_ns"]
         rows &= ~rank.bounds.is_("bandwidth", "invalid") | rank.bounds.assumed

@@ -13,12 +13,8 @@ import orjson
 from perfdoctor.diagnosis.finding import Evidence
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.work import op_names
-from perfdoctor.gpu.bounds import BANDWIDTH
-from perfdoctor.gpu.devices import reduced_precision_advice
-from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.distinct import occurring
-from perfdoctor.trace.intervals import Intervals
 from perfdoctor.trace.model import NONE, BoolArray
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
@@ -29,26 +25,6 @@ WORTH_NS = 10_000
 """Kernels that take less than this in total are not worth a word."""
 
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
-# Groups of fewer channels than a Tensor Core tile has rows cannot fill it.
-_FEW_CHANNELS = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Missed:
-    """Kernels of one category and operand type with verdict "no" in the window, costliest type first.
-
-    Their rows, their time, and their share of the time of that category.
-    """
-
-    rows: BoolArray
-    time: Intervals
-    operand: str | None
-    share_of_category: float
-
-    @property
-    def total_ns(self) -> int:
-        """Time in which at least one of them ran."""
-        return iv.total(self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +59,9 @@ def matrix_rows(rank: RankRun, category: MatrixCategory) -> BoolArray:
     return (rank.kernels_where(lambda k: k.category == "convolution") | (gemm & launched)) & maths
 
 
-def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed, ...]:
-    """The kernels of a category that could use Tensor Cores and do not, by operand type.
-
-    Left out: types that take less than 10 us, gemv-like and depthwise kernels, products with a dimension of 16 or less,
-    convolutions in groups of under 8 channels, what memory bounds by its recorded shapes, kernels as short as any,
-    everything on a device without Tensor Cores or one of which it is not known whether it has any.
-    """
-    if rank.tensor_cores is not True:
-        return ()
-    gpu, verdicts = rank.trace.gpu, rank.verdicts
-    of_category = matrix_rows(rank, category)
-    whole_ns = max(int(gpu.dur_ns[of_category].sum()), 1)
-    rows = of_category & verdicts.is_("no") & ~rank.kernels_where(lambda k: k.gemv_like or k.depthwise)
-    rows &= ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
-    rows = without_small_products(rank, rows)
-    operand = verdicts.operand[rank.work.item]
-    found = []
-    for code in occurring(operand[rows], len(verdicts.operands)).tolist():
-        of_type = rows & (operand == code)
-        time = rank.within_window(of_type)
-        if iv.total(time) >= WORTH_NS:
-            share = float(gpu.dur_ns[of_type].sum() / whole_ns)
-            found.append(Missed(of_type, time, verdicts.operands[code] or None, share))
-    return tuple(sorted(found, key=lambda missed: (-missed.total_ns, missed.operand or "")))
+def on_tensor_cores(rank: RankRun, category: MatrixCategory) -> BoolArray:
+    """The same, of those on Tensor Cores."""
+    return matrix_rows(rank, category) & rank.verdicts.is_("yes")
 
 
 def saved_share(rank: RankRun, rows: BoolArray, remedy: Remedy) -> float:
@@ -122,24 +77,6 @@ def saved_share(rank: RankRun, rows: BoolArray, remedy: Remedy) -> float:
         roof = np.maximum(maths, rank.work.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
         best = np.where(np.isnan(roof), best, roof)
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
-
-
-def precision_remedy(rank: RankRun) -> Remedy:
-    """Which precision to choose for float32 maths, and what it would gain; nothing is named where none is known."""
-    advice = reduced_precision_advice(rank.device, rank.source.device.capability, rank.source.vendor)
-    if advice is None:
-        return Remedy()
-    halves = advice.precision != "tf32"
-    rate = rank.device.attainable_flops(advice.precision.partition(" ")[0]) if rank.device else None
-    return Remedy(advice.precision, advice.peak_ratio, rate, 0.5 if halves else 1.0)
-
-
-def half_remedy(rank: RankRun, operand: str) -> Remedy:
-    """What half precision on CUDA cores would gain on Tensor Cores; kernels in float32 maths are the slowest there."""
-    device = rank.device
-    peak = device.matrix_peak_flops(operand) if device else None
-    base = device.peak_flops("fp32") if device else None
-    return Remedy(None, peak / base if peak and base else None, device.attainable_flops(operand) if device else None)
 
 
 def by_name(rank: RankRun, rows: BoolArray) -> list[tuple[int, int]]:
@@ -195,16 +132,3 @@ def _has_small_dimension(dims: str) -> bool:
         s[-2:] for s in sizes if isinstance(s, list) and 2 <= len(s) <= 3 and all(isinstance(n, int) for n in s)
     ]
     return len(matrices) == 2 and min(*matrices[0], *matrices[1]) <= SMALL_DIMENSION
-
-
-def _narrow_groups(rank: RankRun) -> BoolArray:
-    """For each GPU item whether it is a convolution in groups of fewer than 8 channels, as depthwise ones are."""
-    narrow = [(c.groups or 1) > 1 and (c.channels_in or _FEW_CHANNELS) < _FEW_CHANNELS for c in rank.work.costs]
-    result: BoolArray = np.array([*narrow, False], bool)[rank.work.cost]
-    return result
-
-
-def _memory_bounds(rank: RankRun) -> BoolArray:
-    """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest == BANDWIDTH) & ~np.isnan(rank.bounds.best_ns)
-    return result
