@@ -14,7 +14,7 @@ from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
 from perfdoctor.diagnosis.summary import Fleet
-from perfdoctor.diagnosis.waits import waits_of
+from perfdoctor.diagnosis.waits import longest_waiting, waits_of
 from perfdoctor.trace import intervals as iv
 
 _COMPUTING = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
@@ -74,10 +74,9 @@ class UnevenWork(FleetAnalyzer):
             return
         over_ns = int((computing.max(axis=0) - computing.mean(axis=0)).mean())
         met = np.ones(len(matched), bool)
-        waits = [waits_of(matched, index, met) for index in range(len(matched.tables))]
-        victim = max(range(len(waits)), key=lambda index: (iv.total(waits[index]), -index))
-        rank = fleet.of(matched.tables[victim])
-        cost = rank.per_step(iv.total(waits[victim]))
+        victim = longest_waiting(matched, matched.inside, lambda index: waits_of(matched, index, met))
+        rank, waiting = fleet.of(matched.tables[victim]), waits_of(matched, victim, met)
+        cost = rank.per_step(iv.total(waiting))
         gained = min(over_ns, cost)
         if not self.matters(rank, gained):
             return
@@ -89,7 +88,7 @@ class UnevenWork(FleetAnalyzer):
             cost_ns=cost,
             saving=Saving(0, gained, gained, "bounded"),
             advice="Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
-            claim=Claim(waits[victim], rank=rank.rank),
+            claim=Claim(waiting, rank=rank.rank),
             confidence=0.8,
             evidence=(
                 Evidence("FLOPs of the busiest rank over the mean", round(100 * _spread(flops), 1), "%"),
