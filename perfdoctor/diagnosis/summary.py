@@ -55,7 +55,7 @@ class RankSummary:
         cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
         kernels: The kernel names with the most time in the window, longest first.
         collectives: When it came to each collective; None for a rank without any look at them.
-        places: Where its CPU spends time that no op takes, where lines or stacks were recorded.
+        places: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
         step_flops: FLOPs of each step by its input shapes, see `step_work`; empty where unknown, or a rank is alone.
         facts: What was captured beside the trace.
         findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
@@ -167,7 +167,8 @@ def summary_of(
         rank: the rank.
         findings: its own findings, in order.
         outcomes: what became of each rule.
-        whole: keep the intervals behind the account and the claims, which an annotated trace needs.
+        whole: it is the only rank: keep the intervals behind the account and the claims, which an annotated trace
+            needs, and leave out what only a comparison does.
     """
     collectives = rank.collectives
     flops = step_flops(rank) if len(collectives) else ()
@@ -185,7 +186,7 @@ def summary_of(
         cpu_wait_ns=cpu_wait_ns(rank),
         kernels=_kernel_totals(rank),
         collectives=collectives,
-        places=host_places_of(rank),
+        places=() if whole else host_places_of(rank),
         step_flops=flops,
         facts=rank.facts,
         findings=tuple(findings),

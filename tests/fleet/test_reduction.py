@@ -24,7 +24,7 @@ from perfdoctor.diagnosis.merging import in_ranges, merge_ranks
 from perfdoctor.diagnosis.reduction import Part, leaf, merged
 from perfdoctor.diagnosis.run import RankRun, Run
 from perfdoctor.diagnosis.summary import Fleet, RankSummary, summary_of
-from perfdoctor.testing import SyntheticFleet
+from perfdoctor.testing import SyntheticFleet, TraceBuilder
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import read
 
@@ -100,6 +100,14 @@ def test_only_a_single_rank_keeps_the_intervals_that_an_annotated_trace_needs() 
     assert any(len(finding.claim.intervals) for finding in one.findings)
     several = engine.diagnose(Run(ranks()[:2]), registry.registered())
     assert [dict(account.parts) for account in several.account] == [{}, {}]
+
+
+def test_only_ranks_that_are_compared_tell_where_their_cpu_spends_its_time() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 100).range("@/me/train.py:12 main", 100, 900)
+    rank = RankRun(trace.trace())
+    (place,) = summary_of(rank).places
+    assert str(place.location) == "/me/train.py:12"
+    assert summary_of(rank, whole=True).places == ()
 
 
 def test_a_claim_loses_its_place_but_not_its_length() -> None:
