@@ -10,7 +10,8 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import FleetAnalyzer
 from perfdoctor.diagnosis.bus import bus_bytes
-from perfdoctor.diagnosis.collectives import KINDS, CollectiveTable
+from perfdoctor.diagnosis.collective_names import KINDS
+from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.summary import Fleet, RankSummary
 from perfdoctor.trace import intervals as iv

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.collectives import KINDS
+from perfdoctor.diagnosis.collective_names import KINDS
 from perfdoctor.diagnosis.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun

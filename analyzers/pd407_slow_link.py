@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import FleetAnalyzer
 from perfdoctor.diagnosis.bus import bus_bytes
-from perfdoctor.diagnosis.collectives import KINDS
+from perfdoctor.diagnosis.collective_names import KINDS
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matching import MatchedCollectives
 from perfdoctor.diagnosis.summary import Fleet

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfdoctor.diagnosis.collective_names import CALLED
 from perfdoctor.diagnosis.compiling import compile_time
 from perfdoctor.diagnosis.idle import cause_layers
 from perfdoctor.diagnosis.verdicts import MATRIX_CATEGORIES
@@ -196,7 +197,7 @@ def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
     trace, ranges = run.trace, run.trace.ranges
     loading, compiling = run.loader_waits.intervals, compile_time(trace)
     elsewhere = iv.union_of((loading, compiling))
-    waits = trace.named(ranges, r"^(gloo|mpi|nccl|c10d):")
+    waits = trace.named(ranges, CALLED)
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
     short = end - start <= LATENCY_FLOOR_NS

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.diagnosis.collectives import KINDS
+from perfdoctor.diagnosis.collective_names import KINDS
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import Int8Array, Int32Array
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.diagnosis.collective_names import BY_CPU, CALLED, KINDS, OTHER_KIND, kind_of
 from perfdoctor.diagnosis.comms import Recorded, said_of
 from perfdoctor.diagnosis.phases import PHASES, phases_of
 from perfdoctor.diagnosis.traffic import launched_in
@@ -24,37 +25,6 @@ from perfdoctor.trace.model import NONE, BoolArray, Int8Array, Int32Array, Trace
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
 
-KINDS = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    "broadcast",
-    "barrier",
-    "send_recv",
-    "reduce",
-    "gather",
-    "scatter",
-    "other",
-)
-OTHER_KIND = KINDS.index("other")
-# How libraries spell them; the first that fits counts. deep_ep's kernels for experts are the halves of an all-to-all.
-_SPELLINGS = (
-    ("reduce_scatter", r"reduce_?scatter"),
-    ("all_reduce", r"all_?reduce|cross_device_reduce|quick_?reduce|lamport"),
-    ("all_gather", r"all_?gather"),
-    ("all_to_all", r"all_?(to|2)_?all|(ep|internode|intranode)\b.*(dispatch|combine)"),
-    ("broadcast", r"broadcast|bcast"),
-    ("barrier", r"barrier"),
-    ("send_recv", r"send|recv"),
-    ("reduce", r"reduce"),
-    ("gather", r"gather"),
-    ("scatter", r"scatter"),
-)
-# The range that torch opens around a collective: on the calling thread where a GPU runs it, over all of its run where
-# a thread of the CPU does (gloo, mpi, ucc).
-BY_CPU = r"^(gloo|mpi|ucc):"
-_CALLED = r"^(nccl|rccl|xccl|gloo|mpi|ucc):"
 _MARK = re.compile(r"^ProfilerStep#(\d+)$")
 
 # A row takes about 100 bytes: so many keep a rank's summary under 200 KB.
@@ -151,12 +121,6 @@ class CollectiveTable:
         return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
 
 
-def kind_of(name: str) -> str:
-    """Which of KINDS a kernel, range or recorded name means."""
-    text = name.lower()
-    return next((kind for kind, spelling in _SPELLINGS if re.search(spelling, text)), "other")
-
-
 def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
     """The collectives of a rank, at most so many of them: the last ones, because ranks stop recording together.
 
@@ -219,7 +183,7 @@ def _on_the_gpu(rank: RankRun) -> _Found:
     rows = np.flatnonzero(rank.kernels_where(lambda k: k.category == "communication"))
     kind = _kinds(trace, gpu.name[rows])
     vague = np.isin(kind, [KINDS.index("send_recv"), OTHER_KIND])
-    called = launched_in(trace, _CALLED)[rows]
+    called = launched_in(trace, CALLED)[rows]
     by_range = vague & (called >= 0)
     kind[by_range] = _kinds(trace, trace.ranges.name[called[by_range]])
     recorded = np.full(len(gpu), NONE, np.int32)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.collectives import BY_CPU
+from perfdoctor.diagnosis.collective_names import BY_CPU
 from perfdoctor.diagnosis.traffic import STEP_RANGE, climb, launched_inside
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoctor.diagnosis.collectives import BY_CPU
+from perfdoctor.diagnosis.collective_names import BY_CPU
 from perfdoctor.diagnosis.finding import SourceLocation
 from perfdoctor.diagnosis.source import places
 from perfdoctor.trace import intervals as iv

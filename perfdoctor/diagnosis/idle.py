@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.diagnosis.collective_names import BY_CPU
 from perfdoctor.diagnosis.held import DEVICE_LATENCY_NS, EVENT, NOT_HELD, held_items
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array, Intervals
@@ -29,7 +30,7 @@ _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
 # A copy within the device or between devices returns at once, however long its submission took.
 ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
-_COMMUNICATION_WAIT = r"^(gloo:|mpi:|ucc:|c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
+_COMMUNICATION_WAIT = rf"{BY_CPU}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
 # us).

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.diagnosis.clocks import LEAST_PARTNERS, expected_offset, fit_offset, same_end_ns
-from perfdoctor.diagnosis.collectives import KINDS, CollectiveTable
+from perfdoctor.diagnosis.collective_names import KINDS
+from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, BoolArray, Int8Array, Int32Array
 

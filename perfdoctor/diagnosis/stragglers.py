@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from perfdoctor.diagnosis.collectives import KINDS, CollectiveTable
+from perfdoctor.diagnosis.collective_names import KINDS
+from perfdoctor.diagnosis.collectives import CollectiveTable
 from perfdoctor.diagnosis.matching import MatchedCollectives
 from perfdoctor.diagnosis.phases import PHASES
 from perfdoctor.diagnosis.waits import culprits, gaps_ns, longest_waiting, waits_of

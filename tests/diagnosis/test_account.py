@@ -116,6 +116,19 @@ def test_a_gap_before_an_item_launched_long_before_is_unexplained_unless_it_is_a
     assert detail(trace) == {"compute": 295, "idle_launch": 5, "idle_unexplained": 100}
 
 
+@pytest.mark.parametrize("backend", ["gloo", "mpi", "ucc", "nccl"])
+def test_a_collective_of_any_backend_is_communication_of_a_program_on_the_cpu(backend: str) -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 600)
+    whole = detail(trace.range(f"{backend}:all_reduce", 500, 500, thread=2))
+    assert (whole["compute"], whole["communication"]) == (600, 400)  # what nothing computes beside
+
+
+@pytest.mark.parametrize("name", ["forward", "my mpi: all", "glooey:all_reduce", "ncclAllReduce"])
+def test_a_range_of_another_name_is_no_communication(name: str) -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 600).range(name, 500, 500, thread=2)
+    assert "communication" not in detail(trace)
+
+
 def test_a_program_on_the_cpu_is_accounted_by_its_innermost_ops() -> None:
     trace = TraceBuilder(device=None).step(0, 5000).range(LOADERS[0], 0, 100).op("aten::item", 10, 50)
     trace.op("aten::linear", 100, 500).op("aten::addmm", 150, 400)  # 400 of compute, 100 around it

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, run_of
 
-from perfdoctor.diagnosis.collectives import KINDS, MOST_ROWS, CollectiveTable, collectives_of, kind_of
+from perfdoctor.diagnosis.collective_names import KINDS, kind_of
+from perfdoctor.diagnosis.collectives import MOST_ROWS, CollectiveTable, collectives_of
 from perfdoctor.diagnosis.matching import MatchedCollectives, match_collectives
 from perfdoctor.diagnosis.phases import PHASES, phases_of
 from perfdoctor.diagnosis.run import RankRun
