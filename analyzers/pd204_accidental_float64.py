@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -21,11 +20,10 @@ from perfdoctor.diagnosis.work import ops_where
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
 from perfdoctor.trace.distinct import distinct_rows, occurring
-from perfdoctor.trace.model import KERNEL, BoolArray, Trace
+from perfdoctor.trace.model import KERNEL, BoolArray
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
-_HOLDS = ("double", "dgemm", "f64f64", "d884", "z884")  # names without any of these need no search
 _MATRIX = ("gemm", "convolution", "attention")
 _FLOAT64_BYTES_RATIO = 2.0
 
@@ -112,20 +110,12 @@ def _dur(rank: RankRun, rows: BoolArray) -> int:
 def _float64(rank: RankRun) -> BoolArray:
     """For each GPU item whether it is a kernel of the window that computes in float64."""
     trace = rank.trace
-    codes = [code for code, kernel in rank.kernel_classes.items() if kernel.operand == "fp64" or _says(trace, code)]
-    named = np.zeros(len(trace.strings), bool)
-    named[codes] = True
+    named = rank.kernels_where(lambda k: k.operand == "fp64") | trace.named(trace.gpu, _NAME)
     told, given = _types_of_ops(rank)
     # Kernels of a compiled region share one op, whose arguments say nothing about each of them.
     kernels = (trace.gpu.kind == KERNEL) & rank.in_window
-    result: BoolArray = kernels & np.where(told, given, named[trace.gpu.name])
+    result: BoolArray = kernels & np.where(told, given, named)
     return result
-
-
-def _says(trace: Trace, code: int) -> bool:
-    """Whether a kernel's name says that it computes in float64."""
-    name = trace.strings[code]
-    return any(text in name for text in _HOLDS) and re.search(_NAME, name) is not None
 
 
 def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
