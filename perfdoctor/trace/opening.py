@@ -37,19 +37,17 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, thre
     """
     refuse_report(path)
     with Stream(path, progress) as stream:
-        if not is_nsight(stream.head):
-            return reader.read_stream(stream, threads=threads)
-        if not stream.regular:
-            return _read_copy(stream)
+        if is_nsight(stream.head):
+            return _read_database(stream, path, progress)
+        return reader.read_stream(stream, threads=threads)
+
+
+def _read_database(stream: Stream, path: str | os.PathLike[str], progress: Progress | None) -> Trace:
+    """Read an export of Nsight Systems; one that can be read but once, or lies elsewhere, as a copy."""
     from perfdoctor.trace.nsight import read_nsight  # most files are none, and do without SQLite
 
-    return read_nsight(path, progress)
-
-
-def _read_copy(stream: Stream) -> Trace:
-    """Read a database that can be read but once, or from elsewhere: SQLite needs a file."""
-    from perfdoctor.trace.nsight import read_nsight
-
+    if stream.regular:
+        return read_nsight(path, progress)
     with _copied(stream) as local:
         try:
             return replace(read_nsight(local), path=stream.path)
