@@ -7,7 +7,7 @@ meaning here, and a wrong guess can cost time only.
 What is unsafe is that text and tables are addresses: numba counts references of arrays with every call, which costs
 more than the work. `events.enter` alone is called from outside, and checks its control block. Inside, text is read at
 most `layout.PAD` bytes beyond its end, where zeros stand, which no value, white space or name begins with; memory is
-written by `words.put`, `events._write`, `nest` and the functions that fill a slot of the record alone. The first two
+written by `words.put`, `events._write`, `nest`, and what fills a slot of the record (`values`) alone. The first two
 compare with the room first; the slots are checked when a plan is made, and the columns of `nest` by `nesting`.
 
 A function that reads text returns the address after what it read, or a negative number: minus the address of what it

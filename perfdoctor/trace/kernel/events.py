@@ -1,4 +1,4 @@
-"""Events become rows: the keys that a plan knows, their values, and the column buffers of each kind."""
+"""Events become rows: the keys that a plan knows, the record of their values, and the column buffers of each kind."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ from perfdoctor.trace.kernel.grammar import (
     CLOSE,
     CLOSE_LIST,
     COMMA,
-    DIGITS,
-    MINUS,
     NULL,
     OPEN,
     OPEN_LIST,
-    POINT,
     QUOTE,
-    ZERO,
-    digits_end,
     key_end,
-    nest_end,
-    plain_end,
     printed_end,
     spaces_end,
-    string_end,
     value_end,
     value_of,
 )
 from perfdoctor.trace.kernel.machine import byte, compiled, four, load, store
 from perfdoctor.trace.kernel.nest import nest
+from perfdoctor.trace.kernel.values import store_integer, store_product, store_text, store_time, store_word
 from perfdoctor.trace.kernel.words import ARENA, OFFSETS, SIZE, find, hashed, interned, put, rehash, same
 from perfdoctor.trace.layout import (
     ARGUMENTS,
@@ -41,7 +34,6 @@ from perfdoctor.trace.layout import (
     HALF,
     INSIDE,
     INTERN,
-    LIMIT_US,
     LONGEST_KEY,
     MARK,
     MORE,
@@ -77,108 +69,7 @@ from perfdoctor.trace.layout import (
 ) = range(0, 8 * len(CONTROL), 8)  # fmt: skip
 _RECORD = 8 * len(CONTROL)
 _VERDICT_SIZE = 8 * VERDICTS
-_FACTOR = 1 << 31  # the largest of two numbers whose product surely fits
 _NEAR = 16  # a word or number that ends this close to the end of the text may go on beyond it
-
-
-@compiled
-def _time(p: int, at: int) -> int:
-    """Store the microseconds at p as nanoseconds: digits below are rounded half up, as `times` does."""
-    negative = byte(p) == MINUS
-    p += negative
-    q = p
-    ns = 0
-    digit = byte(q) - ZERO
-    while 0 <= digit <= 9:
-        ns = 10 * ns + digit
-        q += 1
-        digit = byte(q) - ZERO
-    # More digits may not fit into the number, so they are counted before it is looked at.
-    if q == p or q - p > 16 or ns >= LIMIT_US or (q - p > 1 and byte(p) == ZERO):
-        return -p
-    ns *= 1000
-    if byte(q) == POINT:
-        p, q = q, digits_end(q + 1)
-        if q < 0 or (negative and q - p > 4):
-            return -max(p, -q)
-        for place, unit in enumerate((100, 10, 1)):
-            if p + 1 + place < q:
-                ns += unit * (byte(p + 1 + place) - ZERO)
-        ns += q - p > 4 and byte(p + 4) >= ZERO + 5
-    store(at, -ns if negative else ns)
-    return q
-
-
-@compiled
-def _integer(p: int, at: int) -> int:
-    """Store the integer at p."""
-    negative = byte(p) == MINUS
-    p += negative
-    q = p
-    number = 0
-    digit = byte(q) - ZERO
-    while 0 <= digit <= 9:
-        number = 10 * number + digit
-        q += 1
-        digit = byte(q) - ZERO
-    if q == p or q - p > DIGITS or ((negative or q - p > 1) and byte(p) == ZERO):
-        return -p
-    store(at, -number if negative else number)
-    return q
-
-
-@compiled
-def _product(p: int, at: int) -> int:
-    """Store the product of the list of positive integers whose bracket is at p."""
-    product = 1
-    c = COMMA
-    while c == COMMA:
-        if product >= _FACTOR:
-            return -p
-        p = _integer(spaces_end(p + 1), at)
-        if p < 0:
-            return p
-        factor = load(at)
-        if not 0 < factor < _FACTOR:
-            return -p
-        product *= factor
-        p = spaces_end(p)
-        c = byte(p)
-    store(at, product)
-    return p + 1 if c == CLOSE_LIST else -p
-
-
-@compiled
-def _word(p: int, end: int, at: int, base: int, table: int) -> int:
-    """Store the id of the string at p, counted from `base`."""
-    close = string_end(p + 1, end)
-    if close < 0:
-        return close
-    number = interned(p + 1, close, table)
-    if number < 0:
-        return number
-    store(at, base + number)
-    return close + 1
-
-
-@compiled
-def _text(p: int, end: int, at: int, table: int) -> int:
-    """Store the id of the JSON text at p. Only new texts are checked byte for byte."""
-    c = byte(p)
-    q = nest_end(p, end) if c in (OPEN, OPEN_LIST) else plain_end(p, end)
-    if q < 0:
-        return q
-    mixed = hashed(p, q)
-    number = find(p, q, mixed, table)
-    if number < 0:
-        checked = value_end(p, end)
-        if checked != q:
-            return min(checked, -p)
-        number = put(p, q, mixed, -number - 1, table)
-        if number < 0:
-            return number
-    store(at, number)
-    return q
 
 
 @compiled
@@ -203,22 +94,22 @@ def _take(p: int, action: int, slot: int, t: int) -> int:
     c = byte(p)
     at = t + _RECORD + 8 * slot
     if action == TIME:
-        return _time(p, at)
+        return store_time(p, at)
     if action == INSIDE:
         return _open(p, t) if c == OPEN else _skipped(p, load(t + _AT_STOP))
     if action == TAG:
-        return _word(p, load(t + _AT_STOP), at, 0, load(t + _AT_TAGS)) if c == QUOTE else -p
+        return store_word(p, load(t + _AT_STOP), at, 0, load(t + _AT_TAGS)) if c == QUOTE else -p
     if c == QUOTE and action in (WORD, NUMBER):
-        return _word(p, load(t + _AT_STOP), at, STRING if action == NUMBER else 0, load(t + _AT_WORDS))
+        return store_word(p, load(t + _AT_STOP), at, STRING if action == NUMBER else 0, load(t + _AT_WORDS))
     if action == WORD:
         return -p
     if action == PRODUCT and c == OPEN_LIST:
-        return _product(p, at)
+        return store_product(p, at)
     if four(p) == NULL:
         return p + 4
     if action == PRODUCT:
         return -p
-    return _integer(p, at) if action == NUMBER else _text(p, load(t + _AT_STOP), at, load(t + _AT_WORDS))
+    return store_integer(p, at) if action == NUMBER else store_text(p, load(t + _AT_STOP), at, load(t + _AT_WORDS))
 
 
 @compiled

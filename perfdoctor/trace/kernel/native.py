@@ -8,7 +8,9 @@ from typing import Any
 from perfdoctor.trace import layout, times
 from perfdoctor.trace.native import Native
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("machine.py", "words.py", "grammar.py", "nest.py", "events.py")]
+_SOURCES = [
+    Path(__file__).with_name(f"{name}.py") for name in ("machine", "words", "grammar", "values", "nest", "events")
+]
 
 
 def _dispatcher() -> Any:
