@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 from perfdoctor.gpu.roofline import FORMULAS, cost_of_op
 
 _HALF = "c10::BFloat16"
+_Case: TypeAlias = tuple[str, list[Any], list[str], Callable[[], object]]
 
 
 def print_agreement() -> None:
@@ -37,72 +38,70 @@ def _is_matrix(name: str) -> bool:
     return name in MATRIX_COSTS
 
 
-def _cases(torch: Any) -> list[tuple[str, list[Any], list[str], Callable[[], object]]]:
-    aten = torch.ops.aten
+def _cases(torch: Any) -> Iterator[_Case]:
+    """The op, its input sizes and concrete inputs as a trace records them, and a call of it."""
+    yield from _products(torch.ops.aten, _new(torch))
+    yield from _convolutions(torch.ops.aten, _new(torch))
+    for causal in (False, True):
+        yield from _attentions(torch.ops.aten, _new(torch), causal)
 
-    def new(*size: int) -> Any:
-        return torch.empty(*size, dtype=torch.bfloat16, device="meta")
 
+def _new(torch: Any) -> Callable[..., Any]:
+    return lambda *size: torch.empty(*size, dtype=torch.bfloat16, device="meta")
+
+
+def _products(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
+    bias, left, right = (32,), (96, 64), (64, 32)
+    yield "aten::mm", [left, right], [""] * 2, lambda: aten.mm(new(*left), new(*right))
+    sizes = [bias, left, right, [], []]
+    yield "aten::addmm", sizes, [""] * 5, lambda: aten.addmm(new(*bias), new(*left), new(*right))
+    added, many, more = (4, 96, 32), (4, 96, 64), (4, 64, 32)
+    yield "aten::bmm", [many, more], [""] * 2, lambda: aten.bmm(new(*many), new(*more))
+    sizes = [added, many, more]
+    yield "aten::baddbmm", sizes, [""] * 3, lambda: aten.baddbmm(new(*added), new(*many), new(*more))
+
+
+def _convolutions(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
     x, w, out = (8, 64, 28, 28), (128, 64, 3, 3), (8, 128, 14, 14)
     settings: list[Any] = [[2, 2], [1, 1], [1, 1], False, [0, 0], 1]
     texts = [str(part) for part in settings]
-    q = (2, 16, 512, 64)
-    attention = [("False", False), ("True", True)]
-    cases: list[tuple[str, list[Any], list[str], Callable[[], object]]] = [
-        ("aten::mm", [(96, 64), (64, 32)], ["", ""], lambda: aten.mm(new(96, 64), new(64, 32))),
-        (
-            "aten::addmm",
-            [(32,), (96, 64), (64, 32), [], []],
-            [""] * 5,
-            lambda: aten.addmm(new(32), new(96, 64), new(64, 32)),
-        ),
-        ("aten::bmm", [(4, 96, 64), (4, 64, 32)], ["", ""], lambda: aten.bmm(new(4, 96, 64), new(4, 64, 32))),
-        (
-            "aten::baddbmm",
-            [(4, 96, 32), (4, 96, 64), (4, 64, 32)],
-            [""] * 3,
-            lambda: aten.baddbmm(new(4, 96, 32), new(4, 96, 64), new(4, 64, 32)),
-        ),
-        (
-            "aten::convolution",
-            [x, w, *[[]] * 7],
-            ["", "", "", *texts],
-            lambda: aten.convolution(new(*x), new(*w), None, *settings),
-        ),
-        (
-            "aten::convolution_backward",
-            [out, x, w, *[[]] * 8],
-            ["", "", "", "", *texts, "[True, True, False]"],
-            lambda: aten.convolution_backward(new(*out), new(*x), new(*w), [128], *settings, [True, True, False]),
-        ),
-    ]
-    for text, causal in attention:
-        cases.append(
-            (
-                "aten::_scaled_dot_product_flash_attention",
-                [q, q, q, [], [], [], []],
-                ["", "", "", "0.", text, "False", ""],
-                lambda causal=causal: aten._scaled_dot_product_flash_attention(new(*q), new(*q), new(*q), 0.0, causal),
-            )
-        )
-        cases.append(
-            (
-                "aten::_scaled_dot_product_efficient_attention",
-                [q, q, q, *[[]] * 5],
-                ["", "", "", "", "True", "0.", text, ""],
-                lambda causal=causal: aten._scaled_dot_product_efficient_attention(
-                    new(*q), new(*q), new(*q), None, True, 0.0, causal
-                ),
-            )
-        )
-        cases.append(
-            (
-                "aten::_scaled_dot_product_cudnn_attention",
-                [q, q, q, *[[]] * 6],
-                ["", "", "", "", "True", "0.", text, "False", ""],
-                lambda causal=causal: aten._scaled_dot_product_cudnn_attention(
-                    new(*q), new(*q), new(*q), None, True, 0.0, causal, False
-                ),
-            )
-        )
-    return cases
+    sizes: list[Any] = [x, w, *[[]] * 7]
+    yield (
+        "aten::convolution",
+        sizes,
+        [*[""] * 3, *texts],
+        lambda: aten.convolution(new(*x), new(*w), None, *settings),
+    )
+    wanted = [True, True, False]
+    yield (
+        "aten::convolution_backward",
+        [out, *sizes, []],
+        [*[""] * 4, *texts, str(wanted)],
+        lambda: aten.convolution_backward(new(*out), new(*x), new(*w), [128], *settings, wanted),
+    )
+
+
+def _attentions(aten: Any, new: Callable[..., Any], causal: bool) -> Iterator[_Case]:
+    q, text = (2, 16, 512, 64), str(causal)
+
+    def given() -> list[Any]:
+        return [new(*q) for _ in range(3)]
+
+    yield (
+        "aten::_scaled_dot_product_flash_attention",
+        [q, q, q, *[[]] * 4],
+        ["", "", "", "0.", text, "False", ""],
+        lambda: aten._scaled_dot_product_flash_attention(*given(), 0.0, causal),
+    )
+    yield (
+        "aten::_scaled_dot_product_efficient_attention",
+        [q, q, q, *[[]] * 5],
+        ["", "", "", "", "True", "0.", text, ""],
+        lambda: aten._scaled_dot_product_efficient_attention(*given(), None, True, 0.0, causal),
+    )
+    yield (
+        "aten::_scaled_dot_product_cudnn_attention",
+        [q, q, q, *[[]] * 6],
+        ["", "", "", "", "True", "0.", text, "False", ""],
+        lambda: aten._scaled_dot_product_cudnn_attention(*given(), None, True, 0.0, causal, False),
+    )
