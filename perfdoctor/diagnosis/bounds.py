@@ -139,24 +139,11 @@ def model_flops_utilization(run: RankRun) -> float | None:
         A share from 0 to 1; None if FLOPs or peaks of a tenth or more of that kernel time are unknown.
     """
     _, peak = _rates(run, run.work, run.verdicts)
-    return _per_window(run, run.work.items.flops / peak * 1e9)
-
-
-def achieved_flops_per_s(run: RankRun) -> float | None:
-    """FLOPs of products, convolutions and attention in the window over its length.
-
-    None if those of a tenth or more of their kernel time are unknown.
-    """
-    rate = _per_window(run, run.work.items.flops)
-    return None if rate is None else rate * 1e9
-
-
-def _per_window(run: RankRun, amount: FloatArray) -> float | None:
-    """An amount of each item of matrix maths, summed over the window's launches, over the window's length."""
+    at_peak_ns = run.work.items.flops / peak * 1e9
     work, dur_ns = run.work, run.trace.gpu.dur_ns
     matrix = names_where(run, lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
     rows = np.flatnonzero(matrix[run.trace.gpu.name] & run.in_window)
-    counted = np.where(work.kinds(*MATRIX_CATEGORIES), amount, np.nan)[work.item[rows]] * work.share[rows]
+    counted = np.where(work.kinds(*MATRIX_CATEGORIES), at_peak_ns, np.nan)[work.item[rows]] * work.share[rows]
     known = ~np.isnan(counted) & ~run.verdicts.impossible[rows]
     whole = int(dur_ns[rows].sum())
     if not whole or not run.window_ns or dur_ns[rows[known]].sum() < COVERAGE * whole:

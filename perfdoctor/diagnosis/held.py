@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.gpu import classify_kernel
+from perfdoctor.gpu import is_collective
 from perfdoctor.trace.distinct import distinct, occurring
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with
@@ -100,7 +100,7 @@ def _is_collective(trace: Trace, item: Int32Array) -> BoolArray:
     """Collectives run on a stream of their own and wait there for the event of their input."""
     names = trace.gpu.name[item]
     used = occurring(names, len(trace.strings)).tolist()
-    codes = [code for code in used if classify_kernel(trace.strings[code]).category == "communication"]
+    codes = [code for code in used if is_collective(trace.strings[code])]
     result: BoolArray = np.isin(names, codes) & (trace.gpu.kind[item] == KERNEL)
     return result
 

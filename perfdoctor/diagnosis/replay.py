@@ -27,7 +27,7 @@ from perfdoctor.diagnosis.replay_events import Events, events_of
 from perfdoctor.diagnosis.replay_waits import boundary_edges, queue_edges, wait_edges
 from perfdoctor.diagnosis.settle import SLOTS, settle
 from perfdoctor.trace.intervals import Int64Array, Intervals
-from perfdoctor.trace.model import NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.model import NONE, Int32Array, Trace
 
 NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
@@ -41,13 +41,11 @@ class Graph:
         events: The calls and items, and which nodes they are.
         before: int32 (n, SLOTS), the nodes that each waits for, -1 for none; see `replay_edges` for the slots.
         lag_ns: int64 (n, SLOTS), how long after them it happens at the earliest.
-        waited: For each call whether the CPU waited in it for the GPU.
     """
 
     events: Events
     before: Int32Array
     lag_ns: Int64Array
-    waited: BoolArray
 
     def replayed(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, with other lags or the same; what waits for nothing stays where it was."""
@@ -77,10 +75,11 @@ def graph_of(trace: Trace, window: Intervals) -> Graph:
     edges = Edges(events, before, lag_ns)
     cpu_edges(trace, edges)
     gpu_edges(trace, edges)
-    waited = wait_edges(trace, edges) | queue_edges(edges)
+    wait_edges(trace, edges)
+    queue_edges(edges)
     boundary_edges(trace, edges)
     # Odd clocks let a cause come after its effect: then nothing is known about the two.
     numbers = np.arange(nodes, dtype=np.int32)
     for slot in range(SLOTS):
         before[before[:, slot] >= numbers, slot] = NONE
-    return Graph(events, before, lag_ns, waited)
+    return Graph(events, before, lag_ns)

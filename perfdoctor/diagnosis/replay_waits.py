@@ -20,10 +20,9 @@ _LEAST_QUEUE = 256
 _QUEUE = 1_024
 
 
-def wait_edges(trace: Trace, edges: Edges) -> BoolArray:
-    """Blocking calls return after what they wait for; for each call whether it waited."""
+def wait_edges(trace: Trace, edges: Edges) -> None:
+    """Blocking calls return after what they wait for."""
     events = edges.events
-    waited = np.zeros(len(events.call), bool)
     rows = np.flatnonzero(events.blocking).astype(np.int32)
     if len(rows) and len(events.item):
         last, other = edges.last_ends
@@ -33,22 +32,20 @@ def wait_edges(trace: Trace, edges: Edges) -> BoolArray:
         edges.before[end[whole], WAIT] = last[end[whole]]
         edges.join(end[whole], WAIT, last[end[whole]])
         edges.before[end[whole], OTHER] = other[end[whole]]
-        waited[rows] = _wait(edges, rows)
+        _wait(edges, rows)
     staged = _staged(trace, edges)
     edges.join(events.call_end[staged], WAIT, events.item_start[_item_of(edges)[staged]])
-    waited[staged] = _wait(edges, staged)
-    return waited
+    _wait(edges, staged)
 
 
-def _wait(edges: Edges, rows: Int32Array) -> BoolArray:
-    """Let calls whose slot WAIT is known wait there, instead of taking the time that they took; whether they did."""
+def _wait(edges: Edges, rows: Int32Array) -> None:
+    """Let calls whose slot WAIT is known wait there, if they did, instead of taking the time that they took."""
     events = edges.events
     end, start = events.call_end[rows], events.call_start[rows]
     awaited = edges.before[end, WAIT]
-    waited: BoolArray = (awaited > start) & (awaited < end)
+    waited = (awaited > start) & (awaited < end)
     edges.lag_ns[end[waited], OWN] = np.minimum(edges.lag_ns[end[waited], OWN], edges.call_ns)
     edges.lag_ns[end[~waited], WAIT] = 0
-    return waited
 
 
 def _item_of(edges: Edges) -> Int32Array:
@@ -105,19 +102,17 @@ def _staged(trace: Trace, edges: Edges) -> Int32Array:
     return found
 
 
-def queue_edges(edges: Edges) -> BoolArray:
-    """Launches return when there is room in the queue of their stream; for each call whether it waited for that."""
+def queue_edges(edges: Edges) -> None:
+    """Launches return when there is room in the queue of their stream."""
     events = edges.events
-    waited = np.zeros(len(events.call), bool)
     linked = np.flatnonzero(events.launch >= 0)
     for stream in np.flatnonzero(np.bincount(events.stream[linked]) > _LEAST_QUEUE).tolist():
         rows = linked[events.stream[linked] == stream]
         launch, first = np.unique(events.launch[rows], return_index=True)
-        _queue_of_stream(edges, launch, events.item_start[rows[first]], waited)
-    return waited
+        _queue_of_stream(edges, launch, events.item_start[rows[first]])
 
 
-def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array, waited: BoolArray) -> None:
+def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array) -> None:
     """The launches of one stream in their order, and the nodes at which their first items begin."""
     events = edges.events
     end = events.call_end[launch]
@@ -128,7 +123,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array, waited
     full = (took > _FULL_QUEUE_NS) & (depth >= _LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]
     rows = np.flatnonzero(full)
     edges.join(end[rows], WAIT, reach[started[rows] - 1])
-    waited[launch[rows]] = _wait(edges, launch[rows])
+    _wait(edges, launch[rows])
     room = max(_QUEUE, int(depth.max()) + 1)
     edges.before[end[room:], OTHER] = begun[: len(begun) - room] if len(begun) > room else begun[:0]
 

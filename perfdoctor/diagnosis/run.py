@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.diagnosis.account import Account, Timeline, account_of, timeline_of
-from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, achieved_flops_per_s, bounds_of, model_flops_utilization
+from perfdoctor.diagnosis.bounds import achieved_bytes_per_s, bounds_of, model_flops_utilization
 from perfdoctor.diagnosis.captured import RunSteps
 from perfdoctor.diagnosis.collectives import CollectiveTable, collectives_of
 from perfdoctor.diagnosis.gain import cpu_waits
@@ -207,11 +207,6 @@ class RankRun:
     def mfu(self) -> float | None:
         """Model FLOPs utilization of the window, 0 to 1; None where FLOPs or peaks are unknown."""
         return model_flops_utilization(self)
-
-    @cached_property
-    def achieved_flops_per_s(self) -> float | None:
-        """FLOPs of matrix maths in the window over its length; None where they are unknown."""
-        return achieved_flops_per_s(self)
 
     @cached_property
     def achieved_bytes_per_s(self) -> float | None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from perfdoctor.diagnosis.account import Account, Timeline
 from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.collectives import CollectiveTable
@@ -24,22 +22,9 @@ from perfdoctor.diagnosis.report import Outcome, StepSummary, TraceSummary
 from perfdoctor.diagnosis.step_work import step_flops
 from perfdoctor.diagnosis.stragglers import LateRank, find_late_rank, lateness_of
 from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import KERNEL
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
-
-# Of the kernels of a real trace fifty names hold 99 % of the time.
-_KERNEL_NAMES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTotal:
-    """All launches of one kernel name in the analysed window: how many, and their time together."""
-
-    name: str
-    count: int
-    total_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +38,6 @@ class RankSummary:
         account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
         evidence: Which of NEEDS the rank has.
         cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
-        kernels: The kernel names with the most time in the window, longest first.
         collectives: When it came to each collective; None for a rank without any look at them.
         places: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
         step_flops: FLOPs of each step by its input shapes, see `step_work`; empty where unknown, or a rank is alone.
@@ -69,7 +53,6 @@ class RankSummary:
     account: Account
     evidence: frozenset[str] = frozenset()
     cpu_wait_ns: int | None = None
-    kernels: tuple[KernelTotal, ...] = ()
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     places: tuple[HostPlace, ...] = ()
     step_flops: tuple[int, ...] = ()
@@ -184,7 +167,6 @@ def summary_of(
         account=rank.account if whole else replace(rank.account, parts={}),
         evidence=rank.evidence | {need for need, there in told.items() if there},
         cpu_wait_ns=cpu_wait_ns(rank),
-        kernels=_kernel_totals(rank),
         collectives=collectives,
         places=() if whole else host_places_of(rank),
         step_flops=flops,
@@ -200,18 +182,6 @@ def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
         return claim
     kept = iv.intersect(claim.intervals, collectives.exposed)
     return replace(claim, intervals=kept, elsewhere_ns=claim.total_ns - iv.total(kept))
-
-
-def _kernel_totals(rank: RankRun) -> tuple[KernelTotal, ...]:
-    gpu = rank.trace.gpu
-    inside = (gpu.kind == KERNEL) & rank.in_window
-    code = gpu.name[inside]
-    counts = np.bincount(code, minlength=len(rank.trace.strings))
-    totals = np.zeros(len(counts), np.int64)
-    np.add.at(totals, code, gpu.dur_ns[inside])
-    names = np.flatnonzero(counts)
-    top = names[np.argsort(-totals[names], kind="stable")[:_KERNEL_NAMES]].tolist()
-    return tuple(KernelTotal(rank.trace.strings[name], int(counts[name]), int(totals[name])) for name in top)
 
 
 def _trace_summary(rank: RankRun) -> TraceSummary:

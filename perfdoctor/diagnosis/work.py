@@ -90,11 +90,6 @@ class Work:
         result: FloatArray = self.items.bytes[self.item] * self.share
         return result
 
-    def cost_at(self, row: int) -> OpCost | None:
-        """The cost of the op that launched a GPU item; None where unknown."""
-        index = int(self.cost[row])
-        return self.costs[index] if index >= 0 else None
-
     def kinds(self, *kinds: str) -> BoolArray:
         """For each row of `items` whether its op is of one of these kinds (`OpCost.kind`)."""
         result: BoolArray = _by_cost(self.costs, lambda cost: cost.kind in kinds)[self.items.cost]
