@@ -14,7 +14,7 @@ from perfdoctor.diagnosis.edits import fused
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls
+from perfdoctor.diagnosis.source import place_of_items
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, Trace
@@ -84,9 +84,6 @@ class UnfusedPointwise(RankAnalyzer):
         bytes_known = not np.isnan(chains.saved_bytes).any()
         pattern, costliest = _costliest_pattern(rank, chains)
         whole = "step" if rank.steps.count else "trace"
-        of_runs = np.zeros(len(rank.trace.gpu), bool)
-        of_runs[chains.rows] = True
-        calls = rank.trace.gpu.call[costliest]
         yield self.finding(
             rank,
             title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {whole} run in chains that could be fused",
@@ -98,7 +95,7 @@ class UnfusedPointwise(RankAnalyzer):
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=place_of_calls(rank, calls[calls >= 0]),
+            location=place_of_items(rank, costliest),
             evidence=(
                 Evidence("costliest chain", pattern),
                 Evidence(f"chains per {whole}", rank.per_step(chains.count), "count"),
@@ -107,7 +104,7 @@ class UnfusedPointwise(RankAnalyzer):
                     rank.per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
                     "bytes",
                 ),
-                *top_kernels(rank, of_runs),
+                *top_kernels(rank, chains.rows),
             ),
             edit=fused(rank.trace, chains.rows, most / max(cost, 1), chains.rows[chains.position == 0]),
         )

@@ -14,7 +14,7 @@ from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls
+from perfdoctor.diagnosis.source import place_of_items
 from perfdoctor.diagnosis.traffic import LAYOUT
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import BoolArray
@@ -72,14 +72,10 @@ class LayoutConversion(RankAnalyzer):
         cost = rank.per_step(iv.total(time))
         if not cost or not self.matters(rank, cost):
             return
-        gpu = rank.trace.gpu
-        convolutions = rank.kernels_where(lambda k: k.category == "convolution") & iv.contains(
-            rank.window, gpu.start_ns
-        )
+        convolutions = rank.kernels_where(lambda k: k.category == "convolution") & rank.in_window
         already = _channels_last_share(rank, rows)
         amd = rank.source.vendor == "amd"
         whole = "step" if rank.steps.count else "trace"
-        calls = gpu.call[rows]
         yield self.finding(
             rank,
             title=f"Convolutions copy tensors into another layout: {rank.per_step(int(rows.sum())):,} copies a {whole}",
@@ -90,7 +86,7 @@ class LayoutConversion(RankAnalyzer):
             "inputs = inputs.to(memory_format=torch.channels_last)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.evidence else 0.6,
-            location=place_of_calls(rank, calls[calls >= 0]),
+            location=place_of_items(rank, rows),
             evidence=(
                 Evidence(
                     "convolutions themselves", rank.per_step(iv.total(rank.within_window(convolutions & ~rows))), "ns"

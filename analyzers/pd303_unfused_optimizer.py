@@ -110,8 +110,6 @@ class UnfusedOptimizer(RankAnalyzer):
         if not self.matters(rank, most):
             return
         whole = "step" if rank.steps.count else "trace"
-        mask = np.zeros(len(rank.trace.gpu), bool)
-        mask[steps.rows] = True
         yield self.finding(
             rank,
             title=f"{steps.optimizer} goes over the parameters"
@@ -131,7 +129,7 @@ class UnfusedOptimizer(RankAnalyzer):
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
                 Evidence("foreach, as captured", _said(fact.get("foreach"))),
                 Evidence("fused, as captured", _said(fact.get("fused"))),
-                *top_kernels(rank, mask),
+                *top_kernels(rank, steps.rows),
             ),
             subject=steps.optimizer,
             edit=fused(rank.trace, steps.rows, 1 - 1 / max(steps.passes, 1), _first_of_each(rank, steps)),

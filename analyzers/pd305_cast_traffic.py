@@ -13,7 +13,7 @@ from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import without_items
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls
+from perfdoctor.diagnosis.source import place_of_items
 from perfdoctor.diagnosis.traffic import WEIGHT_CAST, launched_inside
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import BoolArray
@@ -74,7 +74,6 @@ class CastTraffic(RankAnalyzer):
             return
         back = rows & launched_inside(rank.trace, _BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer >= 0).any())
-        calls = rank.trace.gpu.call[rows & ~back]
         moved = rank.work.bytes[rows]
         whole = "step" if rank.steps.count else "trace"
         yield self.finding(
@@ -86,7 +85,7 @@ class CastTraffic(RankAnalyzer):
             fix=None if trains else "model = model.to(torch.bfloat16)   # in place of torch.autocast",
             claim=Claim(time, kernels=True),
             confidence=0.8,
-            location=place_of_calls(rank, calls[calls >= 0]),
+            location=place_of_items(rank, rows & ~back),
             evidence=(
                 Evidence("of weights", _spent(rank, rows & ~back), "ns"),
                 Evidence("of their gradients", _spent(rank, back), "ns"),

@@ -10,10 +10,10 @@ import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
 from perfdoctor.diagnosis.edits import without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import top_kernels
 from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls
+from perfdoctor.diagnosis.source import place_of_items
 from perfdoctor.diagnosis.traffic import COPIES, COPY, climb
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.distinct import distinct_rows
@@ -81,7 +81,7 @@ class RedundantCopies(RankAnalyzer):
             advice=_advice(asked),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=_place(rank, chains[0][2]),
+            location=place_of_items(rank, chains[0][2]),
             evidence=(
                 *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
                 *top_kernels(rank, rows),
@@ -105,11 +105,6 @@ def _by_chain(rank: RankRun, rows: Int64Array) -> list[tuple[str, int, Int64Arra
             text += f" in {trace.strings[caller].removeprefix('aten::')}"
         found.append((text, spent[i], rows[which == i]))
     return sorted(found, key=lambda each: (-each[1], each[0]))
-
-
-def _place(rank: RankRun, rows: Int64Array) -> SourceLocation | None:
-    calls = rank.trace.gpu.call[rows]
-    return place_of_calls(rank, calls[calls >= 0])
 
 
 def _advice(asked: str) -> str:

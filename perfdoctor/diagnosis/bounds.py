@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from perfdoctor.gpu.bounds import (
     bound_launches,
     latency_floor_ns,
 )
+from perfdoctor.gpu.layouts import elements_per_access
 from perfdoctor.trace.model import Int8Array
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ COVERAGE = 0.9
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER = (9, 0)
-_FULL_ACCESS_BYTES = 16
-_ITEM_BYTES: Mapping[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 _TRIPLE = 3.0  # float32 attention as three TF32 products
 
 
@@ -123,10 +121,8 @@ def _reasons(run: RankRun, work: Work) -> Int8Array:
 
 
 def _misaligned(n: int | None, k: int | None, dtype: str) -> bool:
-    if n is None or k is None or dtype not in _ITEM_BYTES:
-        return False
-    elements = _FULL_ACCESS_BYTES // _ITEM_BYTES[dtype]
-    return n % elements != 0 or k % elements != 0
+    elements = elements_per_access(dtype)
+    return n is not None and k is not None and elements is not None and (n % elements != 0 or k % elements != 0)
 
 
 def model_flops_utilization(run: RankRun) -> float | None:

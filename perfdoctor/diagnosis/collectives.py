@@ -149,7 +149,7 @@ def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
         bytes=told.bytes[kept],
         dtype=told.dtype[kept],
         stream=found.stream[kept],
-        step=_steps(rank, found.start_ns[kept]),
+        step=rank.steps.at(found.start_ns[kept]).astype(np.int32),
         exposed_ns=iv.overlap(found.start_ns[kept], found.end_ns[kept], exposed),
         before_ns=_before(rank, phases, found.start_ns)[kept],
         exposed=_longest(exposed),
@@ -230,15 +230,6 @@ def _before(rank: RankRun, phases: Mapping[str, Intervals], start: Int64Array) -
     for column, phase in enumerate(phases.values()):
         spent[order, column] = iv.overlap(np.minimum(since, until), until, phase)
     return spent
-
-
-def _steps(rank: RankRun, at_ns: Int64Array) -> Int32Array:
-    """The analysed step that each instant lies in, or -1."""
-    steps = rank.steps.intervals
-    if not len(steps):
-        return np.full(len(at_ns), NONE, np.int32)
-    row = np.searchsorted(steps[:, 0], at_ns, side="right") - 1
-    return np.where((row >= 0) & (at_ns < steps[row, 1]), row, NONE).astype(np.int32)
 
 
 def _step_numbers(rank: RankRun) -> tuple[int, ...]:

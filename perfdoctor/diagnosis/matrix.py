@@ -15,6 +15,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.work import op_names
 from perfdoctor.trace import nesting
 from perfdoctor.trace.distinct import occurring
+from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import NONE, BoolArray
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
@@ -79,7 +80,7 @@ def saved_share(rank: RankRun, rows: BoolArray, remedy: Remedy) -> float:
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
 
 
-def by_name(rank: RankRun, rows: BoolArray) -> list[tuple[int, int]]:
+def by_name(rank: RankRun, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
     """String code and total time of each distinct kernel name, costliest first, of equals by name."""
     gpu, strings = rank.trace.gpu, rank.trace.strings
     codes, inverse = np.unique(gpu.name[rows], return_inverse=True)
@@ -88,7 +89,7 @@ def by_name(rank: RankRun, rows: BoolArray) -> list[tuple[int, int]]:
     return sorted(pairs, key=lambda pair: (-pair[1], strings[pair[0]]))
 
 
-def top_kernels(rank: RankRun, rows: BoolArray, most: int = 3) -> Iterable[Evidence]:
+def top_kernels(rank: RankRun, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
     """The costliest kernel names with their time a step."""
     for code, ns in by_name(rank, rows)[:most]:
         yield Evidence(rank.trace.strings[code], rank.per_step(ns), "ns")

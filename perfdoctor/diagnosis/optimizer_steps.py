@@ -65,9 +65,7 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
         return None
     many = trace.named(gpu, _MANY)[rows]
     longest_ns, passes = _passes(rank, rows)
-    mask = np.zeros(len(gpu), bool)
-    mask[rows] = True
-    busy = rank.within_window(mask)
+    busy = rank.within_window(rows)
     waits = iv.intersect(_phases(rank, rows), rank.account.parts["idle_launch"])
     starved = iv.total(waits) > iv.total(busy)
     return OptimizerSteps(

@@ -18,7 +18,7 @@ import numpy as np
 from perfdoctor.diagnosis.finding import Evidence, Finding, SourceLocation
 from perfdoctor.trace import nesting
 from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import Int32Array, Trace
+from perfdoctor.trace.model import BoolArray, Int32Array, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
@@ -121,6 +121,12 @@ def place_of_calls(run: RankRun, rows: Int32Array) -> SourceLocation | None:
     some = rows[:_ENOUGH]
     calls = run.trace.calls
     return commonest(places(run.trace, calls.thread[some], calls.start_ns[some]))
+
+
+def place_of_items(run: RankRun, rows: BoolArray | Int64Array) -> SourceLocation | None:
+    """Where in the user's code most of some GPU items were launched."""
+    calls = run.trace.gpu.call[rows]
+    return place_of_calls(run, calls[calls >= 0])
 
 
 def place_of_op(run: RankRun, name: str) -> SourceLocation | None:

@@ -35,10 +35,8 @@ def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     rows = np.flatnonzero(ops_where(trace, MATRIX_COSTS.__contains__)[ops.name])
     if not len(rows) or not steps.count:
         return ()
-    start_ns, begin, end = ops.start_ns[rows], steps.intervals[:, 0], steps.intervals[:, 1]
-    step = np.searchsorted(begin, start_ns, side="right") - 1
-    inside = (step >= 0) & (start_ns < end[step])
-    rows, step = rows[inside], step[inside]
+    step = steps.at(ops.start_ns[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
     if not len(rows):
         return ()
     columns = tuple(column[rows] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))

@@ -11,6 +11,7 @@ from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import BoolArray, Int32Array, Ranges
+from perfdoctor.trace.steps import Steps
 
 # Marks of steps and lines lie around or beside what a step does.
 _MARKS = r"^(ProfilerStep#|@)"
@@ -73,8 +74,7 @@ def did_more_of(run: RankRun, slow: BoolArray) -> tuple[str, int] | None:
 
     None where the trace has neither, or nothing took longer.
     """
-    trace, steps = run.trace, run.steps.intervals
-    ranges = trace.ranges
+    trace, steps, ranges = run.trace, run.steps, run.trace.ranges
     told = ~trace.named(ranges, _MARKS)
     found = [
         _more(trace.ops.name, trace.ops.start_ns, trace.ops.dur_ns, trace.ops.parent < 0, steps, slow),
@@ -100,13 +100,12 @@ def _outermost(ranges: Ranges, told: BoolArray) -> BoolArray:
 
 
 def _more(
-    name: Int32Array, start_ns: Int64Array, dur_ns: Int64Array, keep: BoolArray, steps: Int64Array, slow: BoolArray
+    name: Int32Array, start_ns: Int64Array, dur_ns: Int64Array, keep: BoolArray, steps: Steps, slow: BoolArray
 ) -> tuple[int, int]:
     """The name of which slow steps hold most more, by time a step, and how much; (-1, 0) for none."""
     rows = np.flatnonzero(keep)
-    step = np.searchsorted(steps[:, 0], start_ns[rows], side="right") - 1
-    inside = (step >= 0) & (start_ns[rows] < steps[step, 1])
-    rows, step = rows[inside], step[inside]
+    step = steps.at(start_ns[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
     if not len(rows):
         return -1, 0
     codes, which = np.unique(name[rows], return_inverse=True)

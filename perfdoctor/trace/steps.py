@@ -22,7 +22,7 @@ import numpy as np
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import Int64Array, Intervals
-from perfdoctor.trace.model import BoolArray, Ranges, Trace
+from perfdoctor.trace.model import NONE, BoolArray, Ranges, Trace
 
 _MARK = r"^ProfilerStep#"
 # How people name the range around a step when they profile with Nsight Systems: "step 12", "train_iteration_12".
@@ -64,6 +64,11 @@ class Steps:
         """Duration of each step in nanoseconds."""
         result: Int64Array = self.intervals[:, 1] - self.intervals[:, 0]
         return result
+
+    def at(self, instants_ns: Int64Array) -> Int64Array:
+        """The index of the step that each instant lies in; -1 outside of all."""
+        row = np.searchsorted(self.intervals[:, 0], instants_ns, side="right") - 1
+        return np.where(iv.contains(self.intervals, instants_ns), row, NONE)
 
     @property
     def median_ns(self) -> int | None:
