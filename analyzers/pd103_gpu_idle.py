@@ -101,7 +101,6 @@ class GpuIdle(RankAnalyzer):
 
     def _unexplained(self, rank: RankRun, idle: Intervals) -> Finding:
         cost = rank.per_step(iv.total(idle))
-        whole = "step" if rank.steps.count else "trace"
         queued = _already_launched(rank, idle)
         seen = "cpu" in rank.evidence
         advice = "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
@@ -115,7 +114,8 @@ class GpuIdle(RankAnalyzer):
             )
         return self.finding(
             rank,
-            title=f"The GPU idles for {rank.share(cost):.0%} of the {whole}, and nothing in the trace explains it",
+            title=f"The GPU idles for {rank.share(cost):.0%} of the {rank.period}, and nothing in the trace "
+            "explains it",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=advice,
@@ -130,12 +130,12 @@ class GpuIdle(RankAnalyzer):
         )
 
     def _unrecorded(self, rank: RankRun, idle: Intervals) -> Finding:
-        whole = "step" if rank.steps.count else "trace"
         length = rank.per_step(iv.total(idle))
         why = "most of its events were taken out" if rank.thinned else "CUDA graphs lack kernels"
         return self.finding(
             rank,
-            title=f"For {rank.share(length):.0%} of the {whole} the file cannot tell whether the GPU works: {why}",
+            title=f"For {rank.share(length):.0%} of the {rank.period} the file cannot tell whether the GPU works: "
+            f"{why}",
             cost_ns=0,
             saving=Saving(),
             advice="Nothing to fix in the program: record again, with all kernels, to see what the GPU does here.",
@@ -143,7 +143,7 @@ class GpuIdle(RankAnalyzer):
             claim=Claim(),
             confidence=0.9,
             evidence=(
-                Evidence(f"time not recorded per {whole}", length, "ns"),
+                Evidence(f"time not recorded per {rank.period}", length, "ns"),
                 *_gap_evidence(rank, idle, len(idle)),
             ),
             subject="unrecorded",

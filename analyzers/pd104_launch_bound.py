@@ -122,10 +122,9 @@ class LaunchBound(RankAnalyzer):
         if found is None or rank.thinned:
             return
         median_ns = int(np.median(gpu.dur_ns[inside]))
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {whole}, "
+            title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {rank.period}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {found.cpu_ns / 1e3:.1f} us of CPU to launch one",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
@@ -138,7 +137,7 @@ class LaunchBound(RankAnalyzer):
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {whole}", rank.per_step(found.launches), "count"),
+                Evidence(f"launches per {rank.period}", rank.per_step(found.launches), "count"),
                 Evidence("queue depth in the median", found.depth, "count"),
                 Evidence("launches with another one waiting", round(100 * found.ahead_share, 1), "%"),
                 Evidence("CPU for a launch: Python", found.python_ns, "ns"),
@@ -157,13 +156,12 @@ class LaunchBound(RankAnalyzer):
             return
         line = busiest_line(rank)
         loop = line if line and not line.layers and line.share >= _MOST_OPS and line.repeats >= _A_LOOP else None
-        whole = "step" if rank.steps.count else "trace"
         median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
         where = f", most of them in a loop at {loop.place.short}" if loop else ""
         yield self.finding(
             rank,
-            title=f"The CPU spends much of the {whole} on calling ops, not on computing: {count:,} a {whole}, "
-            f"{median_us:.1f} us each in the median{where}",
+            title=f"The CPU spends much of the {rank.period} on calling ops, not on computing: "
+            f"{count:,} a {rank.period}, {median_us:.1f} us each in the median{where}",
             cost_ns=rank.per_step(iv.total(time)),
             saving=own.saving(1 - loop.share * loop.alike if loop else None),
             advice=_IN_A_LOOP if loop else _ON_CPU,

@@ -90,10 +90,9 @@ class PageableCopy(RankAnalyzer):
         exposed_ns = rank.per_step(iv.total(iv.intersect(exposed, rank.account.parts["memcpy"])))
         rate = size / max(spent, 1)
         gained = None if pinned is None else round(exposed_ns * max(0.0, 1 - rate * 1e9 / pinned))
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"{_amount(size / max(rank.steps.count, 1))} a {whole} are copied "
+            title=f"{_amount(size / max(rank.steps.count, 1))} a {rank.period} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {place.short}' if place else ''}",
             cost_ns=cost,
             saving=Saving(0, gained, cost, "bounded"),

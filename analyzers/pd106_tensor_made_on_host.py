@@ -89,12 +89,11 @@ class TensorMadeOnHost(RankAnalyzer):
         names, counts = np.unique(trace.ops.name[copies.maker], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if free else "torch.tensor or from_numpy"
         size = trace.gpu.bytes[copies.rows]
-        whole = "step" if rank.steps.count else "trace"
         number = len(copies) / max(rank.steps.count, 1)
         yield self.finding(
             rank,
             title=f"Tensors are made on the CPU{f' at {place.short}' if place else ''} and copied to the GPU: "
-            f"{number:.3g} a {whole}",
+            f"{number:.3g} a {rank.period}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_FREE if free else _VALUES,

@@ -83,8 +83,7 @@ class AccidentalFloat64(RankAnalyzer):
         saved = _saved_share(rank, rows, matrix)
         yield self.finding(
             rank,
-            title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a "
-            + ("step" if rank.steps.count else "trace"),
+            title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a {rank.period}",
             cost_ns=cost,
             saving=Saving(0, None, round(cost * saved), "bounded"),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "

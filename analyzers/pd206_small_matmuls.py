@@ -86,11 +86,10 @@ class SmallMatmuls(RankAnalyzer):
         cells = _cells(rank, rows)
         saved = _saved_share(rank, rows)
         median_ns = int(np.median(rank.trace.gpu.dur_ns[rows]))
-        per = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"{rank.per_step(count):,} matrix products a {per} are too small for the GPU, half of them shorter "
-            f"than {median_ns / 1e3:.1f} us",
+            title=f"{rank.per_step(count):,} matrix products a {rank.period} are too small for the GPU, half of them "
+            f"shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost,
             saving=Saving() if saved is None else Saving(0, None, round(cost * saved), "bounded"),
             advice=_CELLS if cells else _OTHERS,

@@ -83,10 +83,10 @@ class UnfusedPointwise(RankAnalyzer):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         pattern, costliest = _costliest_pattern(rank, chains)
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {whole} run in chains that could be fused",
+            title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.period} run in chains that could "
+            "be fused",
             cost_ns=cost,
             saving=Saving(0, None, most, "bounded"),
             advice="Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, "
@@ -98,9 +98,9 @@ class UnfusedPointwise(RankAnalyzer):
             location=place_of_items(rank, costliest),
             evidence=(
                 Evidence("costliest chain", pattern),
-                Evidence(f"chains per {whole}", rank.per_step(chains.count), "count"),
+                Evidence(f"chains per {rank.period}", rank.per_step(chains.count), "count"),
                 Evidence(
-                    f"intermediates written and read per {whole}",
+                    f"intermediates written and read per {rank.period}",
                     rank.per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
                     "bytes",
                 ),

@@ -75,10 +75,10 @@ class LayoutConversion(RankAnalyzer):
         convolutions = rank.kernels_where(lambda k: k.category == "convolution") & rank.in_window
         already = _channels_last_share(rank, rows)
         amd = rank.source.vendor == "amd"
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"Convolutions copy tensors into another layout: {rank.per_step(int(rows.sum())):,} copies a {whole}",
+            title="Convolutions copy tensors into another layout: "
+            f"{rank.per_step(int(rows.sum())):,} copies a {rank.period}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(already, amd),

@@ -109,12 +109,11 @@ class UnfusedOptimizer(RankAnalyzer):
         most = min(rank.per_step(steps.saved_ns), cost)
         if not self.matters(rank, most):
             return
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
             title=f"{steps.optimizer} goes over the parameters"
             + (f" {steps.count_of_passes} times" if steps.count_of_passes > 1 else "")
-            + f" {'tensor by tensor' if steps.loops else 'with foreach'}: {kernels:,} kernels a {whole}",
+            + f" {'tensor by tensor' if steps.loops else 'with foreach'}: {kernels:,} kernels a {rank.period}",
             cost_ns=cost,
             saving=Saving(0, None, most, "bounded"),
             advice=_advice(steps),
@@ -136,7 +135,6 @@ class UnfusedOptimizer(RankAnalyzer):
         )
 
     def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
-        whole = "step" if rank.steps.count else "trace"
         least = max(self.settings["min_share"], self.settings["min_cpu_share"])
         for steps in optimizers_of(rank):
             own, fact = unprofiled(rank, steps.time), _fact(rank, steps.optimizer)
@@ -148,7 +146,7 @@ class UnfusedOptimizer(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"{steps.optimizer} goes over the parameters {steps.passes} times "
-                f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {whole}",
+                f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {rank.period}",
                 cost_ns=rank.per_step(iv.total(steps.time)),
                 saving=own.saving(steps.kept),
                 advice=f"Use the fused {steps.optimizer}: one op reads and writes each parameter and its state once.",

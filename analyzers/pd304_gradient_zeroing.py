@@ -110,7 +110,7 @@ class GradientZeroing(RankAnalyzer):
         """The finding; `spent_ns` on filling and adding to zeros in the window."""
         return self.finding(
             rank,
-            title=f"Gradients are filled with zeros: {fills:,} fills a {'step' if rank.steps.count else 'trace'}",
+            title=f"Gradients are filled with zeros: {fills:,} fills a {rank.period}",
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,

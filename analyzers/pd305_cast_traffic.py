@@ -75,10 +75,9 @@ class CastTraffic(RankAnalyzer):
         back = rows & launched_inside(rank.trace, _BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer >= 0).any())
         moved = rank.work.bytes[rows]
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"The weights are cast at every step: {casts:,} casts a {whole}",
+            title=f"The weights are cast at every step: {casts:,} casts a {rank.period}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(trains),

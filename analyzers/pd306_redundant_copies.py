@@ -72,10 +72,10 @@ class RedundantCopies(RankAnalyzer):
             return
         chains = _by_chain(rank, np.flatnonzero(rows))
         asked = chains[0][0]
-        whole = "step" if rank.steps.count else "trace"
         yield self.finding(
             rank,
-            title=f"{rank.per_step(int(rows.sum())):,} copies of tensors a {whole}, most of their time in {asked}",
+            title=f"{rank.per_step(int(rows.sum())):,} copies of tensors a {rank.period}, most of their time "
+            f"in {asked}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(asked),

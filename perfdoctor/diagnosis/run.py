@@ -131,6 +131,11 @@ class RankRun:
         """A sum over the window as an amount a step (of the window when there are no steps)."""
         return round(window_ns / self.steps.count) if self.steps.count else window_ns
 
+    @property
+    def period(self) -> str:
+        """What amounts `per_step` are of, for sentences: a step, or the trace."""
+        return "step" if self.steps.count else "trace"
+
     def share(self, per_step_ns: int) -> float | None:
         """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
         whole = self.per_step(self.window_ns)
