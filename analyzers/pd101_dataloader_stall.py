@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_list, captured_part
 from perfdoctor.diagnosis.edits import Edit, without_cpu_time
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.loading import SINGLE_PROCESS
@@ -137,8 +138,7 @@ def _starts_again(loader: Mapping[str, Any]) -> bool:
 
 def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
     """The captured facts of the loader that was waited for longest; empty without facts."""
-    loaders = [f for f in (rank.facts or {}).get("loaders") or [] if isinstance(f, dict)]
-    return max(loaders, key=lambda f: f.get("wait_ns") or 0, default={})
+    return max(captured_list(rank.facts, "loaders"), key=lambda f: f.get("wait_ns") or 0, default={})
 
 
 def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any], parts: WaitParts) -> Loading:
@@ -159,8 +159,7 @@ def _cpu_share(loader: Mapping[str, Any]) -> float | None:
 
 def _cores(rank: RankRun) -> int | None:
     """The cores that the process may use, as captured; None without facts."""
-    cpu = (rank.facts or {}).get("cpu")
-    cores = cpu.get("affinity") if isinstance(cpu, dict) else None
+    cores = captured_part(rank.facts, "cpu").get("affinity")
     return cores if isinstance(cores, int) and cores > 0 else None
 
 

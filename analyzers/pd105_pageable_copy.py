@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_list
 from perfdoctor.diagnosis.edits import faster_kernels, without_blocking
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
@@ -125,8 +126,7 @@ def _amount(size: float) -> str:
 
 def _pinning(rank: RankRun) -> str | None:
     """Whether the captured loaders pin their batches; None when nobody knows or they differ."""
-    loaders = [f for f in (rank.facts or {}).get("loaders") or [] if isinstance(f, dict)]
-    known = {f.get("pin_memory") for f in loaders}
+    known = {loader.get("pin_memory") for loader in captured_list(rank.facts, "loaders")}
     return "yes" if known == {True} else "no" if known == {False} else None
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_steps
+from perfdoctor.diagnosis.captured import captured_part, captured_steps
 from perfdoctor.diagnosis.compiling import COMPILE_PHASE
 from perfdoctor.diagnosis.edits import Edit, without_cpu_time
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
@@ -87,7 +87,7 @@ class Recompilation(RankAnalyzer):
 
     def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
         """One finding when compiling takes at least `min_share` of the steady steps."""
-        captured = _facts(rank)
+        captured = captured_part(rank.facts, "compile")
         found = _in_trace(rank, 0 if captured.get("windows") is not None else int(self.settings["warm_steps"]))
         unprofiled = _in_facts(rank, captured)
         if not found.cost_ns:
@@ -127,11 +127,6 @@ def _saving(found: Compiling, unprofiled: Compiling) -> Saving:
         return Saving()
     expected = min(unprofiled.cost_ns, found.cost_ns) if unprofiled.cost_ns else None
     return Saving(0, expected, found.cost_ns, "bounded")
-
-
-def _facts(rank: RankRun) -> Mapping[str, Any]:
-    found = (rank.facts or {}).get("compile")
-    return found if isinstance(found, dict) else {}
 
 
 def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
@@ -177,10 +172,9 @@ def _compile_ids(rank: RankRun, window: Intervals) -> tuple[str, ...]:
 
 def _in_facts(rank: RankRun, captured: Mapping[str, Any]) -> Compiling:
     """Compiling in the base window, whose steps ran without a profiler right before the trace."""
-    windows = captured.get("windows")
-    base = windows.get("base") if isinstance(windows, dict) else None
+    base = captured_part(captured_part(captured, "windows"), "base")
     steps = len(captured_steps(rank.facts, "base"))
-    spent, frames = (base.get("ns"), base.get("frames")) if isinstance(base, dict) else (None, None)
+    spent, frames = base.get("ns"), base.get("frames")
     if not isinstance(spent, int) or not isinstance(frames, int) or not steps:
         return Compiling(0, 0, steps, EMPTY)
     return Compiling(min(spent // steps, rank.per_step(rank.window_ns)), min(frames, steps), steps, EMPTY)

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_list, yes_or_no
 from perfdoctor.diagnosis.edits import fused
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.host_work import optimizers_of, unprofiled
@@ -126,8 +127,8 @@ class UnfusedOptimizer(RankAnalyzer):
             evidence=(
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
-                Evidence("foreach, as captured", _said(fact.get("foreach"))),
-                Evidence("fused, as captured", _said(fact.get("fused"))),
+                Evidence("foreach, as captured", yes_or_no(fact.get("foreach"))),
+                Evidence("fused, as captured", yes_or_no(fact.get("fused"))),
                 *top_kernels(rank, steps.rows),
             ),
             subject=steps.optimizer,
@@ -157,8 +158,8 @@ class UnfusedOptimizer(RankAnalyzer):
                 evidence=(
                     Evidence("without the profiler's part", own.own_ns, "ns"),
                     Evidence("longest pass", round(100 * steps.kept, 1), "%"),
-                    Evidence("foreach, as captured", _said(fact.get("foreach"))),
-                    Evidence("fused, as captured", _said(fact.get("fused"))),
+                    Evidence("foreach, as captured", yes_or_no(fact.get("foreach"))),
+                    Evidence("fused, as captured", yes_or_no(fact.get("fused"))),
                 ),
                 subject=steps.optimizer,
             )
@@ -179,10 +180,4 @@ def _advice(steps: OptimizerSteps) -> str:
 
 
 def _fact(rank: RankRun, optimizer: str) -> Mapping[str, object]:
-    found = (rank.facts or {}).get("optimizers")
-    known = found if isinstance(found, list) else []
-    return next((each for each in known if isinstance(each, dict) and each.get("class") == optimizer), {})
-
-
-def _said(value: object) -> str | None:
-    return None if value is None else "yes" if value else "no"
+    return next((each for each in captured_list(rank.facts, "optimizers") if each.get("class") == optimizer), {})

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_list
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import place_of_range
@@ -92,5 +93,4 @@ class DataParallelUsed(RankAnalyzer):
 
 
 def _as_captured(rank: RankRun) -> bool:
-    models = (rank.facts or {}).get("models") or []
-    return any(isinstance(model, dict) and model.get("data_parallel") is True for model in models)
+    return any(model.get("data_parallel") is True for model in captured_list(rank.facts, "models"))

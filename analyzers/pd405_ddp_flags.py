@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_list, captured_part, yes_or_no
 from perfdoctor.diagnosis.collective_names import KINDS
 from perfdoctor.diagnosis.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
@@ -137,7 +138,7 @@ class DdpFlags(RankAnalyzer):
             location=place_of_range(rank, FORWARD),
             evidence=(
                 *evidence,
-                *(Evidence(f"{flag}, as captured", _yes_no(said.get(flag))) for flag in flags if said),
+                *(Evidence(f"{flag}, as captured", yes_or_no(said.get(flag))) for flag in flags if said),
             ),
             subject=subject,
         )
@@ -145,9 +146,5 @@ class DdpFlags(RankAnalyzer):
 
 def _settings(rank: RankRun) -> Mapping[str, Any]:
     """The captured settings of the first wrapped model; empty when there are none."""
-    models = (rank.facts or {}).get("models") or []
-    return next((m["ddp"] for m in models if isinstance(m, dict) and isinstance(m.get("ddp"), dict)), {})
-
-
-def _yes_no(value: object) -> str | None:
-    return None if value is None else "yes" if value else "no"
+    wrapped = (captured_part(model, "ddp") for model in captured_list(rank.facts, "models"))
+    return next((settings for settings in wrapped if settings), {})

@@ -1,4 +1,7 @@
-"""Step times that `perfdoctor run` captured beside the trace, out of facts.json and steps.jsonl."""
+"""What `perfdoctor run` captured beside the trace: parts of facts.json, and step times out of it and of steps.jsonl.
+
+A file may hold anything: what is not of the kind expected counts as not captured.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,23 @@ from perfdoctor.trace.intervals import Int64Array
 
 # Windows in which nothing is recorded, and the program has warmed up.
 _UNPROFILED = ("base", "after")
+
+
+def captured_part(facts: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    """A part of the facts by its name; empty where it was not captured."""
+    part = (facts or {}).get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def captured_list(facts: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
+    """A part of the facts that holds several of a kind: loaders, optimizers, models, devices."""
+    part = (facts or {}).get(name)
+    return [each for each in part if isinstance(each, dict)] if isinstance(part, list) else []
+
+
+def yes_or_no(setting: object) -> str | None:
+    """A captured setting as evidence; None where it was not captured."""
+    return None if setting is None else "yes" if setting else "no"
 
 
 def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> tuple[int, ...]:

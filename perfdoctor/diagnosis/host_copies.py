@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from perfdoctor.diagnosis.captured import captured_list, captured_part
 from perfdoctor.diagnosis.finding import SourceLocation
 from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.diagnosis.source import commonest, places
@@ -140,16 +140,10 @@ def pinned_bytes_per_s(run: RankRun) -> float | None:
 
     By generation and width of the link as NVML told while the program ran, else by the table of devices.
     """
-    for device in _captured_devices(run.facts):
+    for device in captured_list(captured_part(run.facts, "nvml"), "devices"):
         generation, width = device.get("max_pcie_generation"), device.get("max_pcie_width")
         lane = _LANE_BYTES_PER_S.get(generation) if isinstance(generation, int) else None
         if lane is not None and isinstance(width, int):
             return lane * width * _PINNED_SHARE
     both = run.device.pcie_bytes_per_s if run.device is not None else None
     return None if both is None else both / 2 * _PINNED_SHARE
-
-
-def _captured_devices(facts: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    nvml = (facts or {}).get("nvml")
-    devices = nvml.get("devices") if isinstance(nvml, dict) else None
-    return [d for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []

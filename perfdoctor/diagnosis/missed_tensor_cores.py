@@ -9,11 +9,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from perfdoctor.diagnosis.analyzer import RankAnalyzer
+from perfdoctor.diagnosis.captured import captured_part
 from perfdoctor.diagnosis.edits import kernels_sped_up
 from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.diagnosis.matrix import (
@@ -159,8 +160,7 @@ def _memory_bounds(rank: RankRun) -> BoolArray:
 
 def tf32_allowed(rank: RankRun, category: MatrixCategory) -> bool:
     """Whether float32 maths of a category may use TF32: as captured, else because some of it in the window does."""
-    flags: Any = (rank.facts or {}).get("flags")
-    said = flags.get(_TF32_FLAG[category]) if isinstance(flags, dict) else None
+    said = captured_part(rank.facts, "flags").get(_TF32_FLAG[category])
     if isinstance(said, bool):
         return said
     return bool((on_tensor_cores(rank, category) & rank.kernels_where(lambda k: k.operand == "tf32")).any())
