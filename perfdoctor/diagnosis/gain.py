@@ -16,6 +16,7 @@ from perfdoctor.diagnosis.captured import captured_median_ns
 from perfdoctor.diagnosis.edits import Edit, edited, faster_kernels
 from perfdoctor.diagnosis.idle import ON_DEVICE, blocking_calls
 from perfdoctor.diagnosis.replay import Graph, graph_of
+from perfdoctor.diagnosis.replay_waits import FULL_QUEUE_NS, LEAST_QUEUE
 from perfdoctor.diagnosis.unprofiled import without_profiler
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace.model import MEMCPY
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from perfdoctor.trace.intervals import Intervals
     from perfdoctor.trace.model import BoolArray, Trace
 
-# A launch takes 3 to 10 us. One that takes so long, with so many launched and not begun (CUDA queues 1,024), waited for
-# room; else it loaded a module or a graph, which is the CPU's own work.
-_FULL_QUEUE_NS = 100_000
-_LEAST_QUEUE = 256
 # A copy from pageable memory that begins so long after its call may have waited for its stream.
 _LATE_COPY_NS = 20_000
 
@@ -64,10 +61,10 @@ def _before_full_queue(trace: Trace) -> BoolArray:
     waits = np.zeros(len(calls), bool)
     linked = np.flatnonzero(gpu.call >= 0)
     launches, first = np.unique(gpu.call[linked], return_index=True)
-    long = np.flatnonzero(calls.end_ns[launches] - calls.start_ns[launches] > _FULL_QUEUE_NS)
+    long = np.flatnonzero(calls.end_ns[launches] - calls.start_ns[launches] > FULL_QUEUE_NS)
     begun = np.sort(gpu.start_ns[linked[first]], kind="stable")  # they are nearly in order
     depth = long + 1 - np.searchsorted(begun, calls.end_ns[launches[long]])
-    waits[launches[long]] = depth >= _LEAST_QUEUE
+    waits[launches[long]] = depth >= LEAST_QUEUE
     return waits
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from perfdoctor.diagnosis.captured import captured_steps
 from perfdoctor.diagnosis.compiling import compile_time
 from perfdoctor.diagnosis.finding import Saving
+from perfdoctor.diagnosis.optimizer_steps import longest_pass, optimizer_of
 from perfdoctor.diagnosis.traffic import ACCUMULATES, STEP_RANGE, ZERO_RANGE
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 _PYTHON_NS = 100_000
 # Where no step was timed without the profiler: Kineto took 0.8 to 1.2 us an event (benchmarks/README.md, Capture).
 _EVENT_NS = 1_000
-# Ops that take less than this share of the optimizer's time are counters and checks, not passes.
-_A_PASS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ def optimizers_of(rank: RankRun) -> Iterator[HostOptimizer]:
         steps = distinct(around[mine])
         longest_ns, passes = _passes(trace, mine)
         yield HostOptimizer(
-            optimizer=trace.strings[code].partition("#")[2].removesuffix(".step"),
+            optimizer=optimizer_of(trace.strings[code]),
             time=iv.intersect(iv.union(ranges.start_ns[steps], ranges.end_ns[steps]), rank.window),
             ops=len(mine),
             passes=passes,
@@ -167,13 +166,9 @@ def _inside(trace: Trace, rows: BoolArray) -> Int32Array:
 
 
 def _passes(trace: Trace, rows: Int64Array) -> tuple[float, int]:
-    """Time of the longest pass over the parameters (all steps together), and the number of passes a step."""
+    """The longest pass and the number of passes of ops, see `longest_pass`."""
     _, kind = np.unique(trace.ops.name[rows], return_inverse=True)
-    time_ns = np.bincount(kind, weights=trace.ops.dur_ns[rows])
-    matters = time_ns >= _A_PASS * time_ns.sum()
-    count = np.bincount(kind)[matters]
-    each = np.maximum(np.round(count / count.min()), 1)
-    return float((time_ns[matters] / each).max()), int(each.sum())
+    return longest_pass(np.bincount(kind, weights=trace.ops.dur_ns[rows]), np.bincount(kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from perfdoctor.diagnosis.traffic import GENERATED, OPTIMIZER
 from perfdoctor.trace import intervals as iv
@@ -69,7 +70,7 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
     waits = iv.intersect(_phases(rank, rows), rank.account.parts["idle_launch"])
     starved = iv.total(waits) > iv.total(busy)
     return OptimizerSteps(
-        optimizer=name.partition("#")[2].removesuffix(".step"),
+        optimizer=optimizer_of(name),
         rows=rows,
         claim=iv.union_of((busy, waits)) if starved else busy,
         passes=time / longest_ns,
@@ -93,7 +94,7 @@ def _phases(rank: RankRun, rows: Int64Array) -> Intervals:
 
 
 def _passes(rank: RankRun, rows: Int64Array) -> tuple[float, int]:
-    """Time of the longest pass over the parameters (all steps together), and the number of passes a step."""
+    """The longest pass and the number of passes of GPU items, see `longest_pass`."""
     gpu, ops = rank.trace.gpu, rank.trace.ops
     op, dur = gpu.op[rows], gpu.dur_ns[rows]
     named = np.full(len(rows), -1, np.int64)
@@ -105,6 +106,21 @@ def _passes(rank: RankRun, rows: Int64Array) -> tuple[float, int]:
     _, kind = np.unique(key, return_inverse=True)
     time = np.bincount(kind, weights=dur)
     count = np.bincount(distinct((kind << 32) + call) >> 32, minlength=len(time))
-    matters = time >= _A_PASS * time.sum()
+    return longest_pass(time, count)
+
+
+def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
+    """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
+
+    Args:
+        time_ns: Of each kind of op within the steps its time, all together.
+        count: How often it was called; the rarest that matters makes one pass.
+    """
+    matters = time_ns >= _A_PASS * time_ns.sum()
     each = np.maximum(np.round(count[matters] / count[matters].min()), 1)
-    return float((time[matters] / each).max()), int(each.sum())
+    return float((time_ns[matters] / each).max()), int(each.sum())
+
+
+def optimizer_of(step_range: str) -> str:
+    """The class that a range `Optimizer.step#SGD.step` names."""
+    return step_range.partition("#")[2].removesuffix(".step")

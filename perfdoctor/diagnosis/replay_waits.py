@@ -14,9 +14,10 @@ from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
 
 _WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
-# A launch that takes so long stood before a full queue, if so many launches were in it; the queue of CUDA holds 1,024.
-_FULL_QUEUE_NS = 100_000
-_LEAST_QUEUE = 256
+# A launch takes 3 to 10 us. One that takes so long, with so many launched and not begun (CUDA queues 1,024), waited for
+# room; else it loaded a module or a graph, which is the CPU's own work.
+FULL_QUEUE_NS = 100_000
+LEAST_QUEUE = 256
 _QUEUE = 1_024
 
 
@@ -106,7 +107,7 @@ def queue_edges(edges: Edges) -> None:
     """Launches return when there is room in the queue of their stream."""
     events = edges.events
     linked = np.flatnonzero(events.launch >= 0)
-    for stream in np.flatnonzero(np.bincount(events.stream[linked]) > _LEAST_QUEUE).tolist():
+    for stream in np.flatnonzero(np.bincount(events.stream[linked]) > LEAST_QUEUE).tolist():
         rows = linked[events.stream[linked] == stream]
         launch, first = np.unique(events.launch[rows], return_index=True)
         _queue_of_stream(edges, launch, events.item_start[rows[first]])
@@ -120,7 +121,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array) -> Non
     started = iv.ranks(reach, end)
     depth = np.arange(len(launch)) + 1 - started
     took = edges.events.time_ns[end] - edges.events.time_ns[events.call_start[launch]]
-    full = (took > _FULL_QUEUE_NS) & (depth >= _LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]
+    full = (took > FULL_QUEUE_NS) & (depth >= LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]
     rows = np.flatnonzero(full)
     edges.join(end[rows], WAIT, reach[started[rows] - 1])
     _wait(edges, launch[rows])
