@@ -33,10 +33,8 @@ class AllocatorChurn(RankAnalyzer):
 
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
-        less memory than the
-        device has; never call torch.cuda.empty_cache() in the loop. On ROCm a new convolution shape makes MIOpen
-        allocate workspace while
-        it searches: warm up, or set MIOPEN_FIND_MODE.
+        less memory than the device has; never call torch.cuda.empty_cache() in the loop. On ROCm a new convolution
+        shape makes MIOpen allocate workspace while it searches: warm up, or set MIOPEN_FIND_MODE.
 
     When it is wrong:
         The first steps of a program allocate; that does not recur. Record later steps.

@@ -61,8 +61,8 @@ class Straggler(FleetAnalyzer):
     When it is wrong:
         When a different rank is late each time (noise), no single rank is named; one that is late in less than half of
         the steps is said to be late now and then. Ranks that are late together, such as those of a slow host, are
-        named together. With the traces of some ranks only, the true straggler may be among
-        the missing. Sends and receives do not count: there one side waits by design.
+        named together. With the traces of some ranks only, the true straggler may be among the missing. Sends and
+        receives do not count: there one side waits by design.
 
     Needs:
         Traces of several ranks, recorded over the same time, with collectives on GPUs or of gloo.

@@ -90,8 +90,8 @@ class Analyzer(ABC):
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are already per step; share and severity follow from the cost. With an `edit` the saving
-        is only what is told where the trace cannot be replayed. Where the capture has
-        timed steps without a profiler, their length is added to the evidence.
+        is only what is told where the trace cannot be replayed. Where the capture has timed steps without a profiler,
+        their length is added to the evidence.
         """
         share = rank.share(cost_ns)
         unprofiled_ns = captured_median_ns(rank.facts, "base")

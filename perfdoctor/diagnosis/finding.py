@@ -1,7 +1,4 @@
-"""What an analyzer says: a Finding with its Evidence, its SourceLocation, its Saving.
-
-The time that it lays claim to.
-"""
+"""What an analyzer says: a Finding with its Evidence, SourceLocation and Saving, and the time that it lays claim to."""
 
 from __future__ import annotations
 

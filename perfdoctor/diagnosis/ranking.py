@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Ledger:
-    """What can still be promised on one rank.
-
-    Time not claimed yet, and the CPU's wait for the GPU that faster kernels can shorten.
+    """What can still be promised on one rank: time not claimed yet, and the CPU's wait for the GPU.
 
     `steps` divides window time into time a step (1 without steps); `kernel_budget_ns`, for the window, is None when
     nothing bounds it.

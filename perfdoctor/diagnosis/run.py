@@ -40,9 +40,9 @@ DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]
 
 @dataclass(frozen=True)
 class RankRun:
-    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account.
+    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account, look-ups over kernels.
 
-    Look-ups over kernels.
+    `source` is the trace as it was read, `detail` that of a capture's evidence window, with stacks and shapes.
     """
 
     source: Trace
@@ -88,10 +88,7 @@ class RankRun:
 
     @cached_property
     def device_kind(self) -> DeviceKind:
-        """What the account is about: GPU items, a CPU-only program.
-
-        Or a GPU program whose GPU events were not recorded.
-        """
+        """What the account is about: GPU items, a CPU-only program, or a GPU program whose GPU was not recorded."""
         if len(self.source.gpu):
             return "gpu"
         launched = self.source.named(self.source.calls, r"Launch|Memcpy").any()
@@ -105,10 +102,7 @@ class RankRun:
 
     @cached_property
     def window(self) -> Intervals:
-        """The analysed time: whole steps when there are steps, else from the first GPU item to the last.
-
-        Else all events.
-        """
+        """The analysed time: the steps; without any, from the first GPU item to the last; without those, all events."""
         if self.steps.count:
             return self.steps.window
         if len(self.trace.gpu):

@@ -100,11 +100,6 @@ class LateRank:
         """Index of the rank that waits longest for any other."""
         return longest_waiting(self.matched, self.counts, lambda index: waits_of(self.matched, index, self.counts))
 
-    def waiting_of(self, table: CollectiveTable) -> Intervals:
-        """The same of a rank given by its table; nothing for one that could not be compared."""
-        index = self._places.get(id(table))
-        return iv.EMPTY if index is None else self.waiting(index)
-
     @cached_property
     def _places(self) -> dict[int, int]:
         return {id(table): index for index, table in enumerate(self.matched.tables)}
@@ -122,6 +117,11 @@ class LateRank:
         there = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
         shift = self.matched.offset_ns[self.index] - self.matched.offset_ns[index]
         return iv.subtract(there, self.table.exposed + shift)
+
+    def waiting_of(self, table: CollectiveTable) -> Intervals:
+        """The same of a rank given by its table; nothing for one that could not be compared."""
+        index = self._places.get(id(table))
+        return iv.EMPTY if index is None else self.waiting(index)
 
     def any_waiting_of(self, table: CollectiveTable) -> Intervals:
         """When a rank waited for this rank or for any other, on its own clock; see `waiting`."""

@@ -34,7 +34,7 @@ ZERO_RANGE = r"^Optimizer\.zero_grad#"
 GENERATED = re.compile(r"^_*triton_")
 ACCUMULATES = re.compile(r"AccumulateGrad")
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
-CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
+_CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
 _LAYOUT_RULE = "A2"  # of gpu.kernel_rules_helpers: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
 _PACKS = re.compile(
@@ -80,7 +80,7 @@ def traffic_of(rank: RankRun) -> Traffic:
     pointwise = category["elementwise"] | category["random"]
     copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.named(gpu, "DtoD"))
     compiled, accumulates, packs, casting, copying, convolves = launched_inside_each(
-        trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, CONVOLUTION)
+        trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )
     compiled |= trace.named(gpu, GENERATED)
     story[pointwise & ~accumulates & ~_epilogue(trace)] = POINTWISE
