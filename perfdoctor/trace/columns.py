@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.merged import RANK_STRIDE
+from perfdoctor.trace.merged import thread_processes
 from perfdoctor.trace.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
 from perfdoctor.trace.order import time_order
-from perfdoctor.trace.times import exact_ns, nanoseconds
-from perfdoctor.trace.values import blocks_in, integers, json_text, label
+from perfdoctor.trace.times import LIMIT_NS, exact_ns, nanoseconds
+from perfdoctor.trace.values import blocks_in, devices, integers, json_text, label, plain
 
 Event: TypeAlias = dict[str, Any]
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -90,7 +90,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
 _KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "place")
-_LAST_NUMBER = re.compile(r"([0-9]+)\s*\Z")
+_LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]+)\s*\Z")  # tried once a number, not once a digit
 
 
 class Codes(dict[Any, int]):
@@ -216,9 +216,11 @@ class Columns:
         self.seen -= len(pairs)
         self.phases -= len(pairs)
         (pids, tids), count = self.pairs.ids
-        self._threads = {
-            "text": self.threads.column(zip(pids, tids, strict=True), count),
-            "group": np.maximum(integers(pids) // RANK_STRIDE, 0),
+        texts = self.threads.column(zip(pids, tids, strict=True), count)
+        ranks = np.array(thread_processes(self.threads.texts), np.int64)
+        self._threads: dict[str, Column] = {
+            "text": texts,
+            "group": ranks[texts] if len(ranks) else np.zeros(count, np.int64),
             "device": integers(pids),
             "stream": integers([_last_number(tid) for tid in tids]),
         }
@@ -269,7 +271,7 @@ class Columns:
     def _add_group(self, kind: str, events: list[Event], places: list[int]) -> None:
         start_ns, start_usable = nanoseconds([event.get("ts") for event in events])
         dur_ns, dur_usable = nanoseconds([event.get("dur") for event in events])
-        usable = start_usable & dur_usable
+        usable = start_usable & dur_usable & (start_ns + dur_ns < LIMIT_NS)
         place = np.array(places, np.int64)
         if not usable.all():
             self.dropped += int((~usable).sum())
@@ -279,7 +281,7 @@ class Columns:
             return
         names = [event.get("name") for event in events]
         if set(map(type, names)) != {str}:
-            names = ["" if name is None else str(name) for name in names]
+            names = list(map(plain, names))
         block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns, "place": place}
         block["name"] = self.strings.column(names, len(names))
         block["thread"] = self.pairs.column(events)
@@ -317,7 +319,7 @@ class Columns:
         stacks: dict[str, list[tuple[Event, int]]] = defaultdict(list)
         pairs: list[Event] = []
         for event, at in known:
-            stack = stacks[f"{event.get('pid')}/{event.get('tid')}"]
+            stack = stacks[f"{_sane_id(event.get('pid'))}/{_sane_id(event.get('tid'))}"]
             if event["ph"] == "B":
                 stack.append((event, at))
             elif stack:
@@ -351,15 +353,14 @@ def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
 def _sane_id(value: object) -> int | str:
     if type(value) is int or type(value) is str:
         return value
-    return "" if value is None else str(value)
+    return plain(value)
 
 
 def _place(block: dict[str, Column], told: dict[str, Column], thread: Column) -> None:
     """Device and stream of GPU items whose arguments do not say them: from the row they are drawn on."""
     for name in ("device", "stream"):
         block[name] = np.where(block[name] == NONE, told[name][thread], block[name])
-    device = block["device"]
-    block["device"] = np.where((device >= 0) & (device < 1 << 31), device, NONE).astype(np.int32)
+    block["device"] = devices(block["device"])
 
 
 def _last_number(value: object) -> object:

@@ -14,7 +14,7 @@ from perfdoctor.trace.columns import Column, Columns
 from perfdoctor.trace.comms import comms_of
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.links import first_with, keys_within, latest_before
-from perfdoctor.trace.merged import ranks_in, thread_processes
+from perfdoctor.trace.merged import MOST_RANKS, ranks_in, thread_processes
 from perfdoctor.trace.model import (
     NONE,
     BoolArray,
@@ -326,7 +326,7 @@ def _host(name: object) -> str | None:
 def _distributed(top: dict[str, Any], key: str) -> int | None:
     info = top.get("distributedInfo")
     value = _integer(info.get(key)) if isinstance(info, dict) else None
-    return value if value is not None and value >= 0 else None
+    return value if value is not None and 0 <= value < MOST_RANKS else None
 
 
 def _integer(value: object) -> int | None:

@@ -14,8 +14,9 @@ from perfdoctor.trace.model import NONE, BoolArray, Comms, Int32Array, Table, Tr
 from perfdoctor.trace.oddities import link_warnings, merged_warning
 
 RANK_STRIDE = 10**8  # tools that merge the files of ranks into one add rank x 1e8 to the process ids
+MOST_RANKS = 10**6  # more than any job has
 
-_PID = re.compile(r"[0-9]+(?=/)")
+_PID = re.compile(r"[0-9]{1,14}(?=/)")  # up to MOST_RANKS; larger ids are something else
 _AnyTable = TypeVar("_AnyTable", bound=Table | Comms)
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from perfdoctor.trace.intervals import Int64Array
 from perfdoctor.trace.model import BoolArray
 
-LIMIT_NS = 1 << 62  # a start and a duration below it add up within int64
+LIMIT_NS = 1 << 62  # starts, durations and ends lie below it: what lies between any two of them fits into int64
 _PLAIN = re.compile(r"(?:-?[0-9]{1,16}(?:\.[0-9]{1,3})?\n)+")
-_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
+# There is one way to match each digit, so long ones take no longer; larger exponents are too large for Decimal.
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?\s*")
 _HALF = Decimal("0.5")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import NONE
+from perfdoctor.trace.model import NONE, Int32Array
 from perfdoctor.trace.times import LIMIT_NS, exact_ns
 
 _DEEP = 100
@@ -38,11 +38,16 @@ def _integer(value: object) -> int:
             exact = exact_ns(value)
             value = None if exact is None or exact % 1000 else exact // 1000
     elif isinstance(value, float):
-        value = int(value) if value.is_integer() else None
+        value = int(value) if value.is_integer() and abs(value) < 2 * LIMIT_NS else None
     if not isinstance(value, int) or isinstance(value, bool):
         return NONE
     # Handles of streams are addresses: beyond int64 only that they stay distinct matters.
     return value if -2 * LIMIT_NS <= value < 2 * LIMIT_NS else value & (2 * LIMIT_NS - 1)
+
+
+def devices(numbers: Int64Array) -> Int32Array:
+    """Numbers of devices; -1 for what is none."""
+    return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NONE).astype(np.int32)
 
 
 def blocks_in(grid: object) -> int:
@@ -51,6 +56,13 @@ def blocks_in(grid: object) -> int:
         return NONE
     blocks = math.prod(grid)
     return blocks if blocks < LIMIT_NS else NONE
+
+
+def plain(value: object) -> str:
+    """Any value as a text; no value, and one nested deeper than any real one, as an empty one."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None or _is_deep(value) else str(value)
 
 
 def label(value: Any) -> str | bytes | None:

@@ -71,6 +71,7 @@ def shuffled() -> bytes:
 
 
 NEST = b"[" * 100_000 + b"]" * 100_000
+SHALLOW = b"[" * 1000 + b"]" * 1000
 
 BAD: dict[str, tuple[bytes, Read | str]] = {
     "cut in an event": (events()[:-20], Read(1, complete=False, warns="cut short or damaged at byte ")),
@@ -92,6 +93,27 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "string numbers": (events(event(ts="5.125", dur="7", args={"External id": "0x10"})), Read(3)),
     "strings that are no numbers": (events(event(ts="soon"), event(dur="")), Read(2, dropped=2)),
     "a name of 3 MB": (events(event(name="x" * 3_000_000)), Read(3)),
+    "exponents beyond all bounds": (
+        events(event(ts="1e9999999999999999999"), event(dur="1e-9999999999999999999")),
+        Read(2, dropped=2),
+    ),
+    "an end beyond 146 years": (events(event(ts=4e15, dur=4e15), event(ts=-4e15, dur=4e15)), Read(3, dropped=1)),
+    "ids of 100,000 digits": (
+        events(
+            event(pid="9" * 100_000),
+            event(cat="kernel", tid="1" * 100_000 + "x", args={"bytes": "1" * 100_000 + "x"}),
+        ),
+        Read(4),
+    ),
+    "process ids that no system gives": (events(event(pid=10**18), event(cat="kernel", pid=2**63 + 5)), Read(4)),
+    "names and ids of 1,000 nested lists": (
+        events(
+            PLAIN[:-1] + b', "name": ' + SHALLOW + b"}",
+            PLAIN[:-1] + b', "pid": ' + SHALLOW + b"}",
+            PLAIN.replace(b'"X"', b'"B"')[:-1] + b', "tid": ' + SHALLOW + b"}",
+        ),
+        Read(4, dropped=1),
+    ),
     "100,000 nested brackets": (events(PLAIN[:-1] + b', "args": ' + NEST + b"}"), Read(2, dropped=1)),
     "100,000 brackets that never close": (
         b"[" + PLAIN + b',{"ph": "X", "args": ' + b"[" * 100_000,

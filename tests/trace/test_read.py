@@ -334,6 +334,7 @@ def test_the_vendor_is_told_by_name_then_calls_then_kernels(
         ({"rank": 3, "world_size": 8}, 3, 8),
         ({"rank": "3"}, 3, None),
         ({"rank": -1, "world_size": None}, None, None),
+        ({"rank": 2**62, "world_size": 1e300}, None, None),
         ([], None, None),
         (None, None, None),
     ],

@@ -61,6 +61,7 @@ from perfdoctor.trace.layout import (
     VERDICTS,
     WORD,
 )
+from perfdoctor.trace.times import LIMIT_NS
 
 (
     _AT_TEXT, _AT_SIZE, _AT_BEGIN, _AT_END, _AT_LAST, _AT_STOP, _AT_KEYS, _AT_WORDS, _AT_TAGS, _AT_PAIRS, _AT_ACTIONS,
@@ -221,7 +222,8 @@ def _commit(t: int, order: int) -> int:
         return CLASSIFY
     if verdict != COMPLETE or kind < 0:
         return ODD if verdict == HALF else 0
-    if load(t + _RECORD + 8 * START) == NOTHING or load(t + _RECORD + 8 * DURATION) == NOTHING:
+    start, duration = load(t + _RECORD + 8 * START), load(t + _RECORD + 8 * DURATION)
+    if start == NOTHING or duration == NOTHING or start + duration >= LIMIT_NS:
         return ODD
     pid = t + _RECORD + 8 * PID
     pair = interned(pid, pid + 16, load(t + _AT_PAIRS))
