@@ -38,6 +38,8 @@ from perfdoctor.trace.nsight_files import refuse_report
 from perfdoctor.trace.nsight_phases import rename_phases
 from perfdoctor.trace.nsight_tables import Strings, Tables
 from perfdoctor.trace.oddities import count_of, link_warnings, merged_warning
+from perfdoctor.trace.times import LIMIT_NS
+from perfdoctor.trace.values import devices
 
 Block: TypeAlias = dict[str, Int64Array]
 """Columns of one kind of event, all of one length."""
@@ -211,6 +213,7 @@ class _Reader:
     def _usable(self, block: Block, usable: BoolArray | None = None) -> Block:
         """The rows that can be used, by start, longest first: an event stands before those that it contains."""
         kept = block["start_ns"] != NONE  # a row that lies in a damaged place has nothing
+        kept &= (block["start_ns"] > -LIMIT_NS) & (np.maximum(block["start_ns"], block["end_ns"]) < LIMIT_NS)
         if usable is not None:
             kept &= usable
         self.dropped += int((~kept).sum())
@@ -332,7 +335,7 @@ def _linked_items(block: Block, call_block: Block, calls: Calls, ranks: Mapping[
     return GpuItems(
         **_event(block),
         kind=block["kind"].astype(np.int8),
-        device=block["device"].astype(np.int32),
+        device=devices(block["device"]),
         stream=block["stream"],
         correlation=block["correlation"],
         call=call,

@@ -35,7 +35,7 @@ def physical_devices(tables: Tables) -> dict[tuple[int, int], int]:
     return {
         (row["pid"], row["cuda"]): row["gpu"]
         for row in tables.records("TARGET_INFO_CUDA_DEVICE", _CUDA_COLUMNS)
-        if None not in (row["pid"], row["cuda"], row["gpu"])
+        if all(isinstance(row[key], int) for key in ("pid", "cuda", "gpu"))
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,9 @@ from perfdoctor.trace.source import refuse
 
 _HEADER_BYTES = 100
 _AT_ONCE = 1 << 13  # rows; as tuples they take some forty bytes a value, and more at once is no faster
+_DAMAGE = ("malformed", "not a database", "encrypted")  # in the words of SQLite
 _VARIABLES = 900  # SQLite took no more than 999 in one statement before 2020
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite's own message quotes damaged bytes
 _LOCK_SECONDS = 1.0  # an export that is being written takes minutes: no use in waiting longer
 
 
@@ -82,7 +85,7 @@ class Tables:
                 self._database.execute("PRAGMA writable_schema = ON")
             names = [name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             self._columns = {name: self._columns_of(name) for name in names}
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self._refuse(error)
 
     def close(self) -> None:
@@ -135,7 +138,7 @@ class Tables:
         present = self._columns.get(table, ())
         symbol, label = (name if name in present else "''" for name in ("name", "label"))
         rows = self._all(f'SELECT id, {symbol}, {label} FROM "{table}"') if "id" in present else []
-        return {int(key): (str(name or ""), str(text or "")) for key, name, text in rows}
+        return {key: (str(name or ""), str(text or "")) for key, name, text in rows if isinstance(key, int)}
 
     def records(self, table: str, wanted: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
         """The rows of a small table as dictionaries; None for what is not there."""
@@ -148,9 +151,11 @@ class Tables:
         return [dict(zip(found, row, strict=True)) for row in self._all(f'SELECT {selected} FROM "{table}"')]
 
     def rows_in(self, table: str) -> int:
-        """Rows of a table, as far as its last row id tells; 0 without it."""
-        rows = self._all(f'SELECT MAX(rowid) FROM "{table}"') if table in self else []
-        return int(rows[0][0] or 0) if rows else 0
+        """Rows of a table, as far as its last row id tells; 0 without one."""
+        with suppress(*_ERRORS):
+            ((last,),) = self._database.execute(f'SELECT MAX(rowid) FROM "{table}"') if table in self else ((0,),)
+            return last if isinstance(last, int) and last > 0 else 0
+        return 0
 
     def expect(self, tables: Sequence[str]) -> None:
         """Say of which tables the rows will be read, for the progress."""
@@ -193,7 +198,7 @@ class Tables:
             marks = ", ".join("?" * len(some))
             rows = self._all(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some)
             known = np.array([row[0] for row in rows], np.int64)
-            codes[np.searchsorted(ids, known)] = [strings[str(row[1])] for row in rows]
+            codes[np.searchsorted(ids, known)] = [NONE if text is None else strings[str(text)] for _, text in rows]
         return codes
 
     def _rows(self, statement: str) -> Iterator[list[tuple[Any, ...]]]:
@@ -202,7 +207,7 @@ class Tables:
             cursor = self._database.execute(statement)
             while rows := cursor.fetchmany(_AT_ONCE):
                 yield rows
-        except sqlite3.DatabaseError as error:
+        except _ERRORS as error:
             if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
                 self._refuse(error)
             self.damaged = True
@@ -213,7 +218,7 @@ class Tables:
             return self._database.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             self._refuse(error)
-        except sqlite3.DatabaseError:
+        except _ERRORS:
             self.damaged = True
             return []
 
@@ -223,7 +228,7 @@ class Tables:
             share = min(self._rows_done / self._rows_total, 1.0)
             self._progress(int(self._size * share), self._size)
 
-    def _refuse(self, error: sqlite3.Error) -> NoReturn:
+    def _refuse(self, error: sqlite3.Error | UnicodeDecodeError) -> NoReturn:
         """Say in one sentence why a database cannot be read.
 
         Raises:
@@ -232,7 +237,7 @@ class Tables:
         words = str(error)
         if "locked" in words or "busy" in words:
             reason = "another program is writing this database; wait until `nsys export` is done"
-        elif "malformed" in words or "not a database" in words or "encrypted" in words:
+        elif isinstance(error, UnicodeDecodeError) or any(word in words for word in _DAMAGE):
             reason = "the database is damaged, cut short or encrypted; export it again with `nsys export --type sqlite`"
         else:
             reason = f"the database cannot be read ({words}); export it again with `nsys export --type sqlite`"

@@ -524,3 +524,60 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path: Path) -> None:
     read_nsight(path, lambda done, total: told.append((done, total)))
     assert told == sorted(told)
     assert told[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+LOOSE = "CREATE TABLE loose AS SELECT * FROM {0}; DROP TABLE {0}; ALTER TABLE loose RENAME TO {0}"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("ENUM_CUDA_MEM_KIND", "id = NULL"),
+        ("ENUM_CUDA_MEMCPY_OPER", "id = 'x'"),
+        ("ENUM_CUDA_MEMCPY_OPER", "id = 9e999"),
+        ("TARGET_INFO_CUDA_DEVICE", "pid = 'x'"),
+        ("TARGET_INFO_CUDA_DEVICE", "gpuId = x'00'"),
+        ("TARGET_INFO_GPU", "name = x'ff', smCount = 'x', totalMemory = 1e300"),
+        ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs = 'x'"),
+    ],
+)
+def test_odd_values_in_the_tables_beside_the_events_are_unknown(tmp_path: Path, table: str, change: str) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    trace = read(run_sql(path, [LOOSE.format(table), f"UPDATE {table} SET {change}"]))
+    assert (len(trace.gpu), trace.complete, trace.dropped) == (15, True, 0)
+
+
+@pytest.mark.parametrize("change", ["start = -9223372036854775807", "end = 9223372036854775807", "start = 1e300"])
+def test_times_beyond_146_years_are_dropped(tmp_path: Path, change: str) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    trace = read(run_sql(path, [f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {change} WHERE rowid = 1"]))
+    assert (len(trace.gpu), trace.dropped) == (14, 1)
+
+
+def test_a_device_that_no_number_fits_is_unknown(tmp_path: Path) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    trace = read(run_sql(path, ["UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET deviceId = 4294967296"]))
+    assert trace.gpu.device[trace.gpu.kind == 2].tolist() == [-1, -1, -1]
+
+
+def test_a_name_that_is_nothing_is_empty(tmp_path: Path) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    trace = read(run_sql(path, [LOOSE.format("StringIds"), "UPDATE StringIds SET value = NULL"]))
+    assert {trace.text(code) for code in trace.gpu.name[trace.gpu.kind == 0].tolist()} == {""}
+
+
+def test_a_table_without_row_ids_is_read_with_progress_too(tmp_path: Path) -> None:
+    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    keyed = "CREATE TABLE keyed (start, end, deviceId, correlationId, PRIMARY KEY (start)) WITHOUT ROWID"
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    rows = f"INSERT INTO keyed SELECT start, end, deviceId, correlationId FROM {table}"
+    run_sql(path, [keyed, rows, f"DROP TABLE {table}", f"ALTER TABLE keyed RENAME TO {table}"])
+    assert len(read(path, lambda *_: None).gpu) == len(read(path).gpu) == 15
+
+
+def test_a_schema_of_damaged_bytes_is_one_sentence(tmp_path: Path) -> None:
+    data = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict())).read_bytes()
+    (tmp_path / "t.sqlite").write_bytes(
+        data.replace(b"CREATE TABLE NVTX_EVENTS", b"CREATE \xff\xfe\x8c\xff\xff NVTX_EVENTS")
+    )
+    assert "damaged, cut short or encrypted" in sentence(tmp_path / "t.sqlite")
