@@ -25,7 +25,7 @@ from perfdoctor.trace.model import NONE, BoolArray, Int8Array, Int32Array, Trace
 if TYPE_CHECKING:
     from perfdoctor.diagnosis.run import RankRun
 
-_MARK = re.compile(r"^ProfilerStep#(\d+)$")
+_MARK = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 # A row takes about 100 bytes: so many keep a rank's summary under 200 KB.
 MOST_ROWS = 1500

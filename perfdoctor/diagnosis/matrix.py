@@ -129,6 +129,8 @@ def _has_small_dimension(dims: str) -> bool:
         sizes = orjson.loads(dims)
     except orjson.JSONDecodeError:
         return False
+    if not isinstance(sizes, list):
+        return False
     matrices = [
         s[-2:] for s in sizes if isinstance(s, list) and 2 <= len(s) <= 3 and all(isinstance(n, int) for n in s)
     ]

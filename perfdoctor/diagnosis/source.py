@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 # `perfdoctor run` puts a range "@file:line function" around every torch call and every long call of other code in the
 # evidence window: the executing line. Without the function in recordings of 0.1.0.
-_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d+)(?: (?P<function>.+))?$")
+_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$")
 # Kineto names a frame "file(line): function", with the line of the def.
-_FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d+)\): (?P<function>.+)$")
+_FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _LIBRARY = re.compile(
     r"(^|/)(torch|torchvision|torchaudio|functorch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|apex|numpy)/"
     r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("

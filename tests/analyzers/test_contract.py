@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
+import orjson
 import pytest
 from all_cases import CASES
 from rule_cases import ALL_REDUCE, LOADER, SGEMM, Case, healthy
@@ -19,6 +20,7 @@ from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.run import RankRun, Run
 from perfdoctor.errors import UsageError
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace import parse
 
 HEADINGS = [
     "What it finds",
@@ -106,6 +108,16 @@ def test_no_trace_is_too_small(name: str) -> None:
     assert [f.title for f in report.findings if f.rule == "PD901"] == []
     assert {o.status for o in report.outcomes} <= {"ran", "skipped"}
     assert {o.rule for o in report.outcomes} == {a.rule for a in ANALYZERS}
+
+
+@pytest.mark.parametrize("value", [0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62])
+def test_no_argument_is_too_odd(value: object) -> None:
+    trace = healthy().to_dict()
+    for event in trace["traceEvents"]:
+        event["args"] = dict.fromkeys((*event["args"], "Input Strides", "Concrete Inputs"), value)
+        event["name"] += "9" * 5000 if event["name"].startswith("ProfilerStep#") else ""
+    report = engine.diagnose(Run((RankRun(parse(orjson.dumps(trace), "x")),)), ANALYZERS)
+    assert [o for o in report.outcomes if o.status == "failed"] == []
 
 
 def run_of(case: Case) -> Run:

@@ -49,6 +49,12 @@ def test_builtins_and_frozen_modules_are_nobodys_line() -> None:
     assert place(trace, 25) is None
 
 
+def test_a_line_of_5000_digits_is_nobodys_line() -> None:
+    trace = TraceBuilder(device=None).range("@a.py:" + "9" * 5000, 0, 10)
+    trace.frame("a.py(" + "9" * 5000 + "): f", 0, 10)
+    assert place(trace, 5) is None
+
+
 def test_frames_on_a_thread_of_their_own_count_for_all() -> None:
     trace = TraceBuilder(device=None).op("aten::mm", 0, 100, thread=1)
     trace.frame("train.py(3): main", 0, 100, thread=2)
