@@ -84,7 +84,7 @@ def analyze(
     show(report, as_json=as_json, no_color=no_color, verbosity=level)
     for path in output:
         save(report, path, rank=rank)
-        sys.stderr.write(f"wrote {path}\n")
+        sys.stderr.write(f"wrote {clean(path)}\n")
     if strict:
         check_all_there(report, rank)
     if fail_on is not None:

@@ -12,6 +12,7 @@ from perfdoctor.cli import parameters as par
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress import reading_bar
 from perfdoctor.errors import InputError, UsageError
+from perfdoctor.reporters.wording import clean
 
 
 def export(
@@ -50,4 +51,4 @@ def export(
             progress=progress,
         )
     export_chrome_trace(report, output, rank=rank)
-    sys.stderr.write(f"wrote {output}; open it in https://ui.perfetto.dev or chrome://tracing\n")
+    sys.stderr.write(f"wrote {clean(output)}; open it in https://ui.perfetto.dev or chrome://tracing\n")

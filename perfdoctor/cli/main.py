@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         return _quiet_pipe()
+    except MemoryError:
+        return _said("perfdoctor: there is not enough memory for this; give less, or use a machine with more", 2)
     except Exception as error:
         return _complain(error, args)
     return code
@@ -108,8 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _own_process() -> None:
     """Look for garbage seldom: a short process makes little, and looking through 600 modules takes a tenth of a second.
 
-    Nor is there any use in looking once more at the end.
+    Nor is there any use in looking once more at the end. What was closed before we began (``>&-``) leads nowhere.
     """
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     gc.set_threshold(_YOUNG_OBJECTS)
     atexit.register(gc.freeze)
 
@@ -156,7 +159,8 @@ def _said(line: str, code: int) -> int:
 
 
 def _quiet_pipe() -> int:
-    """The reader of our output has gone: leave nothing in the buffer that would be flushed, and fail, at exit."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader of our output has gone."""
+    from perfdoctor.reporters.output import silence
+
+    silence()
     return _BROKEN_PIPE

@@ -125,7 +125,7 @@ def _report(folder: Path, output: list[str], *, as_json: bool, no_color: bool, v
     show(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     for path in output:
         save(report, path)
-        sys.stderr.write(f"wrote {path}\n")
+        sys.stderr.write(f"wrote {clean(path)}\n")
     sys.stderr.write(f"perfdoctor: to see it on a time line: perfdoctor export {_near(folder)} -o annotated.json.gz\n")
 
 

@@ -62,7 +62,7 @@ def find_traces(paths: Sequence[str | os.PathLike[str]]) -> tuple[TraceFile, ...
     found: dict[Place, TraceFile] = {}
     for given in paths:
         for path in _matches(os.fspath(given)):
-            for file in _in_folder(path) if path.is_dir() else [_one(path)]:
+            for file in _in_folder(path) if _is_folder(path) else [_one(path)]:
                 found.setdefault(file.path, file)
     return tuple(sorted(_numbered(list(found.values())), key=_order))
 
@@ -81,8 +81,13 @@ def _matches(text: str) -> list[Place]:
         hits = [Path(hit) for hit in glob.glob(text)]
     if not hits:
         raise InputError(f"{text}: no file matches this pattern; check the folder and the spelling")
-    wanted = [hit for hit in hits if hit.is_dir() or not _NO_TRACE.fullmatch(hit.name)]
+    wanted = [hit for hit in hits if _is_folder(hit) or not _NO_TRACE.fullmatch(hit.name)]
     return wanted or hits
+
+
+def _is_folder(path: Place) -> bool:
+    """Whether a path is a folder. A name that is too long, or in a folder that is closed to us, reading it tells."""
+    return os.path.isdir(path) if isinstance(path, Path) else path.is_dir()
 
 
 def _beginning_with(place: RemotePath) -> list[Place]:
@@ -189,5 +194,5 @@ def _numbered(files: list[TraceFile]) -> list[TraceFile]:
 
 def _order(file: TraceFile) -> tuple[float, list[tuple[int, str | int]], str]:
     """By rank, those without one last, and then by name with numbers as numbers."""
-    parts = [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"([0-9]+)", str(file.path))]
+    parts = [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"([0-9]{1,18})", str(file.path))]
     return float("inf") if file.rank is None else file.rank, parts, str(file.path)

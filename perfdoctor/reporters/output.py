@@ -80,10 +80,28 @@ def print_report(report: Report, *, color: bool | None = None, verbosity: int = 
 
 
 def emit(text: str) -> None:
-    """Write a text to standard output, with question marks for what its encoding cannot show."""
+    """Write a text to standard output, with question marks for what its encoding cannot show.
+
+    Raises:
+        InputError: it takes no more, as on a full disk.
+    """
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence()
+        raise InputError(
+            f"standard output cannot be written ({error.strerror or error}); choose another place with -o"
+        ) from error
+
+
+def silence() -> None:
+    """Lead standard output nowhere: what is left in its buffer would fail once more when it is flushed at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def terminal_for(stream: TextIO, *, color: bool | None = None, verbosity: int = 0) -> Terminal:

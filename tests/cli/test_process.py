@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from perfdoctor.cli.main import main
 
 SAY = "import atexit, gc, os; atexit.register(lambda: print(gc.get_freeze_count() > 0, os.environ.get('{name}')))"
@@ -49,3 +51,38 @@ def test_a_program_that_is_run_may_start_them(tmp_path):
         env=environment,
     )
     assert "None" in done.stdout.split()
+
+
+def told(shell: str, *arguments: str) -> tuple[int, list[str]]:
+    """The exit code of the command line after something else in its shell, and what it says on stderr."""
+    command = ["/bin/sh", "-c", f'{shell} exec "$@"', "sh", sys.executable, "-m", "perfdoctor", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has such a device")
+def test_a_full_disk_is_one_sentence(stalled):
+    code, said = told("exec >/dev/full;", "analyze", "-q", str(stalled))
+    assert (code, len(said)) == (2, 1)
+    assert said[0].startswith("perfdoctor: standard output cannot be written (")
+
+
+def test_output_that_was_closed_leads_nowhere(stalled, tmp_path):
+    assert told("exec >&-;", "analyze", "-q", str(stalled)) == (0, [])
+    assert told("exec 2>&-;", "analyze", str(tmp_path / "gone.json")) == (2, [])
+    assert told("exec <&- >&- 2>&-;", "analyze", str(stalled)) == (0, [])
+
+
+def test_too_little_memory_is_one_sentence(monkeypatch, capsys):
+    def greedy(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("perfdoctor.api.analyze", greedy)
+    assert main(["analyze", "x.json"]) == 2
+    assert capsys.readouterr().err.startswith("perfdoctor: there is not enough memory for this; ")
+
+
+def test_names_that_no_system_takes_are_one_sentence(capsys):
+    for name in ("x" * 5000, "1" * 5000):
+        assert main(["analyze", name]) == 2
+        assert capsys.readouterr().err.count("\n") == 1

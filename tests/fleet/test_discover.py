@@ -135,6 +135,11 @@ def test_folders_beside_traces_are_not_looked_into(tmp_path: Path) -> None:
     assert names(tmp_path, ".") == [("t.json", None)]
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "1" * 5000, "/".join(["y" * 200] * 100)])
+def test_a_name_that_no_system_takes_is_left_to_the_reader(name: str) -> None:
+    assert [str(file.path) for file in find_traces([name])] == [name]
+
+
 def test_a_pattern_gives_what_it_matches_once(tmp_path: Path) -> None:
     make(tmp_path, "a.json", "b.json", "report.json", "c/rank0.json")
     assert names(tmp_path, "*.json", "a.json", "b*") == [("a.json", None), ("b.json", None)]
