@@ -22,8 +22,9 @@ def loads(name: str, wait_us: float, steps: int = 1, device: str | None = A100) 
     return trace
 
 
-def cpu_only() -> TraceBuilder:
-    return TraceBuilder(device=None).step(0, 1000).range(LOADER, 0, 400).op("aten::addmm", 400, 600)
+def cpu_only(wait_us: float, step_us: float, name: str = LOADER) -> TraceBuilder:
+    trace = TraceBuilder(device=None).step(0, step_us).range(name, 0, wait_us)
+    return trace.op("aten::addmm", wait_us, step_us - wait_us)
 
 
 def legacy_loader() -> TraceBuilder:
@@ -120,11 +121,28 @@ PD101 = [
         lambda: loads(WORKERS, 400),
         (Says("high", 400_000, (0, None, 400_000), fix="num_workers=...", evidence={"num_workers": None}),),
     ),
-    Case(  # training needs both cores for 600 us and loading one for 400: spread evenly the step takes 800 us
+    Case(  # training needs both cores for 6 ms and loading one for 4: spread evenly 8, and 0.3 to take the batch over
         "PD101",
         "program-on-the-cpu",
-        cpu_only,
-        (Says("high", 400_000, (0, 200_000, 400_000), title="The training loop waits"),),
+        lambda: cpu_only(4000, 10_000),
+        (Says("high", 4_000_000, (0, 1_700_000, 3_700_000), title="The training loop waits"),),
+    ),
+    Case(
+        "PD101",
+        "one-worker-on-the-cpu",
+        lambda: cpu_only(4000, 10_000, WORKERS),
+        (Says("high", 4_000_000, title="has one worker that does not keep up"),),
+        facts={"cpu": {"affinity": 8}, "loaders": [{"num_workers": 1, "wait_ns": 4_000_000}]},
+    ),
+    Case(  # nearly all of the wait is sleeping: not the cores but memory bounds the workers
+        "PD101",
+        "loading-that-waits-itself",
+        lambda: cpu_only(34_000, 35_000),
+        (Says("high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=16"),),
+        facts={
+            "cpu": {"affinity": 2},
+            "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}],
+        },
     ),
     Case("PD101", "range-among-the-operators", legacy_loader, (Says("high", 300_000),)),
     Case("PD101", "line-from-a-python-frame", loader_in_a_frame, (Says("high", 300_000, location="train.py:7"),)),
@@ -134,6 +152,8 @@ PD101 = [
     Case("PD101", "gpu-not-recorded", unseen_gpu),
     Case("PD101", "wait-before-the-first-step", load_before_the_first_step),
     Case("PD101", "range-of-another-name", lambda: loads("load_batch", 300)),
+    Case("PD101", "taking-a-batch-over-takes-as-long", lambda: cpu_only(80, 700)),
+    Case("PD101", "workers-that-are-ahead-on-the-cpu", lambda: cpu_only(280, 700, WORKERS)),
     Case("PD101", "gpu-events-only", lambda: TraceBuilder().kernel(TENSOR_GEMM, 0, 10).kernel(TENSOR_GEMM, 500, 10)),
     Case(
         "PD101",
