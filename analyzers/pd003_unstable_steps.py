@@ -35,6 +35,19 @@ _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 _HOST = ("work on the CPU", "A checkpoint, an evaluation or a log: do it less often, or on a thread of its own.")
+# Details whose names say little, for evidence.
+_IN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "memcpy": "copying",
+        "kernel_latency": "time in short kernels or ops",
+        "idle_dataloader": "wait for the loader",
+        "idle_sync": "wait for the GPU",
+        "idle_launch": "time between launches or ops",
+        "idle_communication": "wait for other ranks",
+        "idle_allocator": "memory allocation",
+        "idle_unexplained": "unexplained time",
+    }
+)
 
 
 class UnstableSteps(RankAnalyzer):
@@ -112,8 +125,7 @@ class UnstableSteps(RankAnalyzer):
         longest = int((steps[:, 1] - steps[:, 0]).max())
         return self.finding(
             rank,
-            title=f"{len(slow.rows)} of {len(steps)} steps take up to {longest / slow.usual_ns:.1f} times the median: "
-            f"{what}",
+            title=f"{_slow_of(slow, len(steps), longest, 'steps')}: {what}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=advice,
@@ -122,7 +134,7 @@ class UnstableSteps(RankAnalyzer):
             evidence=(
                 Evidence("usual step", slow.usual_ns, "ns"),
                 Evidence("longest step", longest, "ns"),
-                Evidence(f"more {detail} in a slow step", more_ns, "ns"),
+                Evidence(f"more {_IN_WORDS.get(detail, detail)} in a slow step", more_ns, "ns"),
                 Evidence("most more time in", op[0] if op else None),
                 Evidence("that is, in a slow step", op[1] if op else None, "ns"),
             ),
@@ -142,11 +154,13 @@ class UnstableSteps(RankAnalyzer):
         waited = int(run.loader_wait_ns[slow.rows].mean() - np.median(run.loader_wait_ns[usual]))
         loading = waited > slow.excess_ns / len(slow.rows) / 2
         what, advice = _CAUSES["idle_dataloader"] if loading else _HOST
+        if not loading and every is None:
+            advice += " Where other programs share the machine, steps that are slow now and then are nobody's doing."
         longest = int(run.dur_ns.max())
         return self.finding(
             rank,
-            title=f"{len(slow.rows)} of {count:,} steps of the run take up to {longest / slow.usual_ns:.1f} times the "
-            f"median{f', every {every} steps' if every else ''}{f': it {what}' if loading else ''}",
+            title=f"{_slow_of(slow, count, longest, 'steps of the run')}"
+            f"{f', every {every} steps' if every else ''}{f': it {what}' if loading else ''}",
             cost_ns=cost,
             saving=Saving(),  # none of it lies in the trace, and some of it may be meant
             advice=advice,
@@ -183,3 +197,8 @@ class UnstableSteps(RankAnalyzer):
             evidence=(Evidence("median step of the first quarter", round(first), "ns"),),
             subject="growth",
         )
+
+
+def _slow_of(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:
+    take = "takes" if len(slow.rows) == 1 else "take up to"
+    return f"{len(slow.rows)} of {count:,} {steps} {take} {longest_ns / slow.usual_ns:.1f} times the median"

@@ -200,7 +200,8 @@ def _advice(found: Launching, busy_ns: int) -> str:
     larger = found.cpu_ns * found.launches / max(busy_ns, 1)
     if larger < _LARGER:
         return f"{first} Or use a fused optimizer, which launches less."
-    return f"{first} Or give each kernel more work: a batch about {larger:.2g} times as large would keep the GPU busy."
+    times = f"{larger:.2g}" if larger < 10 else f"{larger:,.0f}"
+    return f"{first} Or give each kernel more work: a batch about {times} times as large would keep the GPU busy."
 
 
 def _busy_ns(rank: RankRun) -> int:

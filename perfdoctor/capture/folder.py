@@ -117,6 +117,11 @@ def take_marks(marks: Path) -> frozenset[str]:
     return kinds
 
 
+def has_traces(folder: Path) -> bool:
+    """Whether any rank came to its timing window, so that there is something to analyse."""
+    return any(folder.glob("rank*/timing.json*"))
+
+
 def recorded_ranks(folder: Path) -> tuple[int, ...]:
     """The ranks that have a folder here, in order."""
     names = [path.name[4:] for path in folder.glob("rank*") if path.is_dir()]

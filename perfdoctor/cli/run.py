@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from perfdoctor.capture.folder import has_traces
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.analyze import check_outputs, show
@@ -84,7 +85,7 @@ def run(
     )
     result = launch.run(launch.parse_target(as_typed(ctx.meta.get(_RAW, ()), target)), options)
     _tell(result)
-    if result.folder is not None and not no_report:
+    if result.folder is not None and has_traces(result.folder) and not no_report:
         try:
             _report(result.folder, output, as_json=as_json, no_color=no_color, verbosity=level)
         except Exception as error:  # the program has run: its exit code stands, whatever became of the report
@@ -104,7 +105,8 @@ def _tell(result: CaptureResult) -> None:
     for note in result.notes:
         sys.stderr.write(f"perfdoctor: {clean(note)}\n")
     if result.folder is not None:
-        sys.stderr.write(f"perfdoctor: recorded in {_near(result.folder)}\n")
+        what = "recorded in" if has_traces(result.folder) else "there is nothing to report on; the times of steps are in"
+        sys.stderr.write(f"perfdoctor: {what} {_near(result.folder)}\n")
     sys.stderr.flush()
 
 

@@ -91,12 +91,14 @@ class Analyzer(ABC):
 
         `cost_ns` and `saving` are already per step; share and severity follow from the cost. With an `edit` the saving
         is only what is told where the trace cannot be replayed. Where the capture has timed steps without a profiler,
-        their length is added to the evidence.
+        their length is added to the evidence; where there are no steps, evidence "per step" is told "per trace".
         """
         share = rank.share(cost_ns)
         unprofiled_ns = captured_median_ns(rank.facts, "base")
         if unprofiled_ns is not None:
             evidence = (*evidence, Evidence("step without the profiler", unprofiled_ns, "ns"))
+        if not rank.steps.count:
+            evidence = tuple(replace(told, label=told.label.replace("per step", "per trace")) for told in evidence)
         return Finding(
             rule=self.rule,
             name=self.name,

@@ -80,7 +80,7 @@ ADVICE: Mapping[str, SyncAdvice] = MappingProxyType(
             "host.copy_(x, non_blocking=True); ...; event.synchronize()   # host in pinned memory",
         ),
         syncs.PINNED: SyncAdvice(
-            "a blocking .to(device)",
+            "A blocking .to(device)",
             "The memory is pinned already: without non_blocking the CPU waits for the copy all the same.",
             "x = x.to(device, non_blocking=True)",
         ),
@@ -90,7 +90,7 @@ ADVICE: Mapping[str, SyncAdvice] = MappingProxyType(
             "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)",
         ),
         syncs.COPY: SyncAdvice(
-            "a copy between CPU and GPU",
+            "A copy between CPU and GPU",
             "Copy from pinned memory without blocking; a copy back belongs after the next step's launch.",
             "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)",
         ),

@@ -26,9 +26,12 @@ class SlowSteps:
     excess_ns: int
 
     def every(self, number: Int64Array) -> int | None:
-        """The distance between slow steps where it is always the same; None for fewer than three of them."""
+        """The distance between slow steps where it is always the same; None for fewer than three, or neighbours.
+
+        Slow steps one after the other are a slow while, not something that is done every so many steps.
+        """
         gaps = set(np.diff(number[self.rows]).tolist())
-        return gaps.pop() if len(self.rows) > 2 and len(gaps) == 1 else None
+        return gaps.pop() if len(self.rows) > 2 and len(gaps) == 1 and gaps != {1} else None
 
 
 def slow_steps(dur_ns: Int64Array, factor: float, most_share: float) -> SlowSteps | None:

@@ -14,6 +14,7 @@ from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
 from perfdoctor.diagnosis.finding import STEP_AFTER, STEP_BEFORE, Finding
 from perfdoctor.diagnosis.needs import NEEDS
 from perfdoctor.diagnosis.report import Report
+from perfdoctor.gpu import has_tensor_cores
 from perfdoctor.reporters import ranks
 from perfdoctor.reporters.ranks import RankRow
 from perfdoctor.reporters.wording import UNKNOWN, clean, counted, duration, share
@@ -24,6 +25,8 @@ WORTH_A_WORD = 0.01
 WORTH_A_SPREAD = 0.10
 # From this difference on, mean and median of the steps are both told: it is about half of a medium finding.
 WORTH_TWO_FIGURES = 0.02
+# From this share on, time that nobody explained is told with a clean bill: it is what makes a finding high.
+WORTH_LOOKING = 0.10
 
 DETAIL_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -168,11 +171,20 @@ def _clean_bill(report: Report) -> str:
     if not ran:
         return ", and no rule could judge it"
     busy = _busy_share(report)
-    working = f"; the GPU is busy for {share(busy)} of it" if busy is not None else ""
+    working = f"; the GPU is busy for {share(busy)} of it" if busy is not None else _outside(report)
     if 2 * ran < len(report.outcomes):
         few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{working}"
     return f", and nothing was found that costs 1% of it or more ({counted(ran, 'rule')} judged it){working}"
+
+
+def _outside(report: Report) -> str:
+    """What a program on the CPU does where no rule looks: nobody should take it for healthy."""
+    whole = sum(a.window_ns for a in report.account)
+    outside = sum(a.detail.get("idle_unexplained", 0) for a in report.account)
+    if has_gpu(report) or is_unseen(report) or outside < WORTH_LOOKING * (whole or 1):
+        return ""
+    return f"; but {share(outside / whole)} of it passes outside of PyTorch, where a profiler for Python sees more"
 
 
 def _busy_share(report: Report) -> float | None:
@@ -215,7 +227,7 @@ def split(report: Report) -> Split | None:
         _split_title(report, whole / count),
         buckets,
         tuple(told),
-        tensor_core_words(report.account, count),
+        None if _without_tensor_cores(report) else tensor_core_words(report.account, count),
         _rate_words(report),
     )
 
@@ -247,6 +259,11 @@ def _split_title(report: Report, mean_ns: float) -> str:
     return (
         f"Where a step's {duration(mean_ns)} go ({mean}{counted(report.steps.count, 'step')}{ranks}{inferred}{varied})"
     )
+
+
+def _without_tensor_cores(report: Report) -> bool:
+    """Whether no device has any: that they are not used is no news then."""
+    return all(has_tensor_cores(t.device, None, t.vendor) is False for t in report.traces)
 
 
 def tensor_core_words(accounts: Iterable[Account], count: int) -> str | None:

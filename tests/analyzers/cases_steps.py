@@ -42,9 +42,10 @@ PD003 = [
                 "high",
                 500_000,
                 (0, None, 500_000),
-                title="1 of 5 steps take up to 4.0 times the median: work on the CPU",
+                title="1 of 5 steps takes 4.0 times the median: work on the CPU",
                 evidence={
                     "usual step": 1_000_000,
+                    "more unexplained time in a slow step": 2_900_000,
                     "most more time in": "evaluate",
                     "that is, in a slow step": 3_000_000,
                 },

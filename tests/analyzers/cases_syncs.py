@@ -78,7 +78,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "allclose": (Line(("aten::allclose", *ITEM)), "torch.equal or allclose", "answer on the CPU"),
     "cpu": (Line(TO, copy="DtoH"), ".cpu(), .numpy() or .tolist()", "Leave it on the GPU"),
     "to-device-pageable": (Line(TO, copy="HtoD"), ".to(device) from pageable memory", "pinned memory"),
-    "to-device-pinned": (Line(TO, copy="HtoD", pinned=True), "a blocking .to(device)", "pinned already"),
+    "to-device-pinned": (Line(TO, copy="HtoD", pinned=True), "A blocking .to(device)", "pinned already"),
     "indices-on-the-cpu": (Line(("aten::index", *TO), copy="HtoD"), ".to(device) from pageable", "pinned memory"),
     "of-another-library": (Line(("torchvision::nms", *TO), copy="DtoH"), "torchvision::nms", "every N steps"),
     "in-backward": (

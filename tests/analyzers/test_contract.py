@@ -155,6 +155,14 @@ def test_what_a_finding_claims_lies_in_the_window_and_covers_its_cost(case: Case
         assert 0 < finding.confidence <= 1
 
 
+@pytest.mark.parametrize("case", [c for c in SPEAKING if c.rule != "PD003"], ids=str)
+def test_without_steps_no_figure_is_of_a_step(case: Case) -> None:
+    run = run_of(case)
+    for finding in BY_RULE[case.rule]().analyze(run):
+        if not any(rank.steps.count for rank in run.ranks):
+            assert not re.search(r"\b(a|per) step\b", " ".join([finding.title, *(e.label for e in finding.evidence)]))
+
+
 @pytest.mark.parametrize("case", [c for c in SPEAKING if "min_share" in BY_RULE[c.rule].defaults], ids=str)
 def test_a_threshold_above_the_whole_silences_a_rule(case: Case) -> None:
     analyzer = BY_RULE[case.rule]

@@ -78,6 +78,16 @@ def test_a_checkpoint_every_fifty_steps_is_told_with_its_period() -> None:
     assert 175_000 < finding.cost_ns < 181_000
 
 
+def test_slow_steps_without_a_period_may_be_the_machines() -> None:
+    (alone,) = told(rows([1_000_000] * 99 + [9_000_000]))
+    assert alone.title == "1 of 100 steps of the run takes 9.0 times the median"
+    (in_a_row,) = told(rows([1_000_000] * 96 + [3_000_000] * 4))
+    assert in_a_row.title == "4 of 100 steps of the run take up to 3.0 times the median"
+    (regular,) = told(rows([1_000_000 + 9_000_000 * (n % 50 == 49) for n in range(200)]))
+    shared = "other programs share the machine"
+    assert [shared in f.advice for f in (alone, in_a_row, regular)] == [True, True, False]
+
+
 def test_slow_steps_that_wait_for_the_loader_say_so() -> None:
     slow = [n % 40 == 0 for n in range(120)]
     (finding,) = told(rows([8_000_000 if s else 1_000_000 for s in slow], [7_000_000 if s else 10_000 for s in slow]))

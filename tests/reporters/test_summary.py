@@ -45,6 +45,14 @@ def test_few_judges_give_no_clean_bill():
     assert "only 1 of 4 rules could judge it, and found nothing" in summary.verdict(report)
 
 
+def test_time_outside_of_pytorch_is_no_clean_bill():
+    report = replace(samples.cpu_only(), findings=())
+    assert "but 48% of it passes outside of PyTorch, where a profiler for Python sees more" in summary.verdict(report)
+    busy = replace(report, account=(samples.account(bandwidth=95, idle_unexplained=5),))
+    assert "outside of PyTorch" not in summary.verdict(busy)
+    assert "outside of PyTorch" not in summary.verdict(samples.healthy())
+
+
 def test_mean_and_median_are_both_told_when_they_differ():
     report = samples.loader_stall()
     told = summary.verdict(replace(report, steps=StepSummary(8, "annotated", 40_000_000, 0.3)))
@@ -115,6 +123,13 @@ def test_unknown_tensor_core_use_is_not_zero():
     unknown = {"used": 0, "slow_path": 0, "not_used": 0, "unknown": 7}
     report = samples.report((samples.account(tensor_core=unknown, compute=3),))
     assert summary.split(report).tensor_cores is None
+
+
+@pytest.mark.parametrize(("device", "told"), [("Quadro GP100", False), ("NVIDIA GeForce GTX 1650", False), (None, True)])
+def test_a_device_without_tensor_cores_does_not_leave_them_unused(device: str | None, told: bool):
+    report = samples.loader_stall()
+    report = replace(report, traces=tuple(replace(t, device=device, vendor="nvidia") for t in report.traces))
+    assert (summary.split(report).tensor_cores is not None) == told
 
 
 def test_tensor_core_use_adds_up_in_words():
