@@ -105,8 +105,8 @@ def _tell(result: CaptureResult) -> None:
     for note in result.notes:
         sys.stderr.write(f"perfdoctor: {clean(note)}\n")
     if result.folder is not None:
-        what = "recorded in" if has_traces(result.folder) else "there is nothing to report on; the times of steps are in"
-        sys.stderr.write(f"perfdoctor: {what} {_near(result.folder)}\n")
+        recorded = "recorded" if has_traces(result.folder) else "there is nothing to report on; the times of steps are"
+        sys.stderr.write(f"perfdoctor: {recorded} in {_near(result.folder)}\n")
     sys.stderr.flush()
 
 

@@ -539,7 +539,10 @@ PD104 = [
     Case("PD104", "two-steps", lambda: eager(steps=2), (Says("high", 780_000, title="20 kernels a step"),)),
     Case("PD104", "hip", lambda: eager(launch="hipLaunchKernel", device=MI300X), (Says("high", 760_000),)),
     Case(  # 5 us of CPU for each 0.04 us of GPU
-        "PD104", "dwarfs", lambda: eager(gap_us=49.96), (Says("high", 949_240, advice="a batch about 125 times as large"),)
+        "PD104",
+        "dwarfs",
+        lambda: eager(gap_us=49.96),
+        (Says("high", 949_240, advice="a batch about 125 times as large"),),
     ),
     Case("PD104", "just-enough", lambda: eager(gap_us=8), (Says("high", 152_000),)),
     Case("PD104", "healthy", healthy),

@@ -125,7 +125,9 @@ def test_unknown_tensor_core_use_is_not_zero():
     assert summary.split(report).tensor_cores is None
 
 
-@pytest.mark.parametrize(("device", "told"), [("Quadro GP100", False), ("NVIDIA GeForce GTX 1650", False), (None, True)])
+@pytest.mark.parametrize(
+    ("device", "told"), [("Quadro GP100", False), ("NVIDIA GeForce GTX 1650", False), (None, True)]
+)
 def test_a_device_without_tensor_cores_does_not_leave_them_unused(device: str | None, told: bool):
     report = samples.loader_stall()
     report = replace(report, traces=tuple(replace(t, device=device, vendor="nvidia") for t in report.traces))
