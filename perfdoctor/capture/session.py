@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from perfdoctor.capture.folder import launched_rank, make_folder, recorded_ranks
+from perfdoctor.capture.folder import has_traces, launched_rank, make_folder, recorded_ranks
 from perfdoctor.capture.inject._perfdoctor_inject.tracebacks import leave_no_frame
+from perfdoctor.capture.notes import rank_notes, read_facts
 from perfdoctor.capture.options import CaptureOptions, fit_windows
 from perfdoctor.capture.target import slug
 from perfdoctor.errors import CaptureError, UsageError
@@ -143,7 +144,12 @@ class Session:
 
         Returns:
             The `Report`.
+
+        Raises:
+            CaptureError: No rank came to its timing window; it says what to do.
         """
+        if self.ranks and not has_traces(self.folder):
+            raise CaptureError(" ".join(rank_notes(read_facts(self.folder, self.ranks[0]), self.options)))
         return analyze(self.folder, **options)
 
 

@@ -355,6 +355,17 @@ def test_a_session_records_marked_steps(tmp_path: Path) -> None:
     assert [f"ProfilerStep#{number}" in names for number in (4, 5, 6, 7, 8)] == [False, True, True, True, False]
 
 
+def test_a_session_of_few_steps_says_how_many_it_takes(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with profile(tmp_path / "out") as session:
+        for _ in range(6):
+            with session.step():
+                session_step(model, optimizer)
+    with pytest.raises(CaptureError, match=r"ended after 6 steps, .* let it run for 29 steps; windows that fit: "):
+        session.report()
+
+
 def test_a_loader_that_was_asked_before_the_session_is_described(tmp_path: Path) -> None:
     iterator = iter(DataLoader(TensorDataset(torch.ones(9, 8)), batch_size=3, drop_last=True))
     with profile(tmp_path / "out", skip=0, base=1, warmup=0, timing=1, evidence=0) as session:
