@@ -96,6 +96,11 @@ def rank_notes(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterato
 
 def no_timing(steps: int, options: CaptureOptions, facts: dict[str, Any]) -> str:
     """The sentence for a program that was over before its timing window."""
+    if any("own profiler" in note for note in facts.get("notes", ())):
+        return (
+            "there is no trace of the timing window: run the program without its profiler, or give what that one "
+            "writes to `perfdoctor analyze`."
+        )
     if facts.get("notes"):
         return "there is no trace of the timing window."
     if steps > options.first_timing_step:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdoctor.capture.notes import rank_notes
 from perfdoctor.capture.options import CaptureOptions, fit_windows
 from perfdoctor.capture.target import isolating_flag, parse_target, script_name
 from perfdoctor.errors import CaptureError, UsageError
@@ -104,3 +105,16 @@ def test_the_folder_is_named_after_the_program(command: list[str], name: str) ->
 )
 def test_isolated_interpreters_are_recognised(command: list[str], flag: str | None) -> None:
     assert isolating_flag(command) == flag
+
+
+@pytest.mark.parametrize(
+    ("note", "todo"),
+    [
+        ("the program's own profiler was running, so the windows waited for its end", True),
+        ("recording failed: OSError()", False),
+    ],
+)
+def test_a_recording_that_the_programs_own_profiler_kept_out_says_what_to_do(note: str, todo: bool) -> None:
+    *_, last = rank_notes({"steps_seen": 40, "windows": {}, "notes": [note]}, CaptureOptions())
+    assert last.startswith("there is no trace of the timing window")
+    assert ("run the program without its profiler" in last) == todo
