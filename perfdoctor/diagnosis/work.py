@@ -152,8 +152,7 @@ def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
 def ops_where(trace: Trace, test: Callable[[str], bool]) -> BoolArray:
     """For each string of the trace whether it is the name of an op that passes."""
     hits = np.zeros(len(trace.strings), bool)
-    codes = occurring(trace.ops.name, len(trace.strings)).tolist()
-    hits[[code for code in codes if test(trace.strings[code])]] = True
+    hits[[code for code in trace.names(trace.ops) if test(trace.strings[code])]] = True
     return hits
 
 

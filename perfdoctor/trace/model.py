@@ -51,7 +51,7 @@ class Table:
 
 
 _Fits: TypeAlias = dict[re.Pattern[str], BoolArray]
-_NAMES: WeakKeyDictionary[Table, tuple[list[int], _Fits]] = WeakKeyDictionary()
+_NAMES: WeakKeyDictionary[Table, tuple[tuple[int, ...], _Fits]] = WeakKeyDictionary()
 """The codes of the names in a table, and which of them fit a pattern: rules ask the same over and over."""
 _FEW = 5
 """Up to so many names of a table are compared with its rows one by one."""
@@ -243,6 +243,10 @@ class Trace:
         """The string of a code; None for -1."""
         return self.strings[code] if code >= 0 else None
 
+    def names(self, table: Table) -> tuple[int, ...]:
+        """The codes of the names that occur in a table, ascending."""
+        return self._asked(table)[0]
+
     def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each row of a table whether the regular expression is found in its name."""
         fits = self.fitting(table, pattern)
@@ -258,15 +262,19 @@ class Trace:
     def fitting(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each string whether it is a name in a table and the regular expression is found in it; read-only."""
         regex = re.compile(pattern)
-        if table not in _NAMES:
-            # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.
-            hits = np.zeros(len(self.strings), bool)
-            hits[table.name] = True
-            _NAMES[table] = np.flatnonzero(hits).tolist(), {}
-        used, fits = _NAMES[table]
+        used, fits = self._asked(table)
         if regex not in fits:
             hits = np.zeros(len(self.strings), bool)
             hits[[code for code in used if regex.search(self.strings[code])]] = True
             hits.flags.writeable = False
             fits[regex] = hits
         return fits[regex]
+
+    def _asked(self, table: Table) -> tuple[tuple[int, ...], _Fits]:
+        """The names of a table, and what was asked of them so far."""
+        if table not in _NAMES:
+            # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.
+            there = np.zeros(len(self.strings), bool)
+            there[table.name] = True
+            _NAMES[table] = tuple(np.flatnonzero(there).tolist()), {}
+        return _NAMES[table]
