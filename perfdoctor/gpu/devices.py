@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -271,9 +272,7 @@ def _ratio(device: Device, dtype: str) -> float | None:
 @functools.cache
 def _table() -> tuple[tuple[str, dict[str, str]], ...]:
     """Return (lower-cased model name, row) pairs, longest name first; read on first use, not on import."""
-    from importlib import resources  # 4 ms that most commands need not pay
-
-    text = resources.files("perfdoctor.gpu").joinpath("data/devices.csv").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / "devices.csv").read_text(encoding="utf-8")
     pairs = [(match.lower(), row) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")]
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
 
