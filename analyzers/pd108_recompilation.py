@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _COMPILE_ID = re.compile(r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d
 _REGION = r"^Torch-Compiled Region"
 
 
-@dataclass(frozen=True, slots=True)
-class Compiling:
+class Compiling(NamedTuple):
     """What is known of compiling in steady steps: its time, in how many steps, which frames, where from."""
 
     cost_ns: int

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ from perfdoctor.trace.model import BoolArray
 _BATCHED = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")
 
 
-@dataclass(frozen=True, slots=True)
-class _Blamed:
+class _Blamed(NamedTuple):
     """A dimension that is no multiple, and what to make of it."""
 
     letter: str

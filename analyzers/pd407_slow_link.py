@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from perfdoctor.trace.intervals import Int64Array, Intervals
 _ONE_WAY = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(NamedTuple):
     """The large collectives of one kind in one process group: which, on which ranks, and how fast (bytes/s, median)."""
 
     kind: int

@@ -13,20 +13,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from perfdoctor.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """Which rules apply, and their thresholds by rule id."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 def load_config(select: Sequence[str], ignore: Sequence[str], assignments: Sequence[str], start: Path) -> Config:

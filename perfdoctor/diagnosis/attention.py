@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ _THREE_TIMES_TF32 = 3.0  # fused kernels compute float32 as three products in TF
 _ITEM_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attentions:
+class Attentions(NamedTuple):
     """Groups of ops that are one attention each; arrays of one length.
 
     `thread`, `start_ns`, `end_ns` say when they were called; `product` is the row of the first product's op;

@@ -6,9 +6,8 @@ A file may hold anything: what is not of the kind expected counts as not capture
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -53,8 +52,7 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     return round(median(steps)) if steps else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunSteps:
+class RunSteps(NamedTuple):
     """The steps of a whole run that were timed without a profiler, in their order.
 
     `number` counts from the program's first step, `dur_ns` is the step's length and `loader_wait_ns` what of it the

@@ -7,7 +7,7 @@ fused kernel keeps it in registers: an intermediate is written and read once les
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,8 +106,7 @@ def _transparent(rank: RankRun) -> BoolArray:
     return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Links:
+class _Links(NamedTuple):
     """Between each kernel and the next.
 
     Attributes:
@@ -162,8 +161,7 @@ class _Links:
         return np.where(np.isnan(by_bytes), by_time, by_bytes), moved
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(NamedTuple):
     """What one kind of pointwise op reads and writes, by its recorded inputs."""
 
     inputs: tuple[Tensor, ...]

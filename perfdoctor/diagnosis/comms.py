@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _BYTES = {
 _NO_PURPOSE = frozenset({"", "undefined"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class Recorded(NamedTuple):
     """One row a collective; -1 where nothing is recorded.
 
     Attributes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,7 @@ def _none() -> Int64Array:
     return np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hidden:
+class Hidden(NamedTuple):
     """Time of a thread that vanishes, but for a share `kept` of it (0 to 1)."""
 
     thread: int
@@ -185,7 +184,7 @@ def without_cpu_time(
         kept: the share that stays.
         bound: whether that is the best that the fix can do.
     """
-    inside = [replace(h, intervals=iv.intersect(h.intervals, window), kept=kept) for h in _by_thread(thread, *spans)]
+    inside = [h._replace(intervals=iv.intersect(h.intervals, window), kept=kept) for h in _by_thread(thread, *spans)]
     return Edit(hidden=tuple(inside), bound=bound)
 
 

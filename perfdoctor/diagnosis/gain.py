@@ -7,8 +7,7 @@ trace lacks; a replay says more, if it passes three gates first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -101,8 +100,7 @@ _NO_MATTER = 0.01
 MOST_EVENTS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(NamedTuple):
     """How far a replay can be trusted.
 
     Attributes:
@@ -118,8 +116,7 @@ class Gates:
     why: str | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Replay:
+class Replay(NamedTuple):
     """A rank that can be played again with edits.
 
     Attributes:

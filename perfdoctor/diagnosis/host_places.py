@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _SAMPLES = 4
 _MOST_PLACES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class HostPlace:
+class HostPlace(NamedTuple):
     """A line of the user's code (a function, where only stacks were recorded) and its time per step, in ns."""
 
     location: SourceLocation

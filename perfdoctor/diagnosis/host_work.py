@@ -7,9 +7,8 @@ no fix saves: `unprofiled` takes it off.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ _PYTHON_NS = 100_000
 _EVENT_NS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Unprofiled:
+class Unprofiled(NamedTuple):
     """Some time of the CPU without the profiler's part, in ns a step.
 
     Attributes:
@@ -111,8 +109,7 @@ def _ranges(trace: Trace, pattern: str) -> Intervals:
     return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostOptimizer:
+class HostOptimizer(NamedTuple):
     """The steps of one class of optimizer in the window.
 
     Attributes:
@@ -171,8 +168,7 @@ def _passes(trace: Trace, rows: Int64Array) -> tuple[float, int]:
     return longest_pass(np.bincount(kind, weights=trace.ops.dur_ns[rows]), np.bincount(kind))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostZeroing:
+class HostZeroing(NamedTuple):
     """Gradients filled with zeros in the window: how many, when, and when new ones were added to them."""
 
     fills: int

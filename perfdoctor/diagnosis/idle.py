@@ -16,7 +16,7 @@ The causes, in the order in which they take an instant:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ RETURN_LAG_NS = 20_000
 _BLOCKING_COPY_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IdleGaps:
+class IdleGaps(NamedTuple):
     """Gaps between GPU items over the whole trace, sorted by time; the last one ends with the trace.
 
     Attributes:

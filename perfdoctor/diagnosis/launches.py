@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from perfdoctor.trace.model import BoolArray, Calls, Int32Array, Ops
 _COMPILED = r"^Torch-Compiled Region|^## Call CompiledFxGraph"
 
 
-@dataclass(frozen=True, slots=True)
-class Launching:
+class Launching(NamedTuple):
     """Launches of what started in the window; times in ns of CPU for one launch.
 
     Attributes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -28,8 +27,7 @@ WORTH_NS = 10_000
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(NamedTuple):
     """A faster way to do the same maths.
 
     Attributes:

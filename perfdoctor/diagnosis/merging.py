@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from perfdoctor.diagnosis.finding import Evidence, Finding
 
@@ -20,8 +20,7 @@ RANKS = "ranks"
 """Label of the evidence that names the ranks that a finding holds for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     """One rule, subject and place, over some ranks.
 
     Attributes:

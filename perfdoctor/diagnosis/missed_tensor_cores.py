@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ _FLOAT64 = "These {}s are float64, usually by accident: PD204 tells what that co
 _FEW_CHANNELS = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Missed:
+class Missed(NamedTuple):
     """Kernels of one category and operand type with verdict "no" in the window.
 
     Their rows, their time, and their share of the time of that category.
@@ -65,8 +64,7 @@ class Missed:
         return iv.total(self.time)
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """Why kernels run on CUDA cores, what helps, and how sure that is; `although` ends the title."""
 
     advice: str

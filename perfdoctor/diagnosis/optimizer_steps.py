@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +21,7 @@ _MANY = r"multi_tensor_apply"
 _A_PASS = 0.05
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OptimizerSteps:
+class OptimizerSteps(NamedTuple):
     """The steps of one class of optimizer in the window.
 
     Attributes:

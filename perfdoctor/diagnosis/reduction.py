@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
+from typing import NamedTuple
 
 from perfdoctor.diagnosis.finding import Claim
 from perfdoctor.diagnosis.merging import Key, Shared, joined, shared_among
@@ -17,8 +18,7 @@ _KEPT_FINDINGS = 3
 _FAN_IN = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Some ranks of a fleet.
 
     Attributes:

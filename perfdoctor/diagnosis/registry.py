@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
 
 from perfdoctor.diagnosis.analyzer import Analyzer
 from perfdoctor.errors import UsageError
@@ -13,8 +13,7 @@ from perfdoctor.errors import UsageError
 GROUP = "perfdoctor.analyzers"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenPlugin:
+class BrokenPlugin(NamedTuple):
     """An entry point that did not load: its name and why."""
 
     name: str

@@ -18,7 +18,7 @@ done, are not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +33,7 @@ NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class Graph(NamedTuple):
     """What waits for what.
 
     Attributes:

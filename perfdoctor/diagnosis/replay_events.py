@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ ITEM_END, CALL_END, CALL_START, ITEM_START, BOUNDARY = range(5)
 _ROUNDING_NS = 2_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Events:
+class Events(NamedTuple):
     """Calls and GPU items that reach into a window, and the nodes that they are.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ _SKEWED_SHARE = 0.10
 _WAITED_FOR = r"DtoH \(Device -> Pageable\)"
 
 
-@dataclass(frozen=True, slots=True)
-class ClockShift:
+class ClockShift(NamedTuple):
     """How far GPU times are to be moved later.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ _MOST_PER_CORE = 8
 _TAKING_OVER_NS = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
+class Loading(NamedTuple):
     """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused.
 
     `cpu_share` is how much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
@@ -101,8 +100,7 @@ _STARTUP_NS = 5_000_000
 _STARTUP_FACTOR = 5
 
 
-@dataclass(frozen=True, slots=True)
-class WaitParts:
+class WaitParts(NamedTuple):
     """What the waits of the window were spent on, in ns a step; together they are all of the waiting."""
 
     startup_ns: int

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from perfdoctor.diagnosis import syncs
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAdvice:
+class SyncAdvice(NamedTuple):
     """For titles what waits, then what to do, and code for it ("" where there is no one line)."""
 
     what: str

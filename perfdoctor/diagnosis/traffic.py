@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import orjson
@@ -48,8 +47,7 @@ _MULTIPLIES = re.compile(
 _CAST_BACKWARD = "ToCopyBackward0"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
+class Traffic(NamedTuple):
     """The story of each GPU item.
 
     Attributes:
@@ -198,8 +196,7 @@ def climb(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple
         at[rises] = ops.parent[at[rises]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cast:
+class _Cast(NamedTuple):
     """One kind of cast: sizes, both types, whether of a weight, whether of a gradient."""
 
     sizes: tuple[int, ...]

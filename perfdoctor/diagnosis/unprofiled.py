@@ -6,8 +6,6 @@ capture has timed steps without it, that cost is the one that makes the replayed
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from perfdoctor.diagnosis.replay import Graph
@@ -36,7 +34,7 @@ def without_profiler(trace: Trace, graph: Graph, share: float) -> Graph:
             low = middle
         else:
             high = middle
-    return replace(graph, lag_ns=_cheaper(graph, events, low))
+    return graph._replace(lag_ns=_cheaper(graph, events, low))
 
 
 def _cheaper(graph: Graph, events: Int64Array, cost_ns: float) -> Int64Array:

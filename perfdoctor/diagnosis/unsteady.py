@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from perfdoctor.trace.steps import Steps
 _MARKS = r"^(ProfilerStep#|@)"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SlowSteps:
+class SlowSteps(NamedTuple):
     """Which steps are slow, the length of the usual one, and by how much all slow ones exceed it together."""
 
     rows: Int64Array

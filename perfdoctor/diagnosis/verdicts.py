@@ -7,8 +7,7 @@ kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +36,7 @@ _FEWER_PRODUCTS = ("winograd", "fft", "cgemm", "zgemm", "sp3asm")
 _NO_TYPE = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """A launch that was faster than its unit allows: the rule that classified it, or the FLOPs given to it, are wrong.
 
     Attributes:
@@ -63,8 +61,7 @@ class Violation:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Verdicts:
+class Verdicts(NamedTuple):
     """Whether each GPU item used Tensor Cores, three-valued to the end.
 
     Attributes:

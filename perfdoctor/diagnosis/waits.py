@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ _PASSED_ON = 0.5
 _ASKED = 16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waits:
+class _Waits(NamedTuple):
     """Ranks that waited, a row each: `table` and `whom` are indices into the tables, `step` the analysed step."""
 
     table: Int64Array

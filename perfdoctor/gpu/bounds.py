@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,7 @@ _MANY_WAVES = 4
 _FULL_WAVES_SHARE = 0.75
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ceilings:
+class Ceilings(NamedTuple):
     """What is known of each distinct kind of launch; arrays of one length. Times in ns, NaN where not known.
 
     Attributes:
@@ -68,8 +67,7 @@ class Ceilings:
         return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Launches:
+class Launches(NamedTuple):
     """Launches; arrays of one length.
 
     Attributes:

@@ -10,10 +10,10 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfdoctor.errors import InputError
 from perfdoctor.gpu.devices import Device, device_vendor
@@ -22,8 +22,7 @@ SCHEMA = "perfdoctor.calibration/1"
 FOLDER_VARIABLE = "PERFDOCTOR_CALIBRATION_DIR"
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweepPoint(NamedTuple):
     """One point of the arithmetic-intensity sweep: `k` multiplications for each float32 read and written.
 
     `seconds` for the whole tensor, `flops_per_s` of the multiplications (one each: half of what multiply-adds reach),
@@ -66,7 +65,7 @@ class Calibration:
             "flops": dict(self.flops),
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "launch_s": self.launch_s,
-            "sweep": [asdict(point) for point in self.sweep],
+            "sweep": [point._asdict() for point in self.sweep],
         }
 
 

@@ -7,7 +7,7 @@ Only what stands in the name is returned; everything else is None. Sources: CUTL
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfdoctor.gpu.kernel_rules import Rule, compiled, words
 
@@ -109,8 +109,7 @@ _ACCUMULATE = {"h": "fp16", "s": "fp32", "i": "int32", "d": "fp64", "c": "fp32",
 _VECTOR_MATHS = {"fp64": "DFMA", "fp16": "HFMA2"}
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(NamedTuple):
     """What the name of a matrix kernel tells beside its verdict; None where it does not."""
 
     instruction: str | None

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Category = Literal[
     "gemm",
@@ -37,8 +36,7 @@ RuleCategory = Category | Literal["matrix"]
 """`matrix` is gemm, convolution or attention, whichever the name says: one library spells all three alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One line of the table.
 
     Attributes:
@@ -75,8 +73,7 @@ class Rule:
         return self.pattern is None or compiled(self.pattern).search(text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Rules that are tried together, on names that contain one of the words of `gate`; on every name if it is empty."""
 
     gate: tuple[str, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
 import orjson
 
@@ -60,8 +60,7 @@ def require(condition: bool) -> None:
         raise Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """A part of an op that runs in a kernel of its own: `dgrad` or `wgrad` of a convolution's backward."""
 
     name: PassName
@@ -103,8 +102,7 @@ class OpCost:
         return self.flops / self.bytes if self.bytes else None
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor argument: sizes, type, bytes an element, and strides where they were recorded."""
 
     sizes: Shape

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from perfdoctor.diagnosis.account import Account
 from perfdoctor.diagnosis.finding import Finding
@@ -20,8 +20,7 @@ COLUMNS = ("compute", "exposed communication", "idle")
 """The parts of a rank's step, which add up to it: work, waiting for the network or other ranks, and nothing at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(NamedTuple):
     """One rank.
 
     Attributes:

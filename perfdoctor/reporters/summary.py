@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from perfdoctor.diagnosis.account import BUCKETS, DETAILS, Account
 from perfdoctor.diagnosis.finding import STEP_AFTER, STEP_BEFORE, Finding
@@ -63,8 +63,7 @@ _DETERMINERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One part of a step: its words, ns of it (per step where there are steps), and its share of the step."""
 
     words: str
@@ -72,8 +71,7 @@ class Part:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """Where the time of an average step (or of the window) went: `buckets` in the order of the bar, then `details`."""
 
     window_ns: float
@@ -84,8 +82,7 @@ class Split:
     rates: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """Rules that share a reason for not having judged."""
 
     rules: tuple[str, ...]

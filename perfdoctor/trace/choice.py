@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from perfdoctor.errors import UsageError
 from perfdoctor.trace.kernel import native
@@ -20,8 +20,7 @@ _WORTH_COMPILING = 64 << 20
 _RATIO = 12  # of a trace's text to what gzip makes of it: 7 to 25 in real ones
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Whether the fast reader reads a file, and what the user should know about that."""
 
     fast: bool

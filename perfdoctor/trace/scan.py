@@ -8,9 +8,8 @@ it has not seen before means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ _NEVER = 1 << 62
 _KEY_BITS = 11  # places for four times as many keys as are numbered
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to keep.
 
     Attributes:
