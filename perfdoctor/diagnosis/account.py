@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import intervals as iv
 from perfdoctor.trace import nesting
-from perfdoctor.trace.distinct import distinct, occurring
+from perfdoctor.trace.distinct import distinct
 from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
 from perfdoctor.trace.model import KERNEL, BoolArray, Int32Array, Ops, Trace
 
@@ -58,8 +58,7 @@ _BETWEEN_OPS_NS = 1_000_000
 TENSOR_CORE_USE = ("used", "slow_path", "not_used", "unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """One rank's GPU time over the whole trace, in ns; every figure is None when the trace has no GPU items."""
 
     rank: int | None = None
@@ -74,7 +73,7 @@ class Timeline:
 
     def to_dict(self) -> dict[str, Any]:
         """As in the report schema."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self._asdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
 def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
     """The category of each op; worked out once a distinct name."""
     table = np.full(len(trace.strings), "other", "U16")
-    for code in occurring(trace.ops.name, len(trace.strings)).tolist():
+    for code in trace.names(trace.ops):
         table[code] = classify_op(trace.strings[code])
     return table[trace.ops.name]
 

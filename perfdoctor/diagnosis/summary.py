@@ -90,7 +90,7 @@ class RankSummary:
         return replace(
             self,
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
-            timeline=replace(self.timeline, rank=rank),
+            timeline=self.timeline._replace(rank=rank),
             account=replace(self.account, rank=rank),
             collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
             findings=tuple(map(moved, self.findings)),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -133,8 +133,7 @@ def _vector_factor(device: Device, operand: str) -> float:
     return 1.0 if device.gfx_arch == "gfx942" else 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class PrecisionAdvice:
+class PrecisionAdvice(NamedTuple):
     """Which precision to choose for float32 gemms on a device.
 
     Attributes:

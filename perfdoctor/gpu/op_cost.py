@@ -68,8 +68,7 @@ class Pass(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpCost:
+class OpCost(NamedTuple):
     """What one call of an op costs at least.
 
     Attributes:
