@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfdoctor.capture.inject._perfdoctor_inject.output import OWN_PROFILER
 from perfdoctor.capture.options import CaptureOptions, fit_windows
 from perfdoctor.capture.target import isolating_flag
 
@@ -96,7 +97,7 @@ def rank_notes(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterato
 
 def no_timing(steps: int, options: CaptureOptions, facts: dict[str, Any]) -> str:
     """The sentence for a program that was over before its timing window."""
-    if any("own profiler" in note for note in facts.get("notes", ())):
+    if any(note.startswith(OWN_PROFILER) for note in facts.get("notes", ())):
         return (
             "there is no trace of the timing window: run the program without its profiler, or give what that one "
             "writes to `perfdoctor analyze`."

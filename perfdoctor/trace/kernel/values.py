@@ -26,17 +26,23 @@ _FACTOR = 1 << 31  # the largest of two numbers whose product surely fits
 
 
 @compiled
+def number_at(p: int) -> tuple[int, int]:
+    """Where the digits at p end, and their number, which only up to `DIGITS` of them means something."""
+    number = 0
+    digit = byte(p) - ZERO
+    while 0 <= digit <= 9:
+        number = 10 * number + digit
+        p += 1
+        digit = byte(p) - ZERO
+    return p, number
+
+
+@compiled
 def store_time(p: int, at: int) -> int:
     """Store the microseconds at p as nanoseconds: digits below are rounded half up, as `times` does."""
     negative = byte(p) == MINUS
     p += negative
-    q = p
-    ns = 0
-    digit = byte(q) - ZERO
-    while 0 <= digit <= 9:
-        ns = 10 * ns + digit
-        q += 1
-        digit = byte(q) - ZERO
+    q, ns = number_at(p)
     # More digits may not fit into the number, so they are counted before it is looked at.
     if q == p or q - p > 16 or ns >= LIMIT_US or (q - p > 1 and byte(p) == ZERO):
         return -p
@@ -58,13 +64,7 @@ def store_integer(p: int, at: int) -> int:
     """Store the integer at p."""
     negative = byte(p) == MINUS
     p += negative
-    q = p
-    number = 0
-    digit = byte(q) - ZERO
-    while 0 <= digit <= 9:
-        number = 10 * number + digit
-        q += 1
-        digit = byte(q) - ZERO
+    q, number = number_at(p)
     if q == p or q - p > DIGITS or ((negative or q - p > 1) and byte(p) == ZERO):
         return -p
     store(at, -number if negative else number)

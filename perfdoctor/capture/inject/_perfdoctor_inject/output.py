@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COPY_BYTES = 1 << 20
 # As Kineto writes them, a line each.
 BASE, EVENTS = b'"baseTimeNanoseconds":', b'"traceEvents": ['
+OWN_PROFILER = "the program's own profiler"
+"""How notes begin that tell what kept the windows out; the parent knows them by it."""
 
 
 def warn(message: str) -> None:

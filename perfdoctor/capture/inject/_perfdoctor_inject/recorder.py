@@ -19,7 +19,7 @@ from . import facts
 from .facts import cuda_in_use as gpu_in_use
 from .loaders import LoaderBook, user_location
 from .nvml import Sampler, devices_in_use
-from .output import RankFolder, leave_mark, warn
+from .output import OWN_PROFILER, RankFolder, leave_mark, warn
 from .plan import Plan
 from .profiler import WindowProfiler, device_in_use
 from .ranges import Ranges
@@ -145,7 +145,7 @@ class Recorder:
         if not self.profiler.user_opens(profile):
             return
         trace = self.plan.stage.trace
-        self._note("the program's own profiler took over while a window was open")
+        self._note(f"{OWN_PROFILER} took over while a window was open")
         self._close_window(partial=True)
         if trace is None:
             return
@@ -202,7 +202,7 @@ class Recorder:
             self._close_window(partial=False)
             self.plan.leave("evidence", but_last=True)
         if not self.profiler.prepared and self.profiler.user_profiles:
-            self._note("the program's own profiler was running, so the windows waited for its end")
+            self._note(f"{OWN_PROFILER} was running, so the windows waited for its end")
         else:
             self._advance()
         self._start_ns = time.perf_counter_ns()
