@@ -71,15 +71,18 @@ def label(value: Any) -> str | bytes | None:
 
 
 def json_text(value: Any) -> bytes | None:
-    """The JSON text of a value, without white space; None for no value, or one nested deeper than any real one."""
-    if value is None:
-        return None
+    """The JSON text of a value, without white space.
+
+    None for no value, for NaN and infinities, which JSON has no text for, and for what is nested deeper than any real
+    value.
+    """
     try:
-        return orjson.dumps(value)
+        text = orjson.dumps(value)
     except TypeError:  # lone surrogates, integers beyond 64 bits, or nested too deeply
         if _is_deep(value):
             return None
         return orjson.dumps(repr(value).encode("utf-8", errors="replace").decode())
+    return None if text == b"null" else text
 
 
 def json_texts(values: list[Any]) -> list[bytes | None]:
