@@ -1,0 +1,124 @@
+"""Do two states of the code say the same of every trace at hand, to the byte?
+
+::
+
+    python -m benchmarks.same_reports save before      # in the old state
+    python -m benchmarks.same_reports compare before   # in the new one; exit code 1 where something differs
+
+Each trace is analysed as a user does it, by the command line: the JSON report, the terminal's text (short and long),
+Markdown, and the annotated trace. Only the seconds that rules took are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import gzip
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+# Of the repository's own traces, and of the material that may lie beside it.
+FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/pairs")
+SUFFIXES = (".json", ".json.gz", ".sqlite")
+_MOST_LINES = 20
+# What differs from run to run: in JSON, and in the terminal's list of rules.
+_SECONDS = re.compile(r'("seconds": |^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
+
+
+def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:
+    """Every trace, and every folder that holds several, relative to the repository."""
+    found: set[str] = set()
+    for folder in folders:
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.name.endswith(SUFFIXES) and "expected" not in path.parts:
+                found.add(os.path.relpath(path, REPOSITORY))
+                beside = [other for other in path.parent.iterdir() if other.name.endswith(SUFFIXES)]
+                if len(beside) > 1 and path.parent.parent.name != "shared" and path.parent.name != "sample_traces":
+                    found.add(os.path.relpath(path.parent, REPOSITORY))
+    return sorted(found)
+
+
+def save_reports(target: str, folder: Path) -> None:
+    """Write all forms of the report on one trace to a folder of its own."""
+    out = folder / target.replace("../", "").replace("/", "+")
+    out.mkdir(parents=True, exist_ok=True)
+    annotated = out / "annotated.json.gz"
+    # An export of Nsight is no Chrome trace, and of several ranks one would have to be chosen.
+    files = [out / "report.md", out / "report.txt", *([annotated] if target.endswith((".json", ".gz")) else [])]
+    text = _run("analyze", target, "--json", *(word for file in files for word in ("-o", str(file))))
+    (out / "report.json").write_text(without_seconds(text), encoding="utf-8")
+    for name, option in (("terminal.txt", "--no-color"), ("verbose.txt", "-v")):
+        (out / name).write_text(without_seconds(_run("analyze", target, option)), encoding="utf-8")
+    if annotated.exists():
+        digest = hashlib.sha256(gzip.decompress(annotated.read_bytes())).hexdigest()
+        (out / "annotated.sha256").write_text(digest + "\n", encoding="utf-8")
+        annotated.unlink()
+
+
+def without_seconds(text: str) -> str:
+    """A report without the seconds that rules took."""
+    return _SECONDS.sub(r"\1-", text)
+
+
+def _run(*arguments: str) -> str:
+    """What a command prints, with its exit code and the words on stderr."""
+    environment = os.environ | {"COLUMNS": "100", "PERFDOCTOR_CALIBRATION_DIR": os.devnull}
+    command = [sys.executable, "-m", "perfdoctor", *arguments]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    return done.stdout if done.returncode == 0 else f"{done.stdout}\nexit code {done.returncode}\n{done.stderr}"
+
+
+def differences(before: Path, after: Path) -> Iterator[str]:
+    """What differs between two folders of reports, in the form of diffs that are cut short."""
+    names = sorted({path.relative_to(folder) for folder in (before, after) for path in folder.rglob("*.*")})
+    for name in (name for name in names if not ((before / name).is_dir() or (after / name).is_dir())):
+        old, new = (_lines(folder / name) for folder in (before, after))
+        if old != new:
+            diff = list(difflib.unified_diff(old, new, f"before/{name}", f"after/{name}", n=0, lineterm=""))
+            yield "\n".join([*diff[:_MOST_LINES], *(["..."] if len(diff) > _MOST_LINES else [])])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else ["(there is none)"]
+
+
+def save_all(folder: Path, targets: Sequence[str], jobs: int) -> None:
+    """Write the reports on all traces."""
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(partial(save_reports, folder=folder), targets))
+
+
+def main() -> int:
+    """Save, or compare with what was saved; the exit code is 1 where something differs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.same_reports", description=__doc__)
+    parser.add_argument("action", choices=("save", "compare"))
+    parser.add_argument("folder", type=Path, help="where the reports of the old state are")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="traces whose path holds this")
+    given = parser.parse_args()
+    targets = [target for target in find_targets() if given.only in target]
+    if given.action == "save":
+        save_all(given.folder, targets, given.jobs)
+        print(f"{len(targets)} traces and folders saved in {given.folder}")
+        return 0
+    after = given.folder.with_name(given.folder.name + "-now")
+    save_all(after, targets, given.jobs)
+    before_only = given.only.replace("../", "").replace("/", "+")
+    found = [text for text in differences(given.folder, after) if before_only in text.splitlines()[0]]
+    print(*found, sep="\n\n")
+    print(f"{len(targets)} traces and folders: {len(found)} texts differ")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
