@@ -54,7 +54,7 @@ def save_reports(target: str, folder: Path) -> None:
     # An export of Nsight is no Chrome trace, and of several ranks one would have to be chosen.
     files = [out / "report.md", out / "report.txt", *([annotated] if target.endswith((".json", ".gz")) else [])]
     text = _run("analyze", target, "--json", *(word for file in files for word in ("-o", str(file))))
-    (out / "report.json").write_text(without_seconds(text), encoding="utf-8")
+    (out / "report.json").write_text(without_seconds(text).replace(str(out), ""), encoding="utf-8")
     for name, option in (("terminal.txt", "--no-color"), ("verbose.txt", "-v")):
         (out / name).write_text(without_seconds(_run("analyze", target, option)), encoding="utf-8")
     if annotated.exists():
