@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_median_ns, captured_steps
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.analysis.captured_facts import captured_median_ns, captured_steps
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
 
 # A recorded step that takes twice as long is half profiler: shares of it are no longer shares of the real step.
 _LARGE = 2.0

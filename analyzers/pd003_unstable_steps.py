@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.unsteady import SlowSteps, did_more_of, growth, held_more_of, slow_steps
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analyzers._pd003_slow_steps import SlowSteps, did_more_of, growth, held_more_of, slow_steps
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
 
 # What slow steps hold more of, in words, and what to do about it.
 _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(

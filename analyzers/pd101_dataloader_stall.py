@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_list, captured_part
-from perfdoctor.diagnosis.edits import Edit, without_cpu_time
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.loading import SINGLE_PROCESS
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.diagnosis.supply import Loading, WaitParts, wait_parts, worker_startups
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.captured_facts import captured_list, captured_part
+from perfdoctor.analysis.host.loader_waits import SINGLE_PROCESS
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analyzers._pd101_loader_model import Loading, WaitParts, wait_parts, worker_startups
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import BoolArray
 
 # A part of the wait is worth a sentence from here on.
 _MUCH = 0.15

@@ -10,16 +10,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_waits
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op, places
-from perfdoctor.diagnosis.sync_advice import advice_for
-from perfdoctor.diagnosis.syncs import Syncs, find_syncs
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import BoolArray, Int32Array
+from perfdoctor.analysis.host.locations import place_of_op, places
+from perfdoctor.analyzers._pd102_advice import advice_for
+from perfdoctor.analyzers._pd102_syncs import Syncs, find_syncs
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_waits
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import BoolArray, Int32Array
 
 # More calls than this are not told apart by line: the first ones show which lines there are.
 _MOST_CALLS = 4096

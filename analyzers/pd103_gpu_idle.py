@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import commonest, doing, places
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
+from perfdoctor.analysis.host.locations import commonest, doing, places
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
 
 # Enough of the longest pauses to name the place that most of the time is lost at.
 _LONGEST = 16

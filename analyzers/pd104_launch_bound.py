@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import cheaper_launches
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.host_lines import busiest_line
-from perfdoctor.diagnosis.host_work import called_ops, framework_time, unprofiled
-from perfdoctor.diagnosis.launches import Launching, launching
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import occurring
-from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import KERNEL, BoolArray
+from perfdoctor.analysis.host.cpu_ops import called_ops, framework_time, unprofiled
+from perfdoctor.analyzers._pd104_busiest_line import busiest_line
+from perfdoctor.analyzers._pd104_launches import Launching, launching
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import cheaper_launches
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import KERNEL, BoolArray
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
 _MOST_OPS, _A_LOOP = 0.5, 32

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_list
-from perfdoctor.diagnosis.edits import faster_kernels, without_blocking
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
-from perfdoctor.diagnosis.host_made import host_made
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.captured_facts import captured_list
+from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
+from perfdoctor.analysis.host.host_made import host_made
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import faster_kernels, without_blocking
+from perfdoctor.trace.tables import intervals as iv
 
 _TO_DEVICE, _TO_HOST = r"HtoD.*Pageable", r"DtoH.*Pageable"
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_blocking, without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.host_copies import HostCopies, by_place, host_copies, lost_time
-from perfdoctor.diagnosis.host_made import host_made, sizes
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time
+from perfdoctor.analysis.host.host_made import host_made, sizes
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_blocking, without_items
+from perfdoctor.trace.tables import intervals as iv
 
 # AMD's traces say "Host", whichever memory it was.
 _TO_DEVICE = r"HtoD.*(Pageable|Host)"

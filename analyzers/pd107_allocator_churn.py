@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_calls
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.idle import ALLOCATOR_CALL
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_calls
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace import nesting
+from perfdoctor.analysis.host.locations import place_of_calls
+from perfdoctor.analysis.timeline.idle_gaps import ALLOCATOR_CALL
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_calls
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
 
 
 class AllocatorChurn(RankAnalyzer):

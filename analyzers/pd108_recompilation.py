@@ -9,16 +9,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_part, captured_steps
-from perfdoctor.diagnosis.compiling import COMPILE_PHASE
-from perfdoctor.diagnosis.edits import Edit, without_cpu_time
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import commonest, places
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import EMPTY, Int64Array, Intervals
-from perfdoctor.trace.model import Int32Array, Table
+from perfdoctor.analysis.captured_facts import captured_part, captured_steps
+from perfdoctor.analysis.host.compile_time import COMPILE_PHASE
+from perfdoctor.analysis.host.locations import commonest, places
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import EMPTY, Int64Array, Intervals
+from perfdoctor.trace.tables.model import Int32Array, Table
 
 # A frame that is compiled: its number, and how often it was compiled before.
 _COMPILE_ID = re.compile(r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d+)/(?P<again>\d+)")

@@ -9,15 +9,21 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, on_tensor_cores, top_kernels, top_op, without_small_products
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op
-from perfdoctor.gpu.layouts import PAD_TO, access_share, misaligned_dimensions, padded
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.kernels.matrix_kernels import (
+    WORTH_NS,
+    on_tensor_cores,
+    top_kernels,
+    top_op,
+    without_small_products,
+)
+from perfdoctor.gpu.roofline.layouts import PAD_TO, access_share, misaligned_dimensions, padded
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import BoolArray
 
 _BATCHED = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")
 

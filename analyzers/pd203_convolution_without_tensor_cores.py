@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.matrix import MatrixCategory, Remedy
-from perfdoctor.diagnosis.missed_tensor_cores import (
+from perfdoctor.analysis.kernels.matrix_kernels import MatrixCategory, Remedy
+from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     Missed,
     TensorCoresMissed,
@@ -15,7 +15,7 @@ from perfdoctor.diagnosis.missed_tensor_cores import (
     precision_remedy,
     tf32_allowed,
 )
-from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.rank import RankRun
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, saved_share, top_kernels, top_op
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import places
-from perfdoctor.diagnosis.work import ops_where
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace import nesting
-from perfdoctor.trace.distinct import distinct_rows, occurring
-from perfdoctor.trace.model import KERNEL, BoolArray
+from perfdoctor.analysis.host.locations import places
+from perfdoctor.analysis.kernels.kernel_costs import ops_where
+from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, Remedy, saved_share, top_kernels, top_op
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct_rows, occurring
+from perfdoctor.trace.tables.model import KERNEL, BoolArray
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"

@@ -8,18 +8,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.attention import Attentions, attention_of_items, find_attentions, fused_ns, product_costs
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, top_kernels
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import commonest, places
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace import nesting
-from perfdoctor.trace.distinct import distinct
-from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.locations import commonest, places
+from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, top_kernels
+from perfdoctor.analyzers._pd205_attention import (
+    Attentions,
+    attention_of_items,
+    find_attentions,
+    fused_ns,
+    product_costs,
+)
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct
+from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.tables.model import BoolArray
 
 _MATH = "scaled_dot_product_attention"
 _ENOUGH = 256  # places: more add nothing to a majority

@@ -10,15 +10,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import kernels_sped_up
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, Remedy, on_tensor_cores, saved_share, top_kernels, top_op
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import distinct
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.kernels.matrix_kernels import (
+    WORTH_NS,
+    Remedy,
+    on_tensor_cores,
+    saved_share,
+    top_kernels,
+    top_op,
+)
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct
+from perfdoctor.trace.tables.model import BoolArray
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own

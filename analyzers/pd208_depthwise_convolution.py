@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import WORTH_NS, matrix_rows, top_kernels, top_op
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_op
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
 
 
 class DepthwiseConvolution(RankAnalyzer):

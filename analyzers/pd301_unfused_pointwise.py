@@ -8,16 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.chains import Chains, chains_of
-from perfdoctor.diagnosis.edits import fused
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_items
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Int64Array
-from perfdoctor.trace.model import NONE, Trace
+from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
+from perfdoctor.analyzers._pd301_pointwise_chains import Chains, chains_of
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import fused
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.tables.model import NONE, Trace
 
 _LONGEST_SHOWN = 8
 _FEW = 64

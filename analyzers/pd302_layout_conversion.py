@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_items
-from perfdoctor.diagnosis.traffic import LAYOUT
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
+from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_items
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import BoolArray
 
 _SPATIAL = 2  # dimensions that are not spatial: batch and channels
 

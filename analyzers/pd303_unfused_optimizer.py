@@ -9,19 +9,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_list, yes_or_no
-from perfdoctor.diagnosis.edits import fused
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.host_work import optimizers_of, unprofiled
-from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.optimizer_steps import OptimizerSteps, steps_of
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.diagnosis.traffic import OPTIMIZER, STEP_RANGE
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import occurring
-from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.analysis.captured_facts import captured_list, yes_or_no
+from perfdoctor.analysis.host.cpu_ops import optimizers_of, unprofiled
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
+from perfdoctor.analysis.kernels.optimizer_steps import OptimizerSteps, steps_of
+from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER, STEP_RANGE
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import fused
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.intervals import Int64Array
 
 _HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
 

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.host_work import unprofiled, zeroing_of
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.diagnosis.traffic import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
-from perfdoctor.diagnosis.work import op_names, ops_where
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.cpu_ops import unprofiled, zeroing_of
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
+from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_items
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import BoolArray
 
 
 class GradientZeroing(RankAnalyzer):

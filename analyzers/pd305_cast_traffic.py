@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_items
-from perfdoctor.diagnosis.traffic import WEIGHT_CAST, launched_inside
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST, launched_inside
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_items
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import BoolArray
 
 _BACKWARD = re.compile("ToCopyBackward0")
 

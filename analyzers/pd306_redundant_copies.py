@@ -8,16 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.edits import without_items
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matrix import top_kernels
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_items
-from perfdoctor.diagnosis.traffic import COPIES, COPY, climb
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import distinct_rows
-from perfdoctor.trace.intervals import Int64Array
+from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
+from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY, climb
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.edits import without_items
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import distinct_rows
+from perfdoctor.trace.tables.intervals import Int64Array
 
 _SHOWN = 3
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import FleetAnalyzer
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.late_causes import own_finding, own_line
-from perfdoctor.diagnosis.merging import in_ranges
-from perfdoctor.diagnosis.stragglers import STANDS_OUT, LateRank
-from perfdoctor.diagnosis.summary import Fleet, RankSummary
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
+from perfdoctor.analysis.communication.stragglers import STANDS_OUT, LateRank
+from perfdoctor.analyzers._pd401_causes import own_finding, own_line
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.merge_findings import in_ranges
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
 
 # What a rank does more of than the others, and the rules that say why.
 _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import FleetAnalyzer
-from perfdoctor.diagnosis.collectives import CollectiveTable, CollectiveTotal
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
-from perfdoctor.diagnosis.summary import Fleet, RankSummary
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
+from perfdoctor.analysis.communication.collectives import CollectiveTable, CollectiveTotal
+from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
 
 # Less overlap than this rounds to none.
 _HARDLY_ANY = 0.005

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_list
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.diagnosis.traffic import launched_inside
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.distinct import occurring
+from perfdoctor.analysis.captured_facts import captured_list
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.kernels.traffic_kinds import launched_inside
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import occurring
 
 _FORWARD = r"^DataParallel\.forward$"
 # The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import FleetAnalyzer
-from perfdoctor.diagnosis.bus import bus_bytes
-from perfdoctor.diagnosis.collective_names import KINDS
-from perfdoctor.diagnosis.collectives import CollectiveTable
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.summary import Fleet, RankSummary
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Intervals
-from perfdoctor.trace.model import BoolArray
+from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
+from perfdoctor.analysis.communication.collective_names import KINDS
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import BoolArray
 
 # What DistributedDataParallel gathers into one bucket unless told otherwise (bucket_cap_mb=25).
 _BUCKET_BYTES = 25 << 20

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.captured import captured_list, captured_part, yes_or_no
-from perfdoctor.diagnosis.collective_names import KINDS
-from perfdoctor.diagnosis.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
+from perfdoctor.analysis.communication.collective_names import KINDS
+from perfdoctor.analysis.communication.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
 
 
 class DdpFlags(RankAnalyzer):

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.diagnosis.analyzer import RankAnalyzer
-from perfdoctor.diagnosis.data_parallel import FORWARD, exposed_in, passes_of
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.source import place_of_range
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.communication.data_parallel import FORWARD, exposed_in, passes_of
+from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.rank import RankRun
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.tables import intervals as iv
 
 
 class NoSyncMissing(RankAnalyzer):

@@ -9,15 +9,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.diagnosis.analyzer import FleetAnalyzer
-from perfdoctor.diagnosis.bus import bus_bytes
-from perfdoctor.diagnosis.collective_names import KINDS
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.matching import MatchedCollectives
-from perfdoctor.diagnosis.summary import Fleet
+from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
+from perfdoctor.analysis.communication.collective_names import KINDS
+from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.gpu import find_device
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.intervals import Int64Array, Intervals
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.rank_summary import Fleet
+from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Int64Array, Intervals
 
 # Peaks of links count both directions; a ring sends one way.
 _ONE_WAY = 0.5

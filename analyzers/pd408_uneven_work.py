@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.diagnosis.analyzer import FleetAnalyzer
-from perfdoctor.diagnosis.collectives import CollectiveTable
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.diagnosis.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
-from perfdoctor.diagnosis.summary import Fleet
-from perfdoctor.diagnosis.waits import longest_waiting, waits_of
-from perfdoctor.trace import intervals as iv
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis.communication.rank_waits import longest_waiting, waits_of
+from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.rank_summary import Fleet
+from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.tables import intervals as iv
 
 _COMPUTING = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
 Floats = npt.NDArray[np.float64]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.api import Report, analyze
     from perfdoctor.capture.session import diagnose, profile
-    from perfdoctor.diagnosis.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
-    from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
+    from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+    from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
     from perfdoctor.trace import Trace, read
 
 __all__ = [
@@ -44,8 +44,8 @@ __all__ = [
 _HOMES = {
     "perfdoctor.api": ("Report", "analyze"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
-    "perfdoctor.diagnosis.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
-    "perfdoctor.diagnosis.finding": ("Claim", "Evidence", "Finding", "Saving", "SourceLocation"),
+    "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
+    "perfdoctor.report.finding": ("Claim", "Evidence", "Finding", "Saving", "SourceLocation"),
     "perfdoctor.errors": ("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
     "perfdoctor.trace": ("Trace", "read"),
 }

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TypeAlias
 
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis import report as _report
-from perfdoctor.diagnosis.source import quoting
+from perfdoctor import pipeline as engine
+from perfdoctor.analysis.host.locations import quoting
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.fleet.analysis import analyzed
+from perfdoctor.fleet.analyze_files import analyzed
 from perfdoctor.fleet.discover import find_traces
-from perfdoctor.fleet.progress import FileProgress, Progress, Tracker
-from perfdoctor.fleet.work import Plan
+from perfdoctor.fleet.rank_tasks import Plan
+from perfdoctor.fleet.read_progress import FileProgress, Progress, Tracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
+from perfdoctor.report import report as _report
+from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
 __all__ = ["FileProgress", "Progress", "Report", "analyze", "read"]
@@ -26,7 +27,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 
 
 class Report(_report.Report):
-    """The result of an analysis; see `perfdoctor.diagnosis.report.Report` for its fields."""
+    """The result of an analysis; see `perfdoctor.report.report.Report` for its fields."""
 
     __slots__ = ()
 

@@ -115,7 +115,7 @@ def test_the_wheel_registers_every_analyzer(wheel: zipfile.ZipFile) -> None:
 ASK = """
 import json, sys
 import perfdoctor
-from perfdoctor.diagnosis import registry
+from perfdoctor.rules import registry
 report = perfdoctor.analyze(sys.argv[1])
 print(json.dumps({
     "rules": [a.rule for a in registry.registered()],

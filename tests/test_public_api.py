@@ -80,7 +80,7 @@ def test_analysing_loads_neither_torch_nor_what_draws_nor_the_capture(tmp_path: 
     path = trace.write(tmp_path / "trace.json.gz")
     code = "import perfdoctor\nreport = perfdoctor.analyze(sys.argv[1])\nassert report.findings\nreport.to_dict()"
     loaded = modules_after(code, str(path))
-    assert "perfdoctor.diagnosis.engine" in loaded
+    assert "perfdoctor.pipeline" in loaded
     assert loaded.isdisjoint([*HEAVY, "perfdoctor.capture"])
 
 

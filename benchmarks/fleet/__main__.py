@@ -26,10 +26,10 @@ _SCRIPT = Path(sys.executable).parent / "perfdoctor"
 _RATE = """
 import json, pickle, sys, time
 from pathlib import Path
-from perfdoctor.diagnosis import registry
+from perfdoctor.rules import registry
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.work import Plan, ranks_of, work
-from perfdoctor.trace import scan
+from perfdoctor.fleet.rank_tasks import Plan, ranks_of, work
+from perfdoctor.trace.scanner import scan
 scan.warm()
 file, plan = TraceFile(Path(sys.argv[1])), Plan(tuple(a.rule for a in registry.registered()), threads=1)
 work(file, plan)

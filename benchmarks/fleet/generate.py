@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.read.repeat import shifted, split
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.summary import RankSummary
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import RankRun
+from perfdoctor.report.rank_summary import RankSummary
+from perfdoctor.rules import registry
 from perfdoctor.testing import SyntheticFleet
 
 _STEPS = 40  # of each sample that is repeated

@@ -10,8 +10,9 @@ import sys
 import time
 
 from benchmarks.fleet.generate import summaries
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.reduction import leaf
+from perfdoctor import pipeline as engine
+from perfdoctor.report.reduce_ranks import leaf
+from perfdoctor.rules import registry
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 

@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 
 import perfdoctor
-from perfdoctor.diagnosis.edits import edited, kernels_sped_up
-from perfdoctor.diagnosis.gain import cpu_wait_ns, replay_of
-from perfdoctor.diagnosis.replay import graph_of
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.settle import compiled
+from perfdoctor.rank import RankRun
+from perfdoctor.savings.edits import edited, kernels_sped_up
+from perfdoctor.savings.longest_path import compiled
+from perfdoctor.savings.replay_graph import graph_of
+from perfdoctor.savings.what_if import cpu_wait_ns, replay_of
 from perfdoctor.trace import Trace
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.model import Calls, GpuItems, Ops
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import Calls, GpuItems, Ops
 
 # Of 100 events of V100 ResNet traces 17 are runtime calls, 16 GPU items and 67 ops.
 _CALLS, _ITEMS = 0.17, 0.16

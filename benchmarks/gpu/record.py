@@ -198,9 +198,9 @@ def summary(path: Path) -> list[dict[str, Any]]:
     import numpy as np
 
     from perfdoctor import read
-    from perfdoctor.diagnosis.run import RankRun
-    from perfdoctor.diagnosis.verdicts import BASES, VERDICTS
-    from perfdoctor.gpu.bounds import BOUNDS, REASONS
+    from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, VERDICTS
+    from perfdoctor.gpu.roofline.kernel_bounds import BOUNDS, REASONS
+    from perfdoctor.rank import RankRun
 
     run = RankRun(read(path))
     gpu, rows = run.trace.gpu, []

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoctor.gpu import classify_kernel
-from perfdoctor.gpu.kernels import KernelClass, forget_names
+from perfdoctor.gpu.classify_kernels import KernelClass, forget_names
 
 DEFAULT_CSV = Path(__file__).resolve().parents[3] / "shared" / "kernels" / "labelled_kernels.csv"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from perfdoctor.gpu.roofline import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
 
 _HALF = "c10::BFloat16"
 _Case: TypeAlias = tuple[str, list[Any], list[str], Callable[[], object]]
@@ -33,7 +33,7 @@ def print_agreement() -> None:
 
 
 def _is_matrix(name: str) -> bool:
-    from perfdoctor.gpu.op_costs_matrix import MATRIX_COSTS
+    from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
 
     return name in MATRIX_COSTS
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from perfdoctor import read
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.verdicts import BASES, MATRIX_CATEGORIES, VERDICTS
-from perfdoctor.gpu.kernels import forget_names
-from perfdoctor.gpu.op_cost import OpCost
-from perfdoctor.trace.model import KERNEL, NONE, Trace
+from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, MATRIX_CATEGORIES, VERDICTS
+from perfdoctor.gpu.classify_kernels import forget_names
+from perfdoctor.gpu.roofline.op_cost import OpCost
+from perfdoctor.rank import RankRun
+from perfdoctor.trace.tables.model import KERNEL, NONE, Trace
 
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "traces"
 _LOW = ("bf16", "fp16", "fp8", "int8")

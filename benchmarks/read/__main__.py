@@ -35,7 +35,8 @@ def reset():
 """
 _OURS = """
 import json, sys, time
-from perfdoctor.trace import reader, scan
+from perfdoctor.trace.kineto import reader
+from perfdoctor.trace.scanner import scan
 scan.warm()
 reset(); before = status("VmRSS"); start = time.perf_counter()
 trace = reader.read(sys.argv[1], threads=int(sys.argv[2]))

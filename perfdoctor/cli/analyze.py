@@ -12,13 +12,13 @@ import typer
 
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.config import load_config
-from perfdoctor.cli.progress import reading_bar
+from perfdoctor.cli.progress_bar import reading_bar
 from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.reporters.output import emit, rendered, save, suffix_of, terminal_for
 from perfdoctor.reporters.wording import clean
 
 if TYPE_CHECKING:
-    from perfdoctor.diagnosis.report import Report
+    from perfdoctor.report.report import Report
 
 
 def analyze(
@@ -119,7 +119,7 @@ def check_all_there(report: Report, rank: int | None) -> None:
     Raises:
         InputError: a rank could not be analysed, or has no trace.
     """
-    from perfdoctor.diagnosis.merging import in_ranges
+    from perfdoctor.report.merge_findings import in_ranges
 
     if report.missing:
         first, *others = report.missing
@@ -137,7 +137,7 @@ def judge(report: Report, level: par.Level) -> None:
     Raises:
         GateError: a finding is as severe as `level` or more, or not every chosen rule could judge.
     """
-    from perfdoctor.diagnosis.finding import SEVERITIES
+    from perfdoctor.report.finding import SEVERITIES
 
     failed = [outcome.rule for outcome in report.outcomes if outcome.status == "failed"]
     least = SEVERITIES.index(level.value)

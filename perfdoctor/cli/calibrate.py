@@ -30,9 +30,9 @@ def calibrate(
     store: Annotated[bool, typer.Option("--store/--no-store", help="Remember the rates for later analyses.")] = True,
 ) -> None:
     """Measure the device at hand: products by type, copies, launches, and where maths begins to bind."""
-    from perfdoctor.gpu.calibrate import calibrate as measure
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
+    from perfdoctor.gpu.measure_device import calibrate as measure
 
     if seconds is not None and not 0 < seconds <= 3600:
         raise UsageError("--seconds must be between 0 and 3600")
@@ -61,7 +61,7 @@ def _output(name: str | None) -> Path | None:
 
 def rates(found: Calibration, device: Device | None) -> str:
     """What was measured as a table, beside the peaks of the device where they are known."""
-    from perfdoctor.cli.tables import table
+    from perfdoctor.cli.plain_table import table
 
     rows = []
     for dtype, rate in found.flops.items():

@@ -50,7 +50,7 @@ def check(
     ] = False,
 ) -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""
-    from perfdoctor.cli.tables import table
+    from perfdoctor.cli.plain_table import table
 
     if warm:
         _warm()
@@ -168,8 +168,8 @@ def _ask_torch() -> dict[str, Any] | Check:
 
 def _warm() -> None:
     """Compile the reader and the replay; `_numba` says how that went."""
-    from perfdoctor.diagnosis import settle
-    from perfdoctor.trace.kernel import native
+    from perfdoctor.savings import longest_path as settle
+    from perfdoctor.trace.scanner import scanner_code as native
 
     with contextlib.suppress(Exception):  # whatever numba cannot do here
         native.load()
@@ -180,7 +180,7 @@ def _numba() -> Check:
     """Whether large traces are read by compiled code, and where that is kept."""
     from importlib.util import find_spec
 
-    from perfdoctor.trace.kernel import native
+    from perfdoctor.trace.scanner import scanner_code as native
 
     kept = native.kept_in()
     if kept is not None:

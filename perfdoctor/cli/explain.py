@@ -26,7 +26,7 @@ _OWN = {
 
 def explain(rule: Annotated[str, typer.Argument(metavar="RULE", help="A rule's id or name, such as PD201.")]) -> None:
     """Tell one rule in full: what it finds, how it is measured, how to fix it, when it is wrong."""
-    from perfdoctor.diagnosis.registry import registered
+    from perfdoctor.rules.registry import registered
 
     wanted = rule.strip()
     if wanted.upper() in _OWN:

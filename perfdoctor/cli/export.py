@@ -10,7 +10,7 @@ import typer
 
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.config import load_config
-from perfdoctor.cli.progress import reading_bar
+from perfdoctor.cli.progress_bar import reading_bar
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.reporters.wording import clean
 

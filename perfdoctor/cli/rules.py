@@ -12,7 +12,7 @@ _INDENT = " " * 7
 
 def rules() -> None:
     """List the rules: id, name, what each needs, and what it says."""
-    from perfdoctor.diagnosis.registry import broken, registered
+    from perfdoctor.rules.registry import broken, registered
 
     for analyzer in registered():
         needs = ", ".join(sorted(analyzer.needs)) or "nothing special"

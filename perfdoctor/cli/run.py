@@ -17,7 +17,7 @@ from perfdoctor.capture.folder import has_traces
 from perfdoctor.capture.options import CaptureOptions
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.analyze import check_outputs, show
-from perfdoctor.cli.progress import reading_bar
+from perfdoctor.cli.progress_bar import reading_bar
 from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.wording import clean
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.trace.remote import STDIN, is_remote
+from perfdoctor.trace.io.remote import STDIN, is_remote
 
 # A worker takes 0.25 s to start, in which a process reads and analyses 70 MB of text: less than twice that in all is
 # done sooner by one.

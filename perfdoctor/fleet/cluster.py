@@ -8,8 +8,8 @@ from typing import Any
 
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.progress import Tracker
-from perfdoctor.fleet.work import Missing, Plan, Result, work_elsewhere
+from perfdoctor.fleet.rank_tasks import Missing, Plan, Result, work_elsewhere
+from perfdoctor.fleet.read_progress import Tracker
 
 _PATIENCE_SECONDS = 10
 # Each costs several more workers their lives if it is the one to blame.

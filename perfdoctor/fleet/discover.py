@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from perfdoctor.errors import InputError
-from perfdoctor.trace.remote import STDIN, is_remote, is_web
-from perfdoctor.trace.remote_path import RemotePath
+from perfdoctor.trace.io.remote import STDIN, is_remote, is_web
+from perfdoctor.trace.io.remote_path import RemotePath
 
 Place: TypeAlias = Path | RemotePath
 

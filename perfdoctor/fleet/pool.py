@@ -20,8 +20,8 @@ from typing import IO, Any, cast
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.budget import budget_bytes, needed_bytes
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.progress import Tracker
-from perfdoctor.fleet.work import Missing, Plan, Result
+from perfdoctor.fleet.rank_tasks import Missing, Plan, Result
+from perfdoctor.fleet.read_progress import Tracker
 from perfdoctor.fleet.worker import READING, READY, REFUSED
 
 # Libraries that would start a thread for each core, in each process.

@@ -19,7 +19,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a stranger's analyzer prints must not get among the answers
     from perfdoctor.errors import UsageError
-    from perfdoctor.fleet.work import work
+    from perfdoctor.fleet.rank_tasks import work
 
     def send(kind: str, value: Any) -> None:
         pickle.dump((kind, value), answers, protocol=pickle.HIGHEST_PROTOCOL)

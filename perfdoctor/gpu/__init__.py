@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perfdoctor.gpu.classify_kernels import KernelClass, classify_kernel, is_collective
+from perfdoctor.gpu.classify_ops import classify_op
 from perfdoctor.gpu.devices import Device, find_device, has_tensor_cores
-from perfdoctor.gpu.kernels import KernelClass, classify_kernel, is_collective
-from perfdoctor.gpu.ops import classify_op
 
 __all__ = [
     "Device",

@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from perfdoctor.diagnosis.report import Report
 from perfdoctor.errors import TraceError, UsageError
+from perfdoctor.report.report import Report
 from perfdoctor.reporters.output import replacing
 from perfdoctor.reporters.splice import spliced
 from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
-from perfdoctor.trace.nsight_files import is_nsight
-from perfdoctor.trace.remote import STDIN
-from perfdoctor.trace.source import Stream
+from perfdoctor.trace.io.remote import STDIN
+from perfdoctor.trace.io.stream import Stream
+from perfdoctor.trace.nsight.export_files import is_nsight
 
 _BLOCK_BYTES = 1 << 20
 # Level 1 packs a trace to about 1.3 times the size of level 9 in a quarter of the time.

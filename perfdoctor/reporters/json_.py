@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from perfdoctor.diagnosis.report import Report
+from perfdoctor.report.report import Report
 from perfdoctor.reporters.reporter import Reporter
 
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.reporters import ranks, summary
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report
+from perfdoctor.reporters import rank_table as ranks
+from perfdoctor.reporters import report_text as summary
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.wording import clean, clean_block, duration, place, quantity, saving, share
 

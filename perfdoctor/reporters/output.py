@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 from perfdoctor.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from perfdoctor.diagnosis.report import Report
+    from perfdoctor.report.report import Report
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED = ".json.gz"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from perfdoctor.diagnosis.report import Report
+    from perfdoctor.report.report import Report
 
 
 class Reporter(ABC):

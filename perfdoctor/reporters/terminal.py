@@ -20,11 +20,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.reporters import ranks, summary
-from perfdoctor.reporters.bar import cells
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report
+from perfdoctor.reporters import rank_table as ranks
+from perfdoctor.reporters import report_text as summary
 from perfdoctor.reporters.reporter import Reporter
+from perfdoctor.reporters.stacked_bar import cells
 from perfdoctor.reporters.wording import (
     clean,
     clean_block,

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from perfdoctor.diagnosis.account import BUSY_DETAILS, Account
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.report import Report, TraceSummary
-from perfdoctor.reporters.counters import counter_points
-from perfdoctor.reporters.summary import CPU_WORDS, DETAIL_WORDS, has_gpu, per_step
+from perfdoctor.analysis.timeline.account import BUSY_DETAILS, Account
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report, TraceSummary
+from perfdoctor.reporters.nvml_counters import counter_points
+from perfdoctor.reporters.report_text import CPU_WORDS, DETAIL_WORDS, has_gpu, per_step
 from perfdoctor.reporters.wording import clean, duration, place, saving, share
-from perfdoctor.trace.intervals import Int64Array, Intervals, overlap, total, union_of
+from perfdoctor.trace.tables.intervals import Int64Array, Intervals, overlap, total, union_of
 
 # Larger than any process id of Linux (2**22) and than rank * 1e8 + pid in merged traces of 20 ranks; viewers want it
 # below 2**31.

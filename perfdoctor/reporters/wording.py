@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line cleans what it prints with this module, and must not wait for numpy
-    from perfdoctor.diagnosis.finding import Evidence, Saving, SourceLocation
+    from perfdoctor.report.finding import Evidence, Saving, SourceLocation
 
 UNKNOWN = "n/a"
 

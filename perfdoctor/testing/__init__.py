@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.testing.builder import TraceBuilder, collective
-from perfdoctor.testing.fleet import SyntheticFleet
+from perfdoctor.testing.synthetic_fleet import SyntheticFleet
+from perfdoctor.testing.trace_builder import TraceBuilder, collective
 
 __all__ = ["SyntheticFleet", "TraceBuilder", "collective"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from perfdoctor.trace.model import (
+from perfdoctor.trace.kineto.reader import parse
+from perfdoctor.trace.read_trace import read
+from perfdoctor.trace.tables.model import (
     KERNEL,
     MEMCPY,
     MEMSET,
@@ -18,8 +20,6 @@ from perfdoctor.trace.model import (
     Table,
     Trace,
 )
-from perfdoctor.trace.opening import read
-from perfdoctor.trace.reader import parse
 
 __all__ = [
     "KERNEL",

@@ -13,12 +13,13 @@ import pytest
 from all_cases import CASES
 from rule_cases import ALL_REDUCE, LOADER, SGEMM, Case, healthy
 
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.analyzer import Analyzer, RankAnalyzer
-from perfdoctor.diagnosis.finding import Claim, Finding, Saving
-from perfdoctor.diagnosis.needs import NEEDS
-from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor import pipeline as engine
 from perfdoctor.errors import UsageError
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Claim, Finding, Saving
+from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Analyzer, RankAnalyzer
+from perfdoctor.rules.requirements import NEEDS
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import parse
 

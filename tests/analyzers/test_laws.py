@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, lawful, run_of
 
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.diagnosis.run import Run
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import Run
+from perfdoctor.report.report import Report
+from perfdoctor.rules import registry
 
 laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 # Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it.

@@ -12,10 +12,11 @@ from all_cases import CASES
 from rule_cases import Case, Says, healthy
 
 import perfdoctor
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.analyzer import Analyzer
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Analyzer
 
 RULES = {analyzer.rule: analyzer for analyzer in registry.registered()}
 

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch._dynamo import config as dynamo
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # benchmarks/ is no installed package
+from benchmarks.gain import __main__ as driver
+from benchmarks.gain.faults import FAULTS, Fault, Setting
+from benchmarks.gain.program import step_ns
+from benchmarks.gain.table import Promise, Row, promise_of, table
 
-from benchmarks.gain import __main__ as driver  # noqa: E402
-from benchmarks.gain.faults import FAULTS, Fault, Setting  # noqa: E402
-from benchmarks.gain.program import step_ns  # noqa: E402
-from benchmarks.gain.table import Promise, Row, promise_of, table  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ def test_every_program_runs_with_and_without_its_fault(fault: Fault, fixed: bool
 
 
 def test_there_are_the_ten_faults_that_were_asked_for_and_every_rule_exists() -> None:
-    from perfdoctor.diagnosis import registry
+    from perfdoctor.rules import registry
 
     names = {fault.name for fault in FAULTS}
     assert len(names) == len(FAULTS) >= 10

@@ -16,10 +16,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from perfdoctor.analysis.host import locations as source  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject import profiler as window_profiler  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.calls import absolute  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
-from perfdoctor.diagnosis import source  # noqa: E402
 from perfdoctor.trace import read  # noqa: E402
 
 SIZES = {"skip": 0, "base": 1, "warmup": 1, "timing": 1, "evidence": 2}

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

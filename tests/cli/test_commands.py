@@ -12,7 +12,7 @@ import pytest
 import perfdoctor as package
 from perfdoctor.cli import main as main_module
 from perfdoctor.cli.explain import reflowed
-from perfdoctor.diagnosis.registry import registered
+from perfdoctor.rules.registry import registered
 
 
 def test_the_version_is_the_packages(perfdoctor):

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from perfdoctor.api import FileProgress, analyze
-from perfdoctor.cli import progress
-from perfdoctor.cli.progress import reading_bar
+from perfdoctor.cli import progress_bar as progress
+from perfdoctor.cli.progress_bar import reading_bar
 from perfdoctor.testing import TraceBuilder
 
 
@@ -230,7 +230,8 @@ def on_a_terminal(*arguments: object, impatient: bool = False, stdin: Path | Non
 
 IMPATIENT = """
 import sys
-from perfdoctor.cli import main, progress
+from perfdoctor.cli import progress_bar as progress
+from perfdoctor.cli import main
 progress._PATIENCE_SECONDS = 0.0
 sys.exit(main.main(sys.argv[1:]))
 """

@@ -21,8 +21,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """That of a user with an empty cache folder, and a copy of the package in which no machine code can be kept."""
     copy = tmp_path / "site" / "perfdoctor"
     shutil.copytree(Path(package.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "trace" / "__pycache__").write_bytes(b"")  # root may write to any folder, but nobody into a file
-    (copy / "trace" / "kernel" / "__pycache__").write_bytes(b"")
+    # Root may write to any folder, but nobody into a file.
+    (copy / "trace" / "scanner" / "__pycache__").write_bytes(b"")
     told = {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
     return os.environ | told | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "LOCALAPPDATA": str(tmp_path / "cache")}
 
@@ -52,7 +52,7 @@ def test_check_compiles_ahead_into_the_cache_folder_and_reading_does_not(
     program = """
 import sys
 from perfdoctor import read
-from perfdoctor.trace.kernel import native
+from perfdoctor.trace.scanner import scanner_code as native
 trace = read(sys.argv[1])
 print(len(trace.ops), trace.warnings, native.is_loaded(), "numba" in sys.modules)
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,11 +9,7 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.report import Report
-
-DIAGNOSIS = Path(__file__).parent.parent / "diagnosis"
-if str(DIAGNOSIS) not in sys.path:  # importlib mode puts no test folder on the path
-    sys.path.append(str(DIAGNOSIS))
+from perfdoctor.report.report import Report
 
 
 @pytest.fixture(scope="session")

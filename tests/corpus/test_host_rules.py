@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.finding import Finding
+from perfdoctor.report.finding import Finding
 
 RULES = ("PD002", "PD003", "PD105", "PD106", "PD108")
 SPEAKS = {

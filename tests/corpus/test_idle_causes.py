@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.held import DEVICE_LATENCY_NS
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
-from perfdoctor.trace.merged import split_ranks
+from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
+from perfdoctor.rank import RankRun
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.merged_ranks import split_ranks
 
 pytestmark = pytest.mark.corpus
 

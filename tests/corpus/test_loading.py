@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
+from perfdoctor.analyzers._pd101_loader_model import wait_parts, worker_startups
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.run import RankRun, Run
-from perfdoctor.diagnosis.supply import wait_parts, worker_startups
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Finding
 
 pytestmark = pytest.mark.corpus
 

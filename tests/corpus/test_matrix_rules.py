@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdoctor.diagnosis.report import Report
+from perfdoctor.report.report import Report
 
 Reports = Callable[[str], Report]
 pytestmark = pytest.mark.corpus

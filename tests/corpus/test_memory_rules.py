@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.report import Report
+from perfdoctor.report.report import Report
 
 RULES = tuple(f"PD30{i}" for i in range(1, 7))
 

@@ -15,8 +15,8 @@ import pytest
 from timeline_oracle import timeline
 
 import perfdoctor
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.diagnosis.run import RankRun
+from perfdoctor.rank import RankRun
+from perfdoctor.report.report import Report
 from perfdoctor.reporters.json_ import Json, load_schema
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

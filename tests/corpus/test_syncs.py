@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis.report import Report
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.diagnosis.syncs import COPY, IF, ITEM, MASK, PAGEABLE, PINNED, TO_CPU, find_syncs
+from perfdoctor.analyzers._pd102_syncs import COPY, IF, ITEM, MASK, PAGEABLE, PINNED, TO_CPU, find_syncs
+from perfdoctor.rank import RankRun
+from perfdoctor.report.report import Report
 
 pytestmark = pytest.mark.corpus
 

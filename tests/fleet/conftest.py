@@ -1,16 +1,10 @@
-"""The way to the fleets of the rules' cases, and fleets in files."""
+"""Fleets in files."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "analyzers"):
-    if str(folder) not in sys.path:  # importlib mode puts no test folder on the path
-        sys.path.append(str(folder))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perfdoctor.diagnosis.report import Report
+from perfdoctor.report.report import Report
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds processes by what they have open, in /proc")
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfdoctor.fleet import budget
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.trace.remote_path import RemotePath
+from perfdoctor.trace.io.remote_path import RemotePath
 
 MB = 1_000_000
 

@@ -15,7 +15,7 @@ import perfdoctor
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.work import Missing, Plan, work_elsewhere
+from perfdoctor.fleet.rank_tasks import Missing, Plan, work_elsewhere
 
 distributed = pytest.importorskip("distributed")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.diagnosis import engine, registry
-from perfdoctor.diagnosis.finding import Finding
-from perfdoctor.diagnosis.run import RankRun, Run
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import registry
 from perfdoctor.testing import SyntheticFleet
 
 OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")

@@ -16,7 +16,7 @@ import perfdoctor
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.work import Missing, Plan, work
+from perfdoctor.fleet.rank_tasks import Missing, Plan, work
 from perfdoctor.testing import TraceBuilder
 
 
@@ -128,7 +128,7 @@ def test_a_fault_of_ours_on_one_rank_costs_that_rank(fleet: Path, monkeypatch: p
     file = TraceFile(fleet / "rank0.json", rank=0)
     (summary,) = work(file, Plan())  # type: ignore[misc]
     assert summary.rank == 0
-    monkeypatch.setattr("perfdoctor.fleet.work.ranks_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("perfdoctor.fleet.rank_tasks.ranks_of", lambda *_: 1 / 0)
     lost = work(file, Plan())
     assert isinstance(lost, Missing)
     assert lost.why == "internal error, which is our fault: ZeroDivisionError: division by zero"

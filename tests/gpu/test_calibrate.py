@@ -9,7 +9,6 @@ import pytest
 
 from perfdoctor.cli.calibrate import plot, rates
 from perfdoctor.cli.main import main
-from perfdoctor.diagnosis.run import RankRun
 from perfdoctor.errors import InputError
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import (
@@ -22,6 +21,7 @@ from perfdoctor.gpu.calibration import (
     store_calibration,
 )
 from perfdoctor.gpu.devices import PrecisionAdvice, reduced_precision_advice
+from perfdoctor.rank import RankRun
 from perfdoctor.testing import TraceBuilder
 
 FAST = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.gpu import KernelClass, classify_kernel, classify_op, is_collective
-from perfdoctor.gpu.kernel_rules import Category, Rule, Verdict, compiled
-from perfdoctor.gpu.kernels import FAMILIES, MAX_NAME_CHARS
+from perfdoctor.gpu.classify_kernels import FAMILIES, MAX_NAME_CHARS
+from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compiled
 
 XMMA = "sm80_xmma_gemm_{types}_tn_n_tilesize128x128x32_stage3_warpsize2x2x1_{maths}_execute_kernel__5x_cublas"
 CUTLASS = "void cutlass::Kernel2<{0}>({0}::Params)"

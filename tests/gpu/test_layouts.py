@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.gpu.layouts import (
+from perfdoctor.gpu.roofline.layouts import (
     access_share,
     contiguous_dimensions,
     elements_per_access,
     misaligned_dimensions,
     padded,
 )
-from perfdoctor.gpu.op_cost import OpCost
+from perfdoctor.gpu.roofline.op_cost import OpCost
 
 
 def gemm(m: int, n: int, k: int, dtype: str = "bf16") -> OpCost:

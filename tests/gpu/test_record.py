@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfdoctor import read
-from perfdoctor.gpu.roofline import cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "record.py"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.gpu.roofline import FORMULAS, OpCost, cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
 
 BF16, FP32 = "c10::BFloat16", "float"
 SCALAR, LIST, NOTHING = "Scalar", "ScalarList", ""

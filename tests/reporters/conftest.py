@@ -1,16 +1,13 @@
-"""Golden files, and the way to the reports built by hand."""
+"""Golden files."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-if str(HERE) not in sys.path:  # importlib mode puts no test folder on the path
-    sys.path.append(str(HERE))
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.diagnosis.account import DETAILS, Account, Timeline
-from perfdoctor.diagnosis.finding import Claim, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.diagnosis.report import Outcome, Report, StepSummary, TraceSummary
-from perfdoctor.trace.intervals import Intervals
+from perfdoctor.analysis.timeline.account import DETAILS, Account, Timeline
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
+from perfdoctor.trace.tables.intervals import Intervals
 
 MS = 1_000_000
 STEPS = 8

@@ -7,7 +7,7 @@ import orjson
 import pytest
 import report_samples as samples
 
-from perfdoctor.diagnosis.finding import Evidence
+from perfdoctor.report.finding import Evidence
 from perfdoctor.reporters.json_ import Json, load_schema
 
 

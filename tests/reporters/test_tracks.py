@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfdoctor.trace
-from perfdoctor.diagnosis.finding import Claim
 from perfdoctor.errors import TraceError, UsageError
+from perfdoctor.report.finding import Claim
 from perfdoctor.reporters import save
 from perfdoctor.reporters.chrome import export_chrome_trace
 from perfdoctor.reporters.tracks import PID, thinned, track_events

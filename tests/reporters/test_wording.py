@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.diagnosis.finding import Evidence, Saving
+from perfdoctor.report.finding import Evidence, Saving
 from perfdoctor.reporters import wording
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import perfdoctor
 from perfdoctor.reporters.json_ import load_schema
-from perfdoctor.trace.model import KERNEL
+from perfdoctor.trace.tables.model import KERNEL
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
 SHOWS = {

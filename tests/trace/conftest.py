@@ -1,25 +1,18 @@
-"""What a Trace says, in a form that tests can compare and read; and the way to the exports of Nsight Systems."""
+"""What a Trace says, in a form that tests can compare and read."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from perfdoctor.trace import Comms, Table, Trace
-from perfdoctor.trace.choice import VARIABLE
-from perfdoctor.trace.columns import LABELS
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "analyzers"):
-    if str(folder) not in sys.path:  # importlib mode puts no test folder on the path
-        sys.path.append(str(folder))
+from perfdoctor.trace.kineto.event_columns import LABELS
+from perfdoctor.trace.kineto.reader_choice import VARIABLE
 
 _TEXTS = {"name", "dims", "types", "strides", "concrete", *LABELS}
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor import Claim, Evidence, Finding, RankAnalyzer, Saving
-from perfdoctor.diagnosis.run import RankRun
-from perfdoctor.trace import intervals as iv
+from perfdoctor.rank import RankRun
+from perfdoctor.trace.tables import intervals as iv
 
 
 class SmallCopies(RankAnalyzer):

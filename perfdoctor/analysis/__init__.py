@@ -1,0 +1,1 @@
+"""Facts that are derived from one rank, each from explicit inputs; `perfdoctor.rank` assembles them."""

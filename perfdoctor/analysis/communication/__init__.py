@@ -1,0 +1,1 @@
+"""Collectives: of one rank, matched over ranks, and who waits for whom."""

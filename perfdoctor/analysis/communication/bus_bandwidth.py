@@ -1,0 +1,42 @@
+"""How fast collectives move their data: bus bandwidth, which compares kinds and group sizes with what a link can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perfdoctor.analysis.communication.collective_names import KINDS
+from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.tables.model import Int8Array, Int32Array
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+# Bytes over the busiest link for each byte that a rank puts in, of n ranks: nccl-tests, doc/PERFORMANCE.md, where the
+# factors are given for the whole size (for an all-gather that is n times what one rank puts in). Other kinds depend on
+# who sends to whom.
+_FACTORS: Mapping[str, Callable[[Floats], Floats]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: n - 1,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: np.ones_like(n),
+    "reduce": lambda n: np.ones_like(n),
+}
+
+
+def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> Floats:
+    """Bytes that cross the busiest link of each collective; nan where kind, size or the number of ranks do not tell.
+
+    Args:
+        kind: Indices into KINDS.
+        size_bytes: What one rank puts in; -1 where not recorded.
+        ranks: Ranks in the group; below 2 where not recorded.
+    """
+    crossing = np.full(len(kind), np.nan)
+    for name, factor in _FACTORS.items():
+        rows = (kind == KINDS.index(name)) & (size_bytes >= 0) & (ranks >= 2)
+        crossing[rows] = size_bytes[rows] * factor(ranks[rows].astype(np.float64))
+    return crossing

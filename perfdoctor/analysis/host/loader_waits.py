@@ -1,0 +1,72 @@
+"""When the training loop waits for its next batch: inside a DataLoader's `__next__`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Int64Array, Intervals
+from perfdoctor.trace.tables.model import BoolArray, Int32Array, Trace
+
+# PyTorch's range around `__next__` (`perfdoctor run --nvtx-only` marks "data", which the reader renames to it), and
+# the iterator's own name, which scripts and frameworks use for theirs.
+LOADER_RANGE = r"^enumerate\(DataLoader\)#|\b_(SingleProcess|MultiProcessing)DataLoaderIter\b.*__next__"
+# Without ranges (no CPU activity, or a loader that marks nothing) Python stacks show the same call.
+_LOADER_FRAME = (
+    r"(torch/utils/data/dataloader|torchdata/[\w/]+|nvidia/dali/plugin/[\w/]+|ffcv/loader/[\w/]+|webdataset/[\w/]+)"
+    r"\.py\(\d+\): __next__"
+)
+SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoaderWaits:
+    """Every call of a loader's `__next__`, sorted by start.
+
+    Attributes:
+        start_ns: When the loop asked for a batch.
+        end_ns: When it had it.
+        name: Code of the name of the range or frame.
+        thread: Index into `Trace.threads`.
+        framed: They are Python frames, because no range marked them.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    name: Int32Array
+    thread: Int32Array
+    framed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def intervals(self) -> Intervals:
+        """The instants at which some loop waits."""
+        return iv.union(self.start_ns, self.end_ns)
+
+    def within(self, window: Intervals) -> BoolArray:
+        """For each wait whether it began in the window."""
+        return iv.contains(window, self.start_ns)
+
+
+def loader_waits(trace: Trace) -> LoaderWaits:
+    """The waits for batches of a trace: PyTorch's ranges, else the Python frames of `__next__`.
+
+    Of frames that call each other (a wrapper around a DataLoader) the outermost counts.
+    """
+    ranges = trace.ranges
+    rows = np.flatnonzero(trace.named(ranges, LOADER_RANGE))
+    if len(rows):
+        return LoaderWaits(ranges.start_ns[rows], ranges.end_ns[rows], ranges.name[rows], ranges.thread[rows])
+    frames = trace.frames
+    loading = trace.named(frames, _LOADER_FRAME)
+    rows = np.flatnonzero(loading)
+    up = frames.parent[rows]
+    while len(rows) and (up >= 0).any():
+        inner = (up >= 0) & loading[np.maximum(up, 0)]
+        rows, up = rows[~inner], up[~inner]
+        up = np.where(up >= 0, frames.parent[np.maximum(up, 0)], up)
+    return LoaderWaits(frames.start_ns[rows], frames.end_ns[rows], frames.name[rows], frames.thread[rows], framed=True)

@@ -1,0 +1,1 @@
+"""What each kernel did: FLOPs and bytes, Tensor Cores, memory traffic, bounds."""

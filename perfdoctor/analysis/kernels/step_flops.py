@@ -1,0 +1,49 @@
+"""How much a step has to compute, by the shapes of its inputs: what ranks with equal work have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from perfdoctor.analysis.kernels.kernel_costs import ops_where
+from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
+from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+from perfdoctor.trace.tables.distinct import distinct_rows
+from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.steps import Steps, find_steps
+
+if TYPE_CHECKING:
+    from perfdoctor.rank import RankRun
+
+
+def step_flops(rank: RankRun) -> tuple[int, ...]:
+    """FLOPs of matrix maths in each recorded step, by the ops' input shapes; empty where shapes or steps are missing.
+
+    An op and the one that it calls both count, so that this compares ranks and steps with each other and is no measure
+    of achieved FLOP/s. Of a capture the evidence window is looked at, which is the one that has shapes.
+    """
+    if (rank.trace.ops.dims >= 0).any():
+        return _flops(rank.trace, rank.steps)
+    if rank.detail is not None and (rank.detail.ops.dims >= 0).any():
+        return _flops(rank.detail, find_steps(rank.detail))
+    return ()
+
+
+def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
+    ops = trace.ops
+    rows = np.flatnonzero(ops_where(trace, MATRIX_COSTS.__contains__)[ops.name])
+    if not len(rows) or not steps.count:
+        return ()
+    step = steps.at(ops.start_ns[rows])
+    rows, step = rows[step >= 0], step[step >= 0]
+    if not len(rows):
+        return ()
+    columns = tuple(column[rows] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
+    which, first = distinct_rows(columns, len(trace.strings))
+    flops = []
+    for codes in zip(*(column[first].tolist() for column in columns), strict=True):
+        cost = cost_of_op(trace.strings[codes[0]], *(trace.text(code) for code in codes[1:]))
+        flops.append(cost.flops if cost is not None else 0)
+    total = np.bincount(step, np.array(flops, np.float64)[which], steps.count)
+    return tuple(round(value) for value in total.tolist()) if total.any() else ()

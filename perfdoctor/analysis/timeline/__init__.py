@@ -1,0 +1,1 @@
+"""Where the GPU's time went: timeline, account, idle gaps and their causes, phases."""

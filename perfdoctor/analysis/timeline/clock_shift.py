@@ -1,0 +1,57 @@
+"""Whether the clocks of CPU and GPU agree, and by how much GPU times must move where they do not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.trace.tables.model import Trace
+
+# More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
+# rounding.
+_SKEWED_SHARE = 0.10
+# A copy into pageable memory returns only when it is through.
+_WAITED_FOR = r"DtoH \(Device -> Pageable\)"
+
+
+class ClockShift(NamedTuple):
+    """How far GPU times are to be moved later.
+
+    Attributes:
+        shift_ns: The smallest shift after which nothing starts before its launch, as far as copies that the CPU waited
+            for allow: those must not end after their call; 0 where the clocks agree.
+        consistent: False where no single shift does both: the clocks drift apart within the trace.
+        needed_ns: What the first condition alone asks for.
+    """
+
+    shift_ns: int = 0
+    consistent: bool = True
+    needed_ns: int = 0
+
+    @property
+    def warning(self) -> str | None:
+        """What to say of it; None where the clocks agree."""
+        if not self.needed_ns:
+            return None
+        if self.consistent:
+            return f"the clocks of CPU and GPU disagree by {self.shift_ns / 1e6:.3f} ms or more; GPU times were moved"
+        return (
+            f"the clocks of CPU and GPU drift apart: kernels start up to {self.needed_ns / 1e6:.3f} ms before their "
+            f"launch, but copies allow a shift of {self.shift_ns / 1e6:.3f} ms only; causes of short gaps are uncertain"
+        )
+
+
+def clock_shift(trace: Trace) -> ClockShift:
+    """The shift that the launches and blocking copies of a trace ask for."""
+    gpu, calls = trace.gpu, trace.calls
+    linked = gpu.call >= 0
+    if not linked.any():
+        return ClockShift()
+    early = calls.start_ns[gpu.call[linked]] - gpu.start_ns[linked]
+    if (early > 0).mean() <= _SKEWED_SHARE:
+        return ClockShift()
+    needed = int(early.max())
+    waited = np.flatnonzero(linked & trace.named(gpu, _WAITED_FOR))
+    room = int((calls.end_ns[gpu.call[waited]] - gpu.end_ns[waited]).min()) if len(waited) else needed
+    return ClockShift(min(needed, max(room, 0)), room >= needed, needed)

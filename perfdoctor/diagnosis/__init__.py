@@ -1,1 +1,0 @@
-"""From a Trace to a Report: account, analyzers, gains, ranking."""

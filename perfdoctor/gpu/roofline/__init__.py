@@ -1,0 +1,1 @@
+"""FLOPs and bytes of ops, and what bounds a kernel."""

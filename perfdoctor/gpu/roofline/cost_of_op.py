@@ -1,0 +1,42 @@
+"""FLOPs and compulsory bytes of an op, from its recorded inputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS, Formula
+from perfdoctor.gpu.roofline.memory_costs import MEMORY_COSTS
+from perfdoctor.gpu.roofline.op_cost import Inputs, OpCost, Pass, Unknown
+
+__all__ = ["FORMULAS", "OpCost", "Pass", "cost_of_op"]
+
+FORMULAS: Mapping[str, Formula] = MappingProxyType({**MEMORY_COSTS, **MATRIX_COSTS})
+"""Every op that has a formula; everything else has no cost."""
+
+
+@functools.lru_cache(maxsize=65536)
+def cost_of_op(
+    name: str, dims: str | None, types: str | None, strides: str | None = None, concrete: str | None = None
+) -> OpCost | None:
+    """Return what one call of an op costs at least.
+
+    Args:
+        name: Name as recorded, such as `aten::addmm`.
+        dims: JSON text of `Input Dims`.
+        types: JSON text of `Input type`.
+        strides: JSON text of `Input Strides`; without it every tensor counts as dense.
+        concrete: JSON text of `Concrete Inputs`; convolutions and attention need it.
+
+    Returns:
+        The cost; None for an op without a formula, and where sizes, types or scalars are missing, ragged, negative,
+        symbolic, of the wrong number, or contradict each other.
+    """
+    formula = FORMULAS.get(name)
+    if formula is None or dims is None or types is None:
+        return None
+    try:
+        return formula(Inputs.parse(dims, types, strides, concrete))
+    except Unknown:
+        return None

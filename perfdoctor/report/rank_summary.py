@@ -1,0 +1,209 @@
+"""RankSummary: what is left of a rank once its own rules have looked at it, small enough to be sent and kept.
+
+The trace of a rank takes hundreds of megabytes, its summary some ten to three hundred kilobytes: the account, the
+findings, and what rules that compare ranks need. Columns never leave the process that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from perfdoctor.analysis.captured_facts import captured_median_ns
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
+from perfdoctor.analysis.communication.stragglers import LateRank, find_late_rank, lateness_of
+from perfdoctor.analysis.host.time_by_line import HostPlace, host_places_of
+from perfdoctor.analysis.kernels.step_flops import step_flops
+from perfdoctor.analysis.timeline.account import Account, Timeline
+from perfdoctor.report.finding import Claim, Finding
+from perfdoctor.report.report import Outcome, StepSummary, TraceSummary
+from perfdoctor.savings.what_if import cpu_wait_ns
+from perfdoctor.trace.tables import intervals as iv
+
+if TYPE_CHECKING:
+    from perfdoctor.rank import RankRun
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank, for the report and for rules that compare ranks.
+
+    Attributes:
+        trace: The file, rank number and device.
+        steps: Count, source, median and variation; where each lies is in `account.steps`.
+        timeline: GPU time over the whole trace.
+        account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
+        evidence: Which of NEEDS the rank has.
+        cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
+        collectives: When it came to each collective; None for a rank without any look at them.
+        places: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
+        step_flops: FLOPs of each step by its input shapes, see `step_work`; empty where unknown, or a rank is alone.
+        facts: What was captured beside the trace.
+        findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
+            exposed communication, which rules over ranks may claim too.
+        outcomes: What became of each rule on this rank.
+    """
+
+    trace: TraceSummary
+    steps: StepSummary
+    timeline: Timeline
+    account: Account
+    evidence: frozenset[str] = frozenset()
+    cpu_wait_ns: int | None = None
+    collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
+    places: tuple[HostPlace, ...] = ()
+    step_flops: tuple[int, ...] = ()
+    facts: Mapping[str, Any] | None = field(default=None, repr=False)
+    findings: tuple[Finding, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank's number."""
+        return self.trace.rank
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the analysed time."""
+        return self.account.window_ns
+
+    def per_step(self, window_ns: int) -> int:
+        """A sum over the window as an amount a step (of the window when there are no steps)."""
+        return round(window_ns / self.steps.count) if self.steps.count else window_ns
+
+    def share(self, per_step_ns: int) -> float | None:
+        """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
+        whole = self.per_step(self.window_ns)
+        return min(per_step_ns / whole, 1.0) if whole else None
+
+    def renumbered(self, rank: int, note: str) -> RankSummary:
+        """The same rank under another number, with a sentence about that among its warnings."""
+
+        def moved(finding: Finding) -> Finding:
+            if finding.rank != self.rank:
+                return finding
+            return replace(finding, rank=rank, claim=replace(finding.claim, rank=rank))
+
+        return replace(
+            self,
+            trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
+            timeline=self.timeline._replace(rank=rank),
+            account=replace(self.account, rank=rank),
+            collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
+            findings=tuple(map(moved, self.findings)),
+        )
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All ranks of one job as their summaries, sorted by rank: what a FleetAnalyzer sees."""
+
+    summaries: tuple[RankSummary, ...]
+
+    @cached_property
+    def evidence(self) -> frozenset[str]:
+        """What at least one rank has, and "ranks" when there are several."""
+        several = {"ranks"} if len(self.summaries) > 1 else set()
+        return frozenset().union(*(summary.evidence for summary in self.summaries), several)
+
+    @cached_property
+    def matched(self) -> MatchedCollectives | None:
+        """The collectives of all ranks, partner to partner; None when no two ranks have any in common."""
+        return match_collectives([s.collectives for s in self.summaries if s.collectives is not None])
+
+    @cached_property
+    def late_rank(self) -> LateRank | None:
+        """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
+        return None if self.matched is None else find_late_rank(self.matched)
+
+    @cached_property
+    def late_ns(self) -> dict[int | None, int]:
+        """By rank how much later than the second-latest it comes to the collectives of a step; see `LateRank`.
+
+        Empty where nobody waits or nothing can be matched.
+        """
+        if self.late_rank is None:
+            return {}
+        matched = self.late_rank.matched
+        steps = {summary.rank: summary for summary in self.summaries}
+        late = zip(matched.tables, lateness_of(matched).tolist(), strict=True)
+        return {table.rank: steps[table.rank].per_step(late_ns) for table, late_ns in late}
+
+    def of(self, table: CollectiveTable) -> RankSummary:
+        """The rank that a table of collectives is part of."""
+        return next(summary for summary in self.summaries if summary.collectives is table)
+
+
+def summary_of(
+    rank: RankRun,
+    findings: Sequence[Finding] = (),
+    outcomes: Iterable[Outcome] = (),
+    *,
+    whole: bool = False,
+) -> RankSummary:
+    """What is left of a rank.
+
+    Args:
+        rank: the rank.
+        findings: its own findings, in order.
+        outcomes: what became of each rule.
+        whole: it is the only rank: keep the intervals behind the account and the claims, which an annotated trace
+            needs, and leave out what only a comparison does.
+    """
+    collectives = rank.collectives
+    flops = step_flops(rank) if len(collectives) else ()
+    # Without collectives nothing is missing: there is nothing to tell the size of, and nobody to compare with.
+    alone = not len(collectives)
+    told = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
+    if not whole:
+        findings = [replace(f, claim=_clipped(f.claim, collectives)) for f in findings]
+    return RankSummary(
+        trace=_trace_summary(rank),
+        steps=_step_summary(rank),
+        timeline=rank.timeline,
+        account=rank.account if whole else replace(rank.account, parts={}),
+        evidence=rank.evidence | {need for need, there in told.items() if there},
+        cpu_wait_ns=cpu_wait_ns(rank),
+        collectives=collectives,
+        places=() if whole else host_places_of(rank),
+        step_flops=flops,
+        facts=rank.facts,
+        findings=tuple(findings),
+        outcomes=tuple(outcomes),
+    )
+
+
+def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
+    """A claim on this rank's time that keeps only the intervals that rules over ranks may claim too."""
+    if claim.rank != collectives.rank:
+        return claim
+    kept = iv.intersect(claim.intervals, collectives.exposed)
+    return replace(claim, intervals=kept, elsewhere_ns=claim.total_ns - iv.total(kept))
+
+
+def _trace_summary(rank: RankRun) -> TraceSummary:
+    trace = rank.trace
+    first, last = trace.extent_ns
+    return TraceSummary(
+        path=trace.path,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=rank.device_label,
+        vendor=trace.vendor,
+        complete=trace.complete,
+        events=trace.events,
+        span_ns=last - first,
+        warnings=(*trace.warnings, *rank.notes),
+        base_ns=trace.base_ns,
+    )
+
+
+def _step_summary(rank: RankRun) -> StepSummary:
+    steps = rank.steps
+    if not steps.count:
+        return StepSummary()
+    unprofiled_ns = captured_median_ns(rank.facts, "base")
+    return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, unprofiled_ns)

@@ -1,0 +1,117 @@
+"""Report: the one value that every reporter renders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from perfdoctor.analysis.timeline.account import Account, Timeline
+from perfdoctor.report.finding import Finding
+
+SCHEMA = "perfdoctor.report/1"
+StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """One trace file, as the report names it.
+
+    `base_ns`, which added to the trace's times gives nanoseconds since the epoch, is no part of the schema: it is for
+    what was recorded beside the trace by another clock.
+    """
+
+    path: str
+    rank: int | None
+    world_size: int | None
+    device: str | None
+    vendor: str | None
+    complete: bool
+    events: int
+    span_ns: int
+    warnings: tuple[str, ...] = ()
+    base_ns: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {
+            "path": self.path,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "device": self.device,
+            "vendor": self.vendor,
+            "complete": self.complete,
+            "events": self.events,
+            "span_ns": self.span_ns,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """The steps found: `median_ns` of a step and `variation` (standard deviation over mean); None without steps.
+
+    `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
+    reports that people read and no part of the schema: findings carry it as evidence.
+    """
+
+    count: int = 0
+    source: StepSource = "none"
+    median_ns: int | None = None
+    variation: float | None = None
+    unprofiled_ns: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {"count": self.count, "source": self.source, "median_ns": self.median_ns, "variation": self.variation}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one rule: ran, skipped (`why` says what to capture), or failed (`why` says how)."""
+
+    rule: str
+    status: Literal["ran", "skipped", "failed"]
+    why: str | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the report schema."""
+        return {"rule": self.rule, "status": self.status, "why": self.why, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank.
+
+    In the order of `traces`; ranks that could not be analysed stand at the end of those and have none. `late_ns` says
+    by rank how much later than the second-latest it comes to the collectives of a step; it is empty where nobody waits
+    or they could not be matched, and no part of the schema.
+    """
+
+    version: str
+    traces: tuple[TraceSummary, ...]
+    steps: StepSummary
+    timeline: tuple[Timeline, ...]
+    account: tuple[Account, ...]
+    findings: tuple[Finding, ...]
+    outcomes: tuple[Outcome, ...]
+    late_ns: Mapping[int | None, int] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[TraceSummary, ...]:
+        """The ranks that could not be analysed; their warnings say why."""
+        return self.traces[len(self.timeline) :]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""
+        return {
+            "schema": SCHEMA,
+            "version": self.version,
+            "traces": [t.to_dict() for t in self.traces],
+            "steps": self.steps.to_dict(),
+            "timeline": [t.to_dict() for t in self.timeline],
+            "account": [a.to_dict() for a in self.account],
+            "findings": [f.to_dict() for f in self.findings],
+            "outcomes": [o.to_dict() for o in self.outcomes],
+        }

@@ -1,0 +1,1 @@
+"""The door for everybody who writes a rule."""

@@ -1,0 +1,146 @@
+"""The base classes of every analyzer, ours and third parties' alike."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from perfdoctor.analysis.captured_facts import captured_median_ns
+from perfdoctor.errors import UsageError
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation, severity_of
+
+if TYPE_CHECKING:
+    from perfdoctor.rank import RankRun, Run
+    from perfdoctor.report.rank_summary import Fleet, RankSummary
+    from perfdoctor.savings.edits import Edit
+
+_RULE = re.compile(r"[A-Z]{2,10}\d{3}")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class Analyzer(ABC):
+    """One rule: looks at a run and yields findings. Pure: no input or output, deterministic, the run is never changed.
+
+    A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `needs.NEEDS`) and `defaults` (its
+    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual
+    page. It is found through the entry point group ``perfdoctor.analyzers``.
+
+    `analyze` sees all ranks while they are in one process. Where several processes share the ranks (``--jobs``,
+    ``--dask``) it sees them one by one, each as a run of its own, and is skipped if it needs "ranks":
+    `RankAnalyzer` and `FleetAnalyzer` say the same however many processes there are.
+    """
+
+    rule: ClassVar[str]
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    references: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if inspect.isabstract(cls) or getattr(cls, "__abstractmethods__", None) or "rule" not in vars(cls):
+            return
+        if not _RULE.fullmatch(cls.rule) or not _NAME.fullmatch(cls.name):
+            raise TypeError(f"{cls.__name__} needs a rule like 'PD101' and a name like 'dataloader-stall'")
+
+    def __init__(self, settings: Mapping[str, float] | None = None) -> None:
+        """Make the analyzer with its defaults, changed by `settings`.
+
+        Raises:
+            UsageError: `settings` names a threshold that the rule does not have.
+        """
+        unknown = sorted(set(settings or ()) - set(self.defaults))
+        if unknown:
+            known = ", ".join(sorted(self.defaults)) or "none"
+            raise UsageError(f"{self.rule} has no setting '{unknown[0]}'; its settings are: {known}")
+        self.settings = {**self.defaults, **(settings or {})}
+
+    @abstractmethod
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        """Yield the findings of this rule; order does not matter, ranking follows."""
+
+    def matters(self, rank: RankRun | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
+        """Whether a cost a step is worth a word: `min_share` of the step, or `least` (0 to 1) where that is more.
+
+        For rules with a threshold `min_share`. What is not known as a share, because the window is empty, counts as 0.
+        """
+        return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], least)
+
+    def finding(
+        self,
+        rank: RankRun | RankSummary,
+        *,
+        title: str,
+        cost_ns: int,
+        advice: str,
+        saving: Saving,
+        claim: Claim,
+        confidence: float = 1.0,
+        location: SourceLocation | None = None,
+        evidence: tuple[Evidence, ...] = (),
+        fix: str | None = None,
+        subject: str = "",
+        edit: Edit | None = None,
+    ) -> Finding:
+        """A finding of this rule on one rank.
+
+        `cost_ns` and `saving` are already per step; share and severity follow from the cost. With an `edit` the saving
+        is only what is told where the trace cannot be replayed. Where the capture has timed steps without a profiler,
+        their length is added to the evidence; where there are no steps, evidence "per step" is told "per trace".
+        """
+        share = rank.share(cost_ns)
+        unprofiled_ns = captured_median_ns(rank.facts, "base")
+        if unprofiled_ns is not None:
+            evidence = (*evidence, Evidence("step without the profiler", unprofiled_ns, "ns"))
+        if not rank.steps.count:
+            evidence = tuple(replace(told, label=told.label.replace("per step", "per trace")) for told in evidence)
+        return Finding(
+            rule=self.rule,
+            name=self.name,
+            title=title,
+            cost_ns=cost_ns,
+            share_of_step=share,
+            severity=severity_of(share),
+            saving=saving,
+            advice=advice,
+            confidence=confidence,
+            rank=rank.trace.rank,
+            location=location,
+            evidence=evidence,
+            fix=fix,
+            references=self.references,
+            claim=replace(claim, rank=rank.trace.rank) if claim.rank is None else claim,
+            subject=subject,
+            edit=edit,
+        )
+
+
+class RankAnalyzer(Analyzer):
+    """An analyzer that looks at one rank at a time; ranks that lack what it needs are passed over."""
+
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        """The findings of every rank that has what the rule needs."""
+        for rank in run.ranks:
+            if self.needs <= rank.evidence:
+                yield from self.analyze_rank(rank)
+
+    @abstractmethod
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        """Yield the findings of one rank."""
+
+
+class FleetAnalyzer(Analyzer):
+    """An analyzer that compares ranks by their summaries: two or ten thousand, whichever processes read them."""
+
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        """The findings over all ranks of a run."""
+        return self.analyze_fleet(run.fleet)
+
+    @abstractmethod
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """Yield the findings over all ranks."""

@@ -1,0 +1,72 @@
+"""Finds analyzers by entry point: ours and third parties' through the same door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+from perfdoctor.errors import UsageError
+from perfdoctor.rules.analyzer import Analyzer
+
+GROUP = "perfdoctor.analyzers"
+
+
+class BrokenPlugin(NamedTuple):
+    """An entry point that did not load: its name and why."""
+
+    name: str
+    why: str
+
+
+def registered() -> tuple[type[Analyzer], ...]:
+    """All analyzers that load, sorted by rule."""
+    return _load()[0]
+
+
+def broken() -> tuple[BrokenPlugin, ...]:
+    """The entry points that do not."""
+    return _load()[1]
+
+
+@lru_cache(maxsize=1)
+def _load() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
+    found: dict[str, type[Analyzer]] = {}
+    failed: list[BrokenPlugin] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
+        try:
+            analyzer = _loaded(point)
+        except Exception as error:  # a stranger's module may raise anything at import
+            failed.append(BrokenPlugin(point.name, f"{point.value} does not load: {error!r}"))
+            continue
+        if analyzer.rule in found and found[analyzer.rule] is not analyzer:
+            failed.append(BrokenPlugin(point.name, f"{point.value} claims rule {analyzer.rule}, which is taken"))
+            continue
+        found[analyzer.rule] = analyzer
+    return tuple(found[rule] for rule in sorted(found)), tuple(failed)
+
+
+def _loaded(point: EntryPoint) -> type[Analyzer]:
+    analyzer = point.load()
+    if not (isinstance(analyzer, type) and issubclass(analyzer, Analyzer)):
+        raise TypeError("it is no subclass of perfdoctor.Analyzer")
+    return analyzer
+
+
+def choose(
+    analyzers: Iterable[type[Analyzer]], select: Iterable[str] = (), ignore: Iterable[str] = ()
+) -> tuple[type[Analyzer], ...]:
+    """The analyzers whose rule id starts with one of `select` (all when empty) and with none of `ignore`.
+
+    Raises:
+        UsageError: a selector fits no registered rule.
+    """
+    known = tuple(analyzers)
+    select, ignore = tuple(select), tuple(ignore)
+    for selector in (*select, *ignore):
+        if not selector or not any(a.rule.startswith(selector) for a in known):
+            raise UsageError(f"no rule is called '{selector}' or belongs to that family; `perfdoctor rules` lists them")
+    return tuple(
+        a for a in known if (not select or a.rule.startswith(select)) and not (ignore and a.rule.startswith(ignore))
+    )

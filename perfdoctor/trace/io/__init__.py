@@ -1,0 +1,1 @@
+"""How a path becomes text: files, compressed or not, URLs, standard input."""

@@ -1,0 +1,193 @@
+"""Traces that are no local files: URLs that fsspec or the web can open, and standard input.
+
+Everything is streamed. fsspec is imported for URLs only, and not for the web, which the standard library reads.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, Self
+
+from perfdoctor.errors import TraceError
+
+STDIN = "-"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
+_PASSWORD = re.compile(r"(?<=://)[^/@]*@")
+_SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
+_WEB = ("http", "https")
+# Extras of ours that bring what a protocol needs; fsspec's own words name the package for the others.
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+_REQUEST_BYTES = 16 << 20  # asked of an object store at once: each takes some 50 ms to begin, and lies in memory
+_STEP = 1 << 16  # taken from there at once: what ends with an error loses so much at most
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL or stands for standard input."""
+    text = os.fspath(path)
+    return text == STDIN or _SCHEME.match(text) is not None
+
+
+def is_web(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL of the web, where only what has an index page can be listed."""
+    return protocol_of(path) in _WEB
+
+
+def protocol_of(path: str | os.PathLike[str]) -> str:
+    """The protocol of a URL, empty for anything else."""
+    found = _SCHEME.match(os.fspath(path))
+    return found[1].lower() if found else ""
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as it may stand in a report: without the passwords and signatures that URLs can hold."""
+    text = _PASSWORD.sub("", os.fspath(path))
+    return _SIGNATURE.sub("", text) if is_web(text) else text
+
+
+class Download:
+    """What a URL holds, or standard input for ``-``, read once from beginning to end; a context manager.
+
+    Once something has come, an error only ends it: what came is worth reading, and `broken` says what happened.
+
+    Attributes:
+        name: The path as it may be shown.
+        size: Its bytes, where its source says so.
+        broken: Why it ended before its end; empty when it did not.
+
+    Raises:
+        TraceError: there is nothing, it may not be read, or the package for its protocol is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = os.fspath(path)
+        self.name = shown(path)
+        self.broken = ""
+        self._done = 0
+        with telling(self._url):
+            self._raw, size, self._kept = _opened(self._url)
+        # Of a response `readinto` waits for a full buffer, and forgets what came when there is an error instead.
+        self._fill: Callable[[bytearray | memoryview], int | None] = getattr(self._raw, "readinto1", self._raw.readinto)
+        self.size = size if isinstance(size, int) and size > 0 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def readinto(self, view: bytearray | memoryview) -> int:
+        """Fill a part of a buffer; how many bytes, 0 at the end.
+
+        Raises:
+            TraceError: nothing has come at all, for a reason that it tells.
+        """
+        if self.broken:
+            return 0
+        why = ""
+        try:
+            count = int(self._fill(memoryview(view)[:_STEP]) or 0)
+        except Exception as error:  # as in `telling`
+            if not self._done:
+                _refuse(self._url, error)
+            count, why = 0, f" ({_first_line(error) or type(error).__name__})"
+        self._done += count
+        if why or (not count and self._done < (self.size or 0)):
+            total = "" if self.size is None else f" of {self.size}"
+            self.broken = f"the connection ended after {self._done}{total} bytes{why}"
+        return count
+
+    def readall(self) -> bytes:
+        """All there is, of small files.
+
+        Raises:
+            TraceError: it cannot be read to its end.
+        """
+        whole, block = bytearray(), bytearray(1 << 16)
+        while count := self.readinto(block):
+            whole += memoryview(block)[:count]
+        if self.broken:
+            raise TraceError(f"{self.name}: {self.broken}; try again")
+        return bytes(whole)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self._raw.close()
+
+
+@contextmanager
+def telling(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn whatever goes wrong with a URL into one sentence.
+
+    Raises:
+        TraceError: something went wrong.
+    """
+    try:
+        yield
+    except TraceError:
+        raise
+    except Exception as error:  # clients of object stores have exceptions of their own, in packages we do not know
+        _refuse(os.fspath(path), error)
+
+
+def _opened(url: str) -> tuple[Any, object, object]:
+    """A URL, or standard input, as a file with `readinto`; its bytes, where they are known; and what it lives on."""
+    if url == STDIN:
+        return *_standard_input(), None
+    if is_web(url):
+        from perfdoctor.trace.io import web
+
+        response = web.get(url)
+        return response, response.length, None
+    from fsspec.core import url_to_fs
+
+    system, path = url_to_fs(url)
+    file = system.open(path, "rb", block_size=_REQUEST_BYTES)
+    return file, getattr(file, "size", None), system  # of an archive: it closes its file when it goes
+
+
+def _standard_input() -> tuple[io.FileIO, int | None]:
+    """Standard input as a file of its own, which may be closed."""
+    try:
+        descriptor = sys.stdin.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or not there at all
+        raise TraceError(f"{STDIN}: there is no standard input; give a file") from None
+    if os.isatty(descriptor):
+        raise TraceError(f"{STDIN}: standard input is a terminal; pipe a trace into it, or give a file")
+    status = os.fstat(descriptor)
+    return io.FileIO(os.dup(descriptor)), status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _refuse(url: str, error: Exception) -> NoReturn:
+    """Say in one sentence why a URL cannot be read.
+
+    Raises:
+        TraceError: always.
+    """
+    protocol, status = protocol_of(url), getattr(error, "code", None)
+    if status is not None and isinstance(error, OSError):
+        error.close()  # type: ignore[attr-defined]  # an HTTPError is the answer, too, and holds the connection
+    if isinstance(error, ImportError):
+        extra = _EXTRAS.get(protocol)
+        how = f"pip install 'perfdoctor[{extra}]'" if extra else _first_line(error)
+        reason = f"reading {protocol}:// needs a package that is not installed; {how}"
+    elif isinstance(error, FileNotFoundError) or status == 404:
+        reason = "there is no such file; check the URL"
+    elif isinstance(error, PermissionError) or status in (401, 403):
+        reason = "no permission to read it; check the credentials"
+    elif isinstance(error, ValueError) and "rotocol not known" in str(error):
+        reason = f"nothing is known that reads {protocol}://; download it and give the file"
+    else:
+        reason = f"it cannot be read ({_first_line(error) or type(error).__name__}); try again, or download it"
+    raise TraceError(f"{shown(url)}: {reason}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]

@@ -1,0 +1,1 @@
+"""How the events of PyTorch's profiler become a Trace."""

@@ -1,0 +1,1 @@
+"""How an export of Nsight Systems becomes a Trace."""

@@ -1,0 +1,70 @@
+"""The devices of an Nsight Systems export: which GPU a CUDA device of a process is, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from perfdoctor.trace.nsight.export_tables import Tables
+from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.tables.model import DeviceProperties
+
+# TARGET_INFO_CUDA_GPU is what versions before the middle of 2021 wrote.
+_GPU_TABLES = ("TARGET_INFO_GPU", "TARGET_INFO_CUDA_GPU")
+_GPU_COLUMNS: Mapping[str, Sequence[str]] = {
+    "id": ("id", "deviceId"),
+    "cuda": ("cuDevice", "deviceId"),
+    "name": ("name",),
+    "major": ("computeMajor", "computeCapabilityMajor"),
+    "minor": ("computeMinor", "computeCapabilityMinor"),
+    "sms": ("smCount", "numMultiprocessors"),
+    "memory": ("totalMemory", "globalMemorySize"),
+}
+_CUDA_COLUMNS: Mapping[str, Sequence[str]] = {
+    "gpu": ("gpuId",),
+    "cuda": ("cudaId",),
+    "pid": ("pid",),
+    "sms": ("numMultiprocessors",),
+}
+
+
+def physical_devices(tables: Tables) -> dict[tuple[int, int], int]:
+    """The GPU of each process's CUDA device: with CUDA_VISIBLE_DEVICES every process calls its own device 0."""
+    return {
+        (row["pid"], row["cuda"]): row["gpu"]
+        for row in tables.records("TARGET_INFO_CUDA_DEVICE", _CUDA_COLUMNS)
+        if all(isinstance(row[key], int) for key in ("pid", "cuda", "gpu"))
+    }
+
+
+def device_of(tables: Tables, pid: Int64Array, device: Int64Array) -> DeviceProperties:
+    """The device that most GPU items ran on, by process and CUDA device; else the first that the file lists."""
+    gpus = [row for table in _GPU_TABLES for row in tables.records(table, _GPU_COLUMNS)]
+    if not gpus:
+        return DeviceProperties()
+    chosen = gpus[0]
+    if len(device):
+        pairs, count = np.unique(np.column_stack((pid, device)), axis=0, return_counts=True)
+        process, cuda = pairs[count.argmax()].tolist()
+        physical = physical_devices(tables).get((process, cuda))
+        chosen = (
+            _matching(gpus, "id", physical) or _matching(gpus, "cuda", cuda) or _matching(gpus, "id", cuda) or chosen
+        )
+    major = _positive(chosen["major"])
+    return DeviceProperties(
+        name=str(chosen["name"]).strip() or None if chosen["name"] else None,
+        capability=(major, _positive(chosen["minor"]) or 0) if major else None,
+        sm_count=_positive(chosen["sms"]),
+        memory_bytes=_positive(chosen["memory"]),
+    )
+
+
+def _matching(gpus: Sequence[dict[str, Any]], key: str, value: int | None) -> dict[str, Any] | None:
+    return next((gpu for gpu in gpus if value is not None and gpu[key] == value), None)
+
+
+def _positive(value: object) -> int | None:
+    """A number; None for none, which old versions write as 0."""
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,104 @@
+"""A buffer that slides over a text: memory stays at a few blocks, however long the text is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perfdoctor.trace.scanner.layout import PAD
+
+Text: TypeAlias = bytes | bytearray
+"""JSON text as it stands in the file, UTF-8."""
+Source: TypeAlias = Callable[[memoryview], int]
+"""Fills a part of a buffer, at least one byte of it; returns how many bytes, 0 at the end of the text."""
+
+BLOCK = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+class Window:
+    """The part of a text that is being read: ``buffer[position:end]``, followed by `PAD` zero bytes.
+
+    Attributes:
+        buffer: The bytes. It is replaced when it must grow, and its content moves with every `more`: offsets into it
+            hold until then.
+        position: Offset of what is read next; what lies before it is dropped by `more`.
+        end: Offset behind the last byte of text.
+        base: Offset in the text of the buffer's first byte.
+        exhausted: Whether the text ends at `end`.
+    """
+
+    def __init__(self, source: Source, block: int = BLOCK, base: int = 0) -> None:
+        self._source = source
+        self._block = block
+        self.buffer: Text = bytearray(2 * block + PAD)
+        self.position = self.end = 0
+        self.base = base
+        self.exhausted = False
+
+    @property
+    def place(self) -> int:
+        """Offset in the text of what is read next."""
+        return self.base + self.position
+
+    @property
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The buffer as an array; it must be gone before the next `more`."""
+        return np.frombuffer(self.buffer, np.uint8)
+
+    def more(self) -> bool:
+        """Drop what has been read and append to the rest at least as much again; False when the text has ended."""
+        if self.exhausted:
+            return False
+        rest = self.end - self.position
+        room = 2 * max(rest, self._block)
+        buffer = self.buffer if room + PAD <= len(self.buffer) else bytearray(room + PAD)
+        with memoryview(buffer) as view:
+            view[:rest] = self.buffer[self.position : self.end]
+            self.buffer = buffer
+            self.base += self.position
+            self.position, self.end = 0, rest
+            goal = rest + max(rest, self._block)
+            while self.end < goal:
+                got = self._source(view[self.end : goal])
+                if not got:
+                    self.exhausted = True
+                    break
+                self.end += got
+            view[self.end : self.end + PAD] = bytes(PAD)
+        return self.end > rest
+
+    def skip_mark(self) -> bool:
+        """Step over a byte order mark at the beginning of the text; whether there is one."""
+        while self.end < len(_BOM) and self.more():
+            pass
+        if not self.buffer.startswith(_BOM, 0, self.end):
+            return False
+        self.position = len(_BOM)
+        return True
+
+
+def whole(text: Text) -> Window:
+    """A window that holds a text as it is, with nothing to come and without the zero bytes behind it."""
+    window = Window(lambda _: 0, block=0)
+    window.buffer = text
+    window.end = len(text)
+    window.exhausted = True
+    return window
+
+
+def piecewise(text: Text, block: int) -> Window:
+    """A window that slides over a text in memory, `block` bytes at a time."""
+    at = 0
+
+    def source(view: memoryview) -> int:
+        nonlocal at
+        piece = text[at : at + min(len(view), block)]
+        view[: len(piece)] = piece
+        at += len(piece)
+        return len(piece)
+
+    return Window(source, block)

@@ -1,0 +1,1 @@
+"""The Trace itself: its tables, interval arithmetic, nesting, links, steps."""

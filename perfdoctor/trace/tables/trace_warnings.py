@@ -1,0 +1,40 @@
+"""What is odd about a trace, in sentences that every reader shares."""
+
+from __future__ import annotations
+
+from perfdoctor.trace.tables.model import Trace
+
+_SKEWED_SHARE = 0.1  # a few items before their launch are rounding and jitter
+
+
+def link_warnings(trace: Trace) -> list[str]:
+    """What is odd about the links from GPU items to their launches, one sentence each."""
+    said: list[str] = []
+    gpu, calls = trace.gpu, trace.calls
+    linked = gpu.call >= 0
+    missing = int((~linked).sum())
+    if missing:
+        said.append(
+            f"{missing} of {count_of(len(gpu), 'GPU item')} have no launching call in the file: "
+            "they were launched before the recording began, or launches were not recorded"
+        )
+    if linked.any():
+        early = int((gpu.start_ns[linked] < calls.start_ns[gpu.call[linked]]).sum())
+        if early:
+            cause = (
+                "the clocks of CPU and GPU disagree" if early > _SKEWED_SHARE * linked.sum() else "times are rounded"
+            )
+            said.append(
+                f"{early} of {count_of(int(linked.sum()), 'launched GPU item')} start before their launch: {cause}"
+            )
+    return said
+
+
+def merged_warning(ranks: int) -> str:
+    """That a file holds several ranks."""
+    return f"the file holds {ranks} ranks merged into one; they are analysed as one"
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number with its noun in the right form."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,115 @@
+"""Programs on the CPU alone: three stories of disjoint time, what the profiler has of it, and the line that loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfdoctor import pipeline as engine
+from perfdoctor.analysis.host.cpu_ops import framework_time, optimizers_of, unprofiled, zeroing_of
+from perfdoctor.analyzers._pd104_busiest_line import busiest_line
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.rules import registry
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
+
+relaxed = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+
+OPS = ("aten::mul", "aten::mm", "aten::zero_", "aten::add_", "torch::autograd::AccumulateGrad", "aten::sqrt")
+RANGES = ("Optimizer.step#AdamW.step", "Optimizer.zero_grad#AdamW.zero_grad", "_compile (dynamo_timed)", "mine")
+spans = st.tuples(st.integers(0, 1990), st.integers(0, 150), st.integers(1, 2))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> RankRun:
+    """Any ops and ranges in two steps, with or without steps timed before."""
+    trace = TraceBuilder(device=None).step(0, 1000).step(1000, 1000)
+    for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(OPS), spans), max_size=30)):
+        trace.op(name, start, dur, thread)
+    for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(RANGES), spans), max_size=6)):
+        trace.range(name, start, dur, thread)
+    timed = draw(st.none() | st.lists(st.integers(1, 3_000_000), min_size=1, max_size=3))
+    return RankRun(trace.trace(), facts=None if timed is None else {"base_step_ns": timed})
+
+
+@relaxed
+@given(programs())
+def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: RankRun) -> None:
+    zeroing = zeroing_of(rank)
+    framework = framework_time(rank)
+    for other in (zeroing.adding, *(steps.time for steps in optimizers_of(rank))):
+        assert not len(iv.intersect(framework, other))
+    for time in (framework, zeroing.time, *(steps.time for steps in optimizers_of(rank))):
+        assert not len(iv.subtract(time, rank.window))
+
+
+@relaxed
+@given(programs())
+def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(rank: RankRun) -> None:
+    for time in (framework_time(rank), zeroing_of(rank).time, rank.window):
+        own = unprofiled(rank, time)
+        assert 0 <= own.own_ns <= own.most_ns <= rank.per_step(iv.total(time))
+        assert 0 <= own.share <= 1
+        saving = own.saving(0.25)
+        assert (saving.expected_ns is None) == (rank.facts is None or not own.own_ns)
+
+
+def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_shortest_timed_one() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).step(1000, 5000)
+    for row in range(99):
+        trace.op("aten::mul", 10 * row, 5).op("aten::mul", 1000 + 10 * row, 5)
+    rank = RankRun(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
+    own = unprofiled(rank, iv.window(0, 10_000))
+    # 100 events take 100 us of the first step; two of them begin in these 10 us, of which a step has half
+    assert (own.own_ns, own.most_ns, own.timed) == (4_000, 5_000, True)
+
+
+def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> TraceBuilder:
+    trace = TraceBuilder(device=None).step(0, 1000).range("@train.py:3 main", 0, 500).range("@net.py:8 go", 600, 300)
+    for row in range(times):
+        trace.op("autograd::engine::evaluate_function: MulBackward0" if backward else name, 5 * row, 2)
+    return trace.op("aten::add", 700, 50)
+
+
+def test_the_line_that_calls_most_ops_and_how_often_it_repeats_them() -> None:
+    line = busiest_line(RankRun(loop(times=39).trace()))
+    assert line is not None
+    assert (str(line.place), line.repeats, line.layers) == ("train.py:3", 39, False)
+    assert (line.share, line.alike) == pytest.approx((39 / 40, 38 / 39))
+
+
+def test_matrix_maths_makes_layers_of_a_loop() -> None:
+    line = busiest_line(RankRun(loop(times=39, name="aten::linear").trace()))
+    assert line is not None
+    assert line.layers
+
+
+def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
+    line = busiest_line(RankRun(loop(times=39, backward=True).trace()))
+    assert line is not None
+    assert (str(line.place), line.share) == ("net.py:8", 1 / 40)
+
+
+def test_no_line_is_known_without_lines() -> None:
+    assert busiest_line(RankRun(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
+
+
+def outcomes(trace: TraceBuilder) -> dict[str, Any]:
+    rules = [a for a in registry.registered() if a.rule in ("PD104", "PD303", "PD304")]
+    return {o.rule: (o.status, o.why) for o in engine.diagnose(Run((RankRun(trace.trace()),)), rules).outcomes}
+
+
+def test_rules_for_either_device_run_on_a_program_on_the_cpu() -> None:
+    assert set(outcomes(loop(times=3)).values()) == {("ran", None)}
+
+
+def test_they_say_what_a_gpu_program_lacks() -> None:
+    launches = TraceBuilder().step(0, 1000).op("aten::mul", 0, 5)
+    launches.call("cudaLaunchKernel", 1)
+    assert {why for _, why in outcomes(launches).values() if why and "no GPU kernels" in why}
+    unlinked = TraceBuilder().step(0, 1000).kernel("ampere_sgemm_128x64_nn", 10, 50)
+    assert {status for status, _ in outcomes(unlinked).values()} == {"skipped"}
+    assert {why for _, why in outcomes(unlinked).values() if why and "joined to its launch" in why}

@@ -1,0 +1,99 @@
+"""Copies between host and device: whose line they are, where a wait ends, and that its idle time is promised once."""
+
+from __future__ import annotations
+
+from trace_strategies import TENSOR_GEMM
+
+from perfdoctor import pipeline as engine
+from perfdoctor.analysis.host.host_copies import by_place, host_copies
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import registry
+from perfdoctor.testing import TraceBuilder
+
+
+def copying(*sizes: int, lines: bool) -> RankRun:
+    """A step with a copy each 100 us, all from lines of their own, and a wait of 10 us in the same op."""
+    trace = TraceBuilder().step(0, 1000)
+    for row, size in enumerate(sizes):
+        at = 100 * row
+        if lines:
+            trace.range(f"@train.py:{row + 1}", at, 90)
+        trace.op("aten::to", at, 80)
+        trace.memcpy("HtoD", at + 5, 20, size_bytes=size, correlation=trace.call("cudaMemcpyAsync", at + 2, 25))
+        trace.call("cudaStreamSynchronize", at + 30, 10)
+    return RankRun(trace.trace())
+
+
+def lines_of(run: RankRun) -> list[tuple[str | None, int]]:
+    found = by_place(run, host_copies(run, "HtoD"))
+    return [(str(place) if place else None, len(copies)) for place, copies in found]
+
+
+def test_lines_of_the_analysed_window_come_first() -> None:
+    assert lines_of(copying(8, 16, lines=True)) == [("train.py:1", 1), ("train.py:2", 1)]
+
+
+def test_where_it_has_none_a_copy_of_the_same_size_in_the_evidence_window_tells() -> None:
+    timing, evidence = copying(16, 8, 16, 999, lines=False), copying(8, 16, lines=True)
+    run = RankRun(timing.source, detail=evidence.source)
+    assert lines_of(run) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
+
+
+def test_without_either_they_are_one_group() -> None:
+    assert lines_of(copying(8, 16, lines=False)) == [(None, 2)]
+
+
+def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
+    trace = TraceBuilder().step(0, 1000)
+    trace.op("aten::to", 0, 30).memcpy("HtoD", 5, 20, correlation=trace.call("cudaMemcpyAsync", 2, 25))
+    trace.call("cudaStreamSynchronize", 40, 10)  # after the op: the program's own
+    trace.op("aten::to", 100, 30, thread=2)
+    trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
+    trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
+    run = RankRun(trace.trace())
+    assert host_copies(run, "HtoD").done_ns.tolist() == [27_000, 127_000]
+    assert host_copies(copying(8, lines=False), "HtoD").done_ns.tolist() == [40_000]
+
+
+def test_copies_outside_of_the_window_are_left_out() -> None:
+    trace = TraceBuilder().memcpy("HtoD", 5, 20, launch_us=2).step(100, 100).memcpy("HtoD", 105, 20, launch_us=102)
+    assert len(host_copies(RankRun(trace.trace()), "HtoD")) == 1
+
+
+def batch_behind_the_queue(*, pinned: bool) -> RankRun:
+    """Steps of 10 ms: products until 4 ms, the batch of 1 ms that is launched beside them, then more products.
+
+    From pageable memory the copying call and a synchronize call hold the CPU until 5.06 ms, and it launches nothing
+    before 5.99 ms; from pinned memory it launches at once.
+    """
+    trace = TraceBuilder()
+    for at in (0, 10_000, 20_000):
+        trace.step(at, 10_000).kernel(TENSOR_GEMM, at + 20, 3980, launch_us=at + 5)
+        trace.op("aten::to", at + 100, 30 if pinned else 5000).op("aten::copy_", at + 110, 15 if pinned else 4980)
+        call = trace.call("cudaMemcpyAsync", at + 115, 8 if pinned else 4900)
+        trace.memcpy("HtoD", at + 4010, 1000, 6_000_000, correlation=call, pinned=pinned)
+        if not pinned:
+            trace.call("cudaStreamSynchronize", at + 5020, 40)
+        resumed = at + (5020 if pinned else 6000)
+        trace.kernel(TENSOR_GEMM, resumed, at + 9990 - resumed, launch_us=at + 200 if pinned else resumed - 10)
+    return RankRun(trace.trace())
+
+
+def told(run: RankRun, *rules: str) -> dict[str, Finding]:
+    report = engine.diagnose(Run((run,)), [rule for rule in registry.registered() if rule.rule in rules])
+    return {finding.rule: finding for finding in report.findings}
+
+
+def test_a_pageable_copy_that_is_the_sync_too_promises_its_idle_time_once() -> None:
+    run = batch_behind_the_queue(pinned=False)
+    copy, sync = told(run, "PD105")["PD105"], told(run, "PD102")["PD102"]
+    # The copy costs itself and the 1 ms of idle time around it, which is all that the sync costs.
+    assert (copy.saving.high_ns, sync.saving.high_ns) == (2_000_000, 1_000_000)
+    both = told(run, "PD102", "PD105")
+    assert (both["PD105"].cost_ns, both["PD102"].cost_ns) == (2_000_000, 1_000_000)
+    assert (both["PD105"].saving.high_ns, both["PD102"].saving.high_ns) == (2_000_000, 0)
+
+
+def test_a_pinned_copy_that_nobody_waits_for_is_neither() -> None:
+    assert told(batch_behind_the_queue(pinned=True), "PD102", "PD105") == {}

@@ -1,0 +1,181 @@
+"""Why the GPU had nothing to do, on traces written by hand; on real ones see tests/corpus/test_idle_causes.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, run_of
+
+from perfdoctor.analysis.host.loader_waits import loader_waits
+from perfdoctor.analysis.timeline.queue_stalls import EVENT, GRAPH, NOT_HELD, UNKNOWN, is_thinned
+from perfdoctor.rank import RankRun
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
+
+GEMM = TENSOR_GEMM
+
+
+def idle(trace: TraceBuilder) -> dict[str, int]:
+    """Idle time in us by cause, what is 0 left out."""
+    detail = RankRun(trace.trace()).account.detail
+    return {name[5:]: ns // 1000 for name, ns in detail.items() if ns and name.startswith("idle_")}
+
+
+def held(trace: TraceBuilder) -> list[int]:
+    """Why the item behind each gap did not start."""
+    gaps = RankRun(trace.trace()).gaps
+    found: list[int] = gaps.held[gaps.next_item >= 0].tolist()
+    return found
+
+
+def queued(gap_us: float) -> TraceBuilder:
+    """A kernel of 100 us, and after a gap one that was launched at the beginning."""
+    return TraceBuilder().kernel(GEMM, 0, 100, launch_us=0).kernel(GEMM, 100 + gap_us, 100, launch_us=10)
+
+
+@pytest.mark.parametrize(
+    ("gap_us", "cause"), [(1, "launch"), (20, "launch"), (21, "unexplained"), (500, "unexplained")]
+)
+def test_the_device_takes_up_to_20_us_between_items_that_were_queued(gap_us: int, cause: str) -> None:
+    assert idle(queued(gap_us)) == {cause: gap_us}
+
+
+def test_a_launch_call_that_still_runs_is_launching_and_what_follows_it_is_not() -> None:
+    def slow(returns_us: float) -> TraceBuilder:
+        trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0)
+        return trace.kernel(GEMM, 600, 100, correlation=trace.call("cudaLaunchKernel", 50, returns_us - 50))
+
+    assert idle(slow(590)) == {"launch": 500}
+    assert idle(slow(90)) == {"unexplained": 500}
+
+
+def waits_for_an_event(record_stream: int | None = None, wait_us: float = 15) -> TraceBuilder:
+    """A kernel on stream 9 behind a wait for an event, queued long before it starts."""
+    trace = TraceBuilder().kernel(GEMM, 0, 10, stream=9, launch_us=0).kernel(GEMM, 5, 100, launch_us=5)
+    correlation = trace.call("cudaStreamWaitEvent", wait_us, 2)
+    if record_stream is not None:
+        trace.sync("Stream Wait Event", wait_us, 2, stream=record_stream, wait_stream=7, correlation=correlation)
+    return trace.kernel(GEMM, 300, 100, stream=9, launch_us=20)
+
+
+def test_an_item_behind_a_wait_for_an_event_of_another_stream_is_communication() -> None:
+    assert idle(waits_for_an_event()) == {"communication": 195}
+    assert idle(waits_for_an_event(record_stream=9)) == {"communication": 195}
+
+
+def test_a_wait_of_another_stream_or_at_another_time_explains_nothing() -> None:
+    assert held(waits_for_an_event(record_stream=13)) == [UNKNOWN]
+    assert held(waits_for_an_event(wait_us=40)) == [UNKNOWN]
+
+
+def test_a_collective_that_was_queued_waits_for_its_input() -> None:
+    trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0).kernel(ALL_REDUCE, 200, 100, stream=20, launch_us=10)
+    assert held(trace) == [EVENT]
+    assert idle(trace) == {"communication": 100}
+
+
+def graph(*starts_us: float, returns_us: float = 30) -> TraceBuilder:
+    """One graph launch at 0 of kernels of 100 us."""
+    trace = TraceBuilder()
+    correlation = trace.call("cudaGraphLaunch", 0, returns_us)
+    for start in starts_us:
+        trace.kernel(GEMM, start, 100, correlation=correlation)
+    return trace
+
+
+def test_a_pause_within_a_graph_is_work_that_was_not_recorded() -> None:
+    rank = RankRun(graph(10, 115, 500).trace())
+    assert rank.gaps.held.tolist() == [NOT_HELD, NOT_HELD, GRAPH]
+    assert iv.total(rank.unrecorded) == rank.account.detail["idle_unexplained"] == 285_000
+
+
+def test_so_is_one_after_a_graph_and_not_one_after_a_kernel() -> None:
+    assert held(graph(10).kernel(GEMM, 400, 50, launch_us=40)) == [NOT_HELD, GRAPH]
+    assert held(graph(10).kernel(GEMM, 115, 50, launch_us=40).kernel(GEMM, 400, 50, launch_us=50))[-1] == UNKNOWN
+
+
+def test_a_node_of_a_graph_but_the_first_cannot_wait_for_another_stream() -> None:
+    trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0)
+    trace.call("cudaStreamWaitEvent", 12, 2)
+    correlation = trace.call("cudaGraphLaunch", 20, 30)
+    trace.kernel(GEMM, 200, 10, correlation=correlation).kernel(GEMM, 300, 10, correlation=correlation)
+    assert held(trace)[-2:] == [EVENT, GRAPH]
+
+
+def test_a_collective_on_the_cpu_counts_while_the_launching_thread_does_nothing_else() -> None:
+    def reduce(thread: int) -> TraceBuilder:
+        trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0).range("gloo:all_reduce", 150, 300, thread=thread)
+        return trace.op("aten::sort", 200, 100).kernel(GEMM, 500, 100, launch_us=495)
+
+    assert idle(reduce(thread=1)) == {"communication": 300, "launch": 100}
+    assert idle(reduce(thread=2)) == {"communication": 200, "launch": 200}
+
+
+DATALOADER = "/x/site-packages/torch/utils/data/dataloader.py"
+
+
+def test_frames_of_next_are_the_loader_where_no_range_marks_it() -> None:
+    trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0).kernel(GEMM, 500, 100, launch_us=480)
+    outer = trace.frame("train.py(3): main", 0, 600)
+    middle = trace.frame(f"{DATALOADER}(701): __next__", 200, 200, parent=outer)
+    inner = trace.frame(f"{DATALOADER}(757): _next_data", 210, 180, parent=middle)
+    trace.frame(f"{DATALOADER}(701): __next__", 220, 100, parent=inner)
+    waits = loader_waits(trace.trace())
+    assert (len(waits), waits.framed) == (1, True)
+    assert idle(trace) == {"dataloader": 200, "launch": 200}
+
+
+def test_a_range_of_pytorch_goes_before_frames_and_another_next_is_no_loader() -> None:
+    trace = TraceBuilder().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 100)
+    trace.frame(f"{DATALOADER}(701): __next__", 190, 150)
+    waits = loader_waits(trace.trace())
+    assert (waits.framed, waits.intervals.tolist()) == (False, [[200_000, 300_000]])
+    other = TraceBuilder()
+    other.frame("/usr/lib/python3.11/csv.py(111): __next__", 0, 100)
+    assert len(loader_waits(other.trace())) == 0
+
+
+def numbered(every: int) -> TraceBuilder:
+    """600 ops, of whose numbers only some are there."""
+    trace = TraceBuilder()
+    for row in range(600):
+        trace.op("aten::add", 10 * row, 5)
+    built = trace.to_dict()
+    other = TraceBuilder()
+    for event in built["traceEvents"]:
+        event["args"]["External id"] *= every
+        other.event(**event)
+    return other
+
+
+def test_a_file_that_holds_a_tenth_of_its_op_numbers_was_thinned_out() -> None:
+    assert is_thinned(numbered(every=20).trace())
+    assert not is_thinned(numbered(every=2).trace())
+
+
+def copies_back(end_us: float) -> TraceBuilder:
+    """Ten kernels that start 25 us before their launch, and a copy whose call returns at 1100 us."""
+    trace = TraceBuilder()
+    for row in range(10):
+        trace.kernel(GEMM, 100 * row, 20, launch_us=100 * row + 25)
+    return trace.memcpy("DtoH", end_us - 10, 10, correlation=trace.call("cudaMemcpyAsync", 1000, 100))
+
+
+def test_gpu_times_are_moved_no_further_than_copies_allow_and_clocks_that_drift_are_marked() -> None:
+    fits, drifts = RankRun(copies_back(1060).trace()), RankRun(copies_back(1090).trace())
+    assert (fits.clock_shift_ns, fits.clock_shift.consistent) == (25_000, True)
+    assert (drifts.clock_shift_ns, drifts.clock_shift.consistent) == (10_000, False)
+    assert any("drift apart" in warning for warning in drifts.trace.warnings)
+    assert not any("drift apart" in warning for warning in fits.trace.warnings)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(any_file())
+def test_every_gap_has_one_reason_and_only_what_was_queued_is_held(file: File) -> None:
+    rank = run_of(file)
+    gaps = rank.gaps
+    assert set(gaps.held.tolist()) <= {NOT_HELD, EVENT, GRAPH, UNKNOWN}
+    assert not (gaps.late & (gaps.held != NOT_HELD)).any()
+    assert iv.total(rank.unrecorded) <= rank.account.detail["idle_unexplained"]
+    assert (np.diff(gaps.start_ns) > 0).all()

@@ -1,0 +1,67 @@
+"""How the CPU keeps the GPU supplied."""
+
+from __future__ import annotations
+
+from perfdoctor.analyzers._pd104_launches import launching
+from perfdoctor.rank import RankRun
+from perfdoctor.testing import TraceBuilder
+
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
+
+
+def program(steps: int = 2, extra: int = 0) -> TraceBuilder:
+    """Steps of 400 us of four ops of 40 us with a launch of 5 us each; the kernels of a step start at its 300th us."""
+    trace = TraceBuilder()
+    for number in range(steps):
+        at = 400 * number
+        trace.step(at, 400)
+        for row in range(4 + (extra if number else 0)):
+            trace.op("aten::add", at + 50 * row, 40)
+            trace.kernel(POINTWISE, at + 300 + 10 * row, 10, launch_us=at + 50 * row + 20)
+    return trace
+
+
+def test_cpu_time_for_a_launch_is_runtime_dispatcher_and_python() -> None:
+    found = launching(RankRun(program().trace()))
+    assert found is not None
+    assert (found.launches, found.graphs, found.steady, found.compiled) == (8, 0, True, False)
+    assert (found.runtime_ns, found.dispatcher_ns, found.python_ns) == (5_000, 35_000, 60_000)
+    assert found.cpu_ns == 100_000
+
+
+def test_waits_and_loading_are_not_the_cpus_time_for_launches() -> None:
+    trace = program().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 80)
+    trace.call("cudaDeviceSynchronize", 600, 120)
+    found = launching(RankRun(trace.trace()))
+    assert found is not None
+    assert found.python_ns == 60_000 - (80_000 + 120_000) // 8
+
+
+def test_queue_depth_counts_what_was_launched_and_had_not_started() -> None:
+    ahead, starved = launching(RankRun(program().trace())), TraceBuilder()
+    assert ahead is not None
+    assert ahead.depth == 1  # 0, 1, 2, 3 in each step
+    assert ahead.ahead_share == 0.75
+    for row in range(4):
+        starved.kernel(POINTWISE, 50 * row + 10, 10, launch_us=50 * row)
+    found = launching(RankRun(starved.trace()))
+    assert found is not None
+    assert (found.depth, found.ahead_share) == (0, 0)
+    assert (found.dispatcher_ns, found.python_ns, found.steady) == (None, None, None)
+
+
+def test_a_graph_is_one_launch() -> None:
+    trace = TraceBuilder()
+    correlation = trace.call("cudaGraphLaunch", 0, 30)
+    for row in range(40):
+        trace.kernel(POINTWISE, 10 + 24 * row, 14, correlation=correlation)
+    found = launching(RankRun(trace.trace()))
+    assert found is not None
+    assert (found.launches, found.graphs) == (1, 1)
+
+
+def test_steps_that_launch_differently_are_not_steady_and_nothing_launched_is_nothing() -> None:
+    found = launching(RankRun(program(extra=1).trace()))
+    assert found is not None
+    assert found.steady is False
+    assert launching(RankRun(TraceBuilder().kernel(POINTWISE, 0, 10).trace())) is None

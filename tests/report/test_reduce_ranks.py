@@ -1,0 +1,238 @@
+"""Summaries in a tree: whatever the order and grouping, the same report; and what it takes to send and keep them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reports import said
+
+import perfdoctor
+from perfdoctor import pipeline as engine
+from perfdoctor.rank import RankRun, Run
+from perfdoctor.report.finding import Claim, Finding, Saving
+from perfdoctor.report.merge_findings import in_ranges, merge_ranks
+from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
+from perfdoctor.report.reduce_ranks import Part, leaf, merged
+from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
+from perfdoctor.testing import SyntheticFleet, TraceBuilder
+from perfdoctor.trace import read
+from perfdoctor.trace.tables import intervals as iv
+
+RANKS = 7
+
+
+@cache
+def ranks() -> tuple[RankRun, ...]:
+    builders = SyntheticFleet(ranks=RANKS, steps=3).late_loader(2, by_us=4000).slow_backward(5, 1.3).builders()
+    return tuple(RankRun(builder.trace()) for builder in builders)
+
+
+@cache
+def summaries() -> tuple[RankSummary, ...]:
+    return tuple(engine.summarize(rank, registry.registered()) for rank in ranks())
+
+
+@cache
+def report() -> Mapping[str, object]:
+    return MappingProxyType(said(engine.combine(map(leaf, summaries()), registry.registered())))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Part:
+    """All ranks, in any order, merged in any grouping."""
+    parts = draw(st.permutations([leaf(summary) for summary in summaries()]))
+    while len(parts) > 1:
+        first = draw(st.integers(0, len(parts) - 2))
+        last = draw(st.integers(first + 2, len(parts)))
+        parts = [*parts[:first], merged(parts[first:last]), *parts[last:]]
+    return parts[0]
+
+
+@settings(max_examples=40)
+@given(trees())
+def test_any_order_and_grouping_gives_the_same_report(part: Part) -> None:
+    assert said(engine.combine([part], registry.registered())) == report()
+
+
+def test_map_and_reduce_are_the_whole_diagnosis() -> None:
+    assert said(engine.diagnose(Run(ranks()), registry.registered())) == report()
+    assert {finding["rule"] for finding in report()["findings"]} >= {"PD101", "PD401"}  # type: ignore[index, attr-defined]
+
+
+def test_the_seconds_of_a_rule_are_those_of_all_ranks() -> None:
+    every = [o.seconds for s in summaries() for o in s.outcomes if o.rule == "PD101"]
+    (outcome,) = [o for o in merged(map(leaf, summaries())).outcomes.values() if o.rule == "PD101"]
+    assert outcome.seconds == pytest.approx(sum(every))
+
+
+def test_no_rank_is_no_report_but_no_error() -> None:
+    assert engine.combine([], []).traces == ()
+
+
+def test_a_summary_survives_the_way_to_another_process() -> None:
+    (summary,) = [s for s in summaries() if s.rank == 2]
+    sent = pickle.loads(pickle.dumps(summary))
+    assert sent == summary
+    assert np.array_equal(sent.collectives.end_ns, summary.collectives.end_ns)
+    assert [f.to_dict() for f in sent.findings] == [f.to_dict() for f in summary.findings] != []
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", ["v100-torchrec-4ranks/rank0", "a100-ddp-control/rank3", "v100-df-index/rank1"])
+def test_the_summary_of_a_real_rank_is_small(corpus: Path, name: str) -> None:
+    rank = RankRun(read(corpus / f"{name}.json.gz"))
+    assert len(pickle.dumps(engine.summarize(rank, registry.registered()))) < 300_000
+
+
+def test_only_a_single_rank_keeps_the_intervals_that_an_annotated_trace_needs() -> None:
+    one = engine.diagnose(Run(ranks()[2:3]), registry.registered())
+    assert len(one.account[0].parts["bandwidth"])
+    assert any(len(finding.claim.intervals) for finding in one.findings)
+    several = engine.diagnose(Run(ranks()[:2]), registry.registered())
+    assert [dict(account.parts) for account in several.account] == [{}, {}]
+
+
+def test_only_ranks_that_are_compared_tell_where_their_cpu_spends_its_time() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 100).range("@/me/train.py:12 main", 100, 900)
+    rank = RankRun(trace.trace())
+    (place,) = summary_of(rank).places
+    assert str(place.location) == "/me/train.py:12"
+    assert summary_of(rank, whole=True).places == ()
+
+
+def test_a_claim_loses_its_place_but_not_its_length() -> None:
+    rank = ranks()[0]
+    work, wait = rank.account.parts["bandwidth"], rank.account.parts["communication"]
+    claim = Claim(iv.union_of((work[:3], wait[:2])), rank=rank.rank)
+    finding = Finding("XX001", "x", "x", 1, None, "info", Saving(), "", rank=rank.rank, claim=claim)
+    (kept,) = summary_of(rank, [finding]).findings
+    assert kept.claim.intervals.tolist() == wait[:2].tolist()
+    assert kept.claim.total_ns == claim.total_ns
+    assert kept.claim.elsewhere_ns == iv.total(work[:3])
+
+
+class Waiting(FleetAnalyzer):
+    """Claims all exposed communication of the first rank."""
+
+    rule: ClassVar[str] = "XX001"
+    name: ClassVar[str] = "waiting"
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
+
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        rank = fleet.summaries[0]
+        assert rank.collectives is not None
+        claim = Claim(rank.collectives.exposed, rank=rank.rank)
+        cost = rank.per_step(claim.total_ns)
+        yield self.finding(
+            rank, title="w", cost_ns=cost, advice="", saving=Saving(0, None, cost, "bounded"), claim=claim
+        )
+
+
+class Overlapping(RankAnalyzer):
+    """Claims the same on its rank, and some work."""
+
+    rule: ClassVar[str] = "XX002"
+    name: ClassVar[str] = "overlapping"
+
+    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+        if rank.rank != 0:
+            return
+        parts = rank.account.parts
+        claim = Claim(iv.union_of((parts["communication"], parts["bandwidth"][:1])))
+        cost = rank.per_step(claim.total_ns)
+        yield self.finding(
+            rank, title="o", cost_ns=cost, advice="", saving=Saving(0, None, cost, "bounded"), claim=claim
+        )
+
+
+def test_time_that_a_rule_over_ranks_claims_is_promised_once() -> None:
+    two = Run(ranks()[:2])
+    rank = two.ranks[0]
+    found = {f.rule: f for f in engine.diagnose(two, [Waiting, Overlapping]).findings}
+    first = rank.account.parts["bandwidth"][:1]
+    assert found["XX001"].saving.high_ns == found["XX001"].cost_ns
+    assert found["XX002"].saving.high_ns == int(iv.total(first) / rank.steps.count)
+    alone = {f.rule: f for f in engine.diagnose(two, [Overlapping]).findings}
+    assert alone["XX002"].saving.high_ns == alone["XX002"].cost_ns
+
+
+class Comparing(Analyzer):
+    """A third party's: names the ranks that it sees."""
+
+    rule: ClassVar[str] = "XX003"
+    name: ClassVar[str] = "comparing"
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
+
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        title = in_ranges(rank.rank or 0 for rank in run.ranks)
+        yield self.finding(run.ranks[1], title=title, cost_ns=0, advice="", saving=Saving(), claim=Claim())
+
+
+class Looking(Comparing):
+    """The same without the need for several."""
+
+    rule: ClassVar[str] = "XX004"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def analyze(self, run: Run) -> Iterator[Finding]:
+        title = in_ranges(rank.rank or 0 for rank in run.ranks)
+        yield self.finding(run.ranks[0], title=title, cost_ns=0, advice="", saving=Saving(), claim=Claim())
+
+
+def test_a_strangers_analyzer_sees_all_ranks_of_this_process() -> None:
+    found = engine.diagnose(Run(ranks()[:3]), [Comparing, Looking])
+    assert [(f.title, f.rank) for f in found.findings] == [("0-2", 1), ("0-2", 0)]
+    assert [(o.rule, o.status) for o in found.outcomes[-2:]] == [("XX003", "ran"), ("XX004", "ran")]
+
+
+def test_over_processes_it_is_skipped_if_it_compares_and_sees_them_one_by_one_if_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, builder in enumerate(SyntheticFleet(ranks=3, steps=2).builders()):
+        builder.write(tmp_path / f"rank{rank}.json")
+    monkeypatch.setattr(registry, "registered", lambda: (Comparing, Looking))
+    here = perfdoctor.analyze(tmp_path, jobs=1)
+    assert sorted(f.title for f in here.findings) == ["0-2", "0-2"]
+    shared = perfdoctor.analyze(tmp_path, jobs=2)
+    became = {o.rule: o for o in shared.outcomes}
+    assert became["XX003"].status == "skipped"
+    assert became["XX003"].why is not None
+    assert became["XX003"].why.endswith("run with --jobs 1")
+
+
+def test_what_ranks_share_is_told_once_whichever_rank_says_it_first() -> None:
+    found = [
+        Finding("XX001", "x", "x", 100 + (rank == 3), None, "low", Saving(rank, None, 99, "bounded"), "", rank=rank)
+        for rank in range(64)
+    ]
+    (told,) = merge_ranks(found)
+    assert (told.rank, told.cost_ns, told.saving.low_ns) == (None, 101, 0)
+    assert {e.label: e.value for e in told.evidence} == {"ranks": "0-63", "costliest rank": 3}
+    assert [replace(f) for f in merge_ranks(reversed(found))] == [told]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([], ""), ([3], "3"), ([2, 1], "1, 2"), ([0, 1, 2, 5, 7, 8, 9], "0-2, 5, 7-9")]
+)
+def test_ranks_in_a_row_are_a_range(numbers: list[int], words: str) -> None:
+    assert in_ranges(numbers) == words
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_name_every_rank_and_no_other(numbers: set[int]) -> None:
+    named: set[int] = set()
+    for part in filter(None, in_ranges(numbers).split(", ")):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == numbers

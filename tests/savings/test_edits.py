@@ -1,0 +1,201 @@
+"""Edits: what a fix takes away from a trace, and what that makes of the step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_strategies import lawful_file, run_of
+
+from perfdoctor.rank import RankRun
+from perfdoctor.savings import edits
+from perfdoctor.savings.edits import Edit, edited
+from perfdoctor.savings.replay_graph import graph_of
+from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.model import Trace
+
+KERNEL, POINTWISE = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
+
+
+def step_us(trace: Trace, *some: Edit, strength: float = 1.0) -> float:
+    run = RankRun(trace)
+    graph = graph_of(run.trace, run.window)
+    return graph.span_ns(graph.replayed(edited(graph, [(edit, strength) for edit in some]))) / 1000
+
+
+def gpu_bound() -> Trace:
+    """Two kernels of 400 us that the CPU launches at once and waits for, from 10 to 810 us; it ends at 1000."""
+    trace = TraceBuilder().step(0, 1000)
+    trace.kernel(KERNEL, 10, 400, launch_us=0).kernel(POINTWISE, 410, 400, launch_us=6)
+    trace.call("cudaStreamSynchronize", 20, 790)
+    trace.call("cudaGetDevice", 995, 5)
+    return trace.trace()
+
+
+def cpu_bound() -> Trace:
+    """Four kernels of 10 us, each launched from an op of 200 us of its own; the CPU waits for the last."""
+    trace = TraceBuilder().step(0, 1000)
+    for i in range(4):
+        trace.op("aten::add", 200 * i, 200).kernel(POINTWISE, 200 * i + 110, 10, launch_us=200 * i + 100)
+    trace.call("cudaStreamSynchronize", 800, 10)
+    trace.call("cudaGetDevice", 995, 5)
+    return trace.trace()
+
+
+def test_kernels_that_save_half_of_their_time_save_it_of_a_step_that_waits_for_them() -> None:
+    trace = gpu_bound()
+    assert step_us(trace, edits.kernels_sped_up(trace, np.array([0, 1]), 0.5)) == 1000 - 400
+    assert step_us(trace, edits.kernels_sped_up(trace, np.array([True, False]), 0.5)) == 1000 - 200
+
+
+def test_half_of_an_edit_is_half_of_what_it_shortens() -> None:
+    trace = gpu_bound()
+    assert step_us(trace, edits.kernels_sped_up(trace, np.array([0]), 0.5), strength=0.5) == 1000 - 100
+
+
+def test_kernels_never_get_slower() -> None:
+    trace = gpu_bound()
+    assert step_us(trace, edits.faster_kernels(trace, np.array([0]), 900_000.0)) == 1000
+    assert step_us(trace, edits.faster_kernels(trace, np.array([0, 1]), np.array([np.nan, 100_000.0]))) == 1000 - 300
+
+
+def test_of_two_edits_of_one_kernel_the_shorter_duration_holds() -> None:
+    trace = gpu_bound()
+    slower, faster = (edits.kernels_sped_up(trace, np.array([0]), share) for share in (0.25, 0.5))
+    assert step_us(trace, slower, faster) == step_us(trace, faster, slower) == 1000 - 200
+    assert step_us(trace, slower | faster) == 1000 - 200
+
+
+def test_without_an_item_its_op_takes_the_cpu_no_time_either() -> None:
+    trace = cpu_bound()
+    assert step_us(trace, edits.without_items(trace, np.array([1]))) == 1000 - 200
+
+
+def test_an_op_that_launches_more_stays() -> None:
+    builder = TraceBuilder().step(0, 1000).op("aten::add", 0, 200)
+    builder.kernel(POINTWISE, 20, 5, launch_us=10).kernel(POINTWISE, 120, 5, launch_us=110)
+    builder.call("cudaStreamSynchronize", 200, 10)
+    builder.call("cudaGetDevice", 995, 5)
+    trace = builder.trace()
+    assert step_us(trace, edits.without_items(trace, np.array([1]))) == 1000 - 5  # of the call
+
+
+def test_what_is_fused_is_launched_once() -> None:
+    trace = cpu_bound()
+    assert step_us(trace, edits.fused(trace, np.arange(4), 0.5, np.array([0]))) == 1000 - 3 * 200 + 15
+    # The CPU gets to its wait before the last kernel, launched 10 us before it starts and half as long, is done.
+
+
+def test_a_wait_that_ends_gives_the_cpu_its_lead_back() -> None:
+    trace = gpu_bound()
+    sync = np.flatnonzero(trace.named(trace.calls, "Synchronize"))
+    # What is left: a call like others, and the GPU, which is done at 810.
+    assert step_us(trace, edits.without_waits(sync)) == 810
+
+
+def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
+    builder = TraceBuilder().step(0, 1000)
+    builder.kernel(KERNEL, 610, 200, launch_us=600)
+    builder.call("cudaStreamSynchronize", 610, 200)
+    builder.call("cudaGetDevice", 995, 5)
+    builder.call("cudaGetDevice", 0, 5)
+    trace = builder.trace()
+    thread, spans = trace.calls.thread[:1], (np.array([100_000]), np.array([500_000]))
+    gone = edits.without_cpu_time(thread, spans, iv.window(0, 10**6))
+    half = edits.without_cpu_time(thread, spans, iv.window(0, 10**6), 0.5)
+    assert step_us(trace, gone) == 600
+    assert step_us(trace, half) == 800
+    assert step_us(trace, gone, half) == 600  # nothing is taken away twice
+    assert step_us(trace, edits.without_cpu_time(thread + 1, spans, iv.window(0, 10**6))) == 1000
+
+
+def test_cheaper_launches_leave_the_gpu_its_time() -> None:
+    trace = cpu_bound()
+    launches = np.flatnonzero(trace.named(trace.calls, "Launch"))
+    # The first call of the thread has nothing before it.
+    assert step_us(trace, edits.cheaper_launches(trace, launches, iv.window(0, 10**6))) == 1000 - 3 * 200 - 5
+    assert step_us(trace, edits.cheaper_launches(trace, launches, iv.window(0, 10**6), 0.5)) == 1000 - 302.5
+
+
+def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
+    builder = TraceBuilder().step(0, 1000)
+    builder.call("cudaGetDevice", 0, 5)
+    builder.kernel(KERNEL, 20, 380, launch_us=10)
+    builder.memcpy("HtoD", 402, 20, correlation=builder.call("cudaMemcpyAsync", 100, 305))
+    builder.call("cudaStreamSynchronize", 410, 20)
+    builder.call("cudaGetDevice", 995, 5)
+    trace = builder.trace()
+    copy = np.flatnonzero(trace.named(trace.calls, "Memcpy"))
+    assert step_us(trace, edits.without_blocking(trace, copy, np.array([430_000]))) == 1000 - 330
+
+
+def test_allocations_that_are_not_made_take_no_time() -> None:
+    builder = TraceBuilder().step(0, 1000)
+    builder.kernel(KERNEL, 10, 20, launch_us=0)
+    builder.call("cudaMalloc", 100, 300)
+    builder.kernel(KERNEL, 510, 20, launch_us=500)
+    builder.call("cudaGetDevice", 995, 5)
+    trace = builder.trace()
+    assert step_us(trace, edits.without_calls(trace, trace.named(trace.calls, "Malloc"))) == 700
+
+
+def test_rows_outside_the_window_change_nothing() -> None:
+    builder = TraceBuilder().kernel(KERNEL, 0, 100, launch_us=0).step(1000, 1000)
+    builder.kernel(KERNEL, 1010, 500, launch_us=1000)
+    builder.call("cudaStreamSynchronize", 1020, 500)
+    builder.call("cudaGetDevice", 1995, 5)
+    trace = builder.trace()
+    assert step_us(trace, edits.without_items(trace, np.array([0]))) == 1000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"items": np.array([1])},
+        {"items": np.array([1]), "dur_ns": np.array([-1])},
+        {"hidden": (edits.Hidden(0, iv.EMPTY, 1.5),)},
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"edit|items"):
+        Edit(**wrong)
+
+
+@st.composite
+def _edits(draw: st.DrawFn, run: RankRun) -> Edit:
+    trace = run.trace
+    begun = np.flatnonzero(iv.contains(run.window, trace.gpu.start_ns)).tolist()
+    called = np.flatnonzero(iv.contains(run.window, trace.calls.start_ns)).tolist()
+    items = np.array(draw(st.lists(st.sampled_from(begun), unique=True)) if begun else [], np.int64)
+    calls = np.array(draw(st.lists(st.sampled_from(called), unique=True)) if called else [], np.int64)
+    kind = draw(st.integers(0, 5))
+    if kind == 0:
+        return edits.kernels_sped_up(trace, items, draw(st.floats(0, 1)))
+    if kind == 1:
+        return edits.without_items(trace, items)
+    if kind == 2:
+        return edits.fused(trace, items, draw(st.floats(0, 1)), items[:1])
+    if kind == 3:
+        return edits.without_waits(calls)
+    if kind == 4:
+        return edits.cheaper_launches(trace, calls, run.window, draw(st.floats(0, 1)))
+    return edits.without_blocking(trace, calls, trace.calls.end_ns[calls] + 1000)
+
+
+@given(lawful_file(), st.data(), st.floats(0, 1))
+def test_an_edit_never_makes_the_window_longer_and_more_of_it_never_does(
+    file: dict[str, Any], data: st.DataObject, strength: float
+) -> None:
+    run = run_of(file)
+    first, second = data.draw(_edits(run)), data.draw(_edits(run))
+    graph = graph_of(run.trace, run.window)
+    spans = [
+        graph.span_ns(graph.replayed(edited(graph, some)))
+        for some in ([], [(first, strength)], [(first, 1.0)], [(first, 1.0), (second, strength)])
+    ]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[0] == run.window_ns
