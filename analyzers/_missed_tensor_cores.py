@@ -32,10 +32,10 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import BoolArray
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
 _CALLED: Mapping[MatrixCategory, str] = MappingProxyType({"gemm": "matrix product", "convolution": "convolution"})

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import BoolArray, Int32Array, Ranges
+from perfdoctor.trace.tables.model import Ranges
 from perfdoctor.trace.tables.steps import Steps
 
 # Marks of steps and lines lie around or beside what a step does.

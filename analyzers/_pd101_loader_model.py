@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import BoolArray, Calls, Frames, Ops
+from perfdoctor.trace.tables.model import Calls, Frames, Ops
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5

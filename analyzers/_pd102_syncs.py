@@ -11,9 +11,10 @@ import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 ITEM, IF, NONZERO, MASK, UNIQUE, REPEAT, COMPARE = "item", "if", "nonzero", "mask", "unique", "repeat", "compare"
 PRINT, CLIP, SCALER = "print", "clip", "scaler"

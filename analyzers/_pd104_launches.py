@@ -9,10 +9,11 @@ import numpy as np
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH_LAUNCH
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Calls, Int32Array, Ops
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Calls, Ops
 
 # Dynamo's ranges around code that torch.compile made.
 _COMPILED = r"^Torch-Compiled Region|^## Call CompiledFxGraph"

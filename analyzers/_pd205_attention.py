@@ -10,10 +10,9 @@ import numpy as np
 
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import occurring
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import BoolArray, Int8Array
 
 _BATCHED = r"^aten::(bmm|baddbmm)(_out)?$"
 _SOFTMAX = r"(?i)^aten::_?(softmax|safe_softmax|masked_softmax)$|scaled_(masked|upper_triang)\w*softmax"

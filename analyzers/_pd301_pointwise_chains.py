@@ -7,22 +7,19 @@ fused kernel keeps it in registers: an intermediate is written and read once les
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.gpu.roofline.op_cost import Inputs, Tensor, Unknown
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import MEMSET, BoolArray
+from perfdoctor.trace.tables.model import MEMSET
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from perfdoctor.analyzers._pd003_slow_steps import SlowSteps, did_more_of, growt
 from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 
 # What slow steps hold more of, in words, and what to do about it.
@@ -101,7 +102,7 @@ class UnstableSteps(RankAnalyzer):
         if found is not None:
             yield found
 
-    def _slow(self, dur_ns: iv.Int64Array, least: str) -> SlowSteps | None:
+    def _slow(self, dur_ns: Int64Array, least: str) -> SlowSteps | None:
         """The slow ones of some steps, if they cost enough."""
         if len(dur_ns) < self.settings[least]:
             return None

@@ -16,9 +16,9 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import BoolArray
 
 # A part of the wait is worth a sentence from here on.
 _MUCH = 0.15

@@ -17,9 +17,9 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import without_waits
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array
 
 # More calls than this are not told apart by line: the first ones show which lines there are.
 _MOST_CALLS = 4096
@@ -131,7 +131,7 @@ def _by_line(rank: RankRun, syncs: Syncs) -> Iterator[Waits]:
         yield _waits(rank, syncs, cause, place, np.array(rows))
 
 
-def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None, rows: iv.Int64Array) -> Waits:
+def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None, rows: Int64Array) -> Waits:
     trace, gaps, calls = rank.trace, rank.gaps, syncs.call[rows]
     mine = np.zeros(len(trace.calls) + 1, bool)
     mine[calls] = True

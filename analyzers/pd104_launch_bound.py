@@ -15,10 +15,11 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import cheaper_launches
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, BoolArray
+from perfdoctor.trace.tables.model import KERNEL
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
 _MOST_OPS, _A_LOOP = 0.5, 32

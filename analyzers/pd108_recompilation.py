@@ -16,9 +16,10 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import EMPTY, Int64Array, Intervals
-from perfdoctor.trace.tables.model import Int32Array, Table
+from perfdoctor.trace.tables.intervals import EMPTY, Intervals
+from perfdoctor.trace.tables.model import Table
 
 # A frame that is compiled: its number, and how often it was compiled before.
 _COMPILE_ID = re.compile(r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d+)/(?P<again>\d+)")

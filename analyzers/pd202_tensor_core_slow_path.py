@@ -22,8 +22,8 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.model import BoolArray
 
 _BATCHED = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")
 

@@ -17,10 +17,11 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
-from perfdoctor.trace.tables.model import KERNEL, BoolArray
+from perfdoctor.trace.tables.model import KERNEL
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"

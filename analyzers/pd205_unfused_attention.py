@@ -21,11 +21,10 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import BoolArray
 
 _MATH = "scaled_dot_product_attention"
 _ENOUGH = 256  # places: more add nothing to a majority

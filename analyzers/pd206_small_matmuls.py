@@ -10,13 +10,13 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import place_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
-from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS, FloatArray
+from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
 from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.trace.arrays import BoolArray, FloatArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.model import BoolArray
 
 _CELL = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # Twice the shortest time of any kernel: a product whose maths and traffic take no longer is bound by neither.

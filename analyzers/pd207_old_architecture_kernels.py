@@ -23,9 +23,9 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.model import BoolArray
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own

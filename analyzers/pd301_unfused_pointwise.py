@@ -15,9 +15,9 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import fused
+from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, Trace
+from perfdoctor.trace.tables.model import Trace
 
 _LONGEST_SHOWN = 8
 _FEW = 64

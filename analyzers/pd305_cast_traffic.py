@@ -15,8 +15,8 @@ from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import without_items
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.model import BoolArray
 
 _BACKWARD = re.compile("ToCopyBackward0")
 

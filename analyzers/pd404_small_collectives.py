@@ -14,9 +14,9 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import BoolArray
 
 # What DistributedDataParallel gathers into one bucket unless told otherwise (bucket_cap_mb=25).
 _BUCKET_BYTES = 25 << 20

@@ -16,8 +16,9 @@ from perfdoctor.gpu import find_device
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.report.rank_summary import Fleet
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
+from perfdoctor.trace.tables.intervals import Intervals
 
 # Peaks of links count both directions; a ring sends one way.
 _ONE_WAY = 0.5

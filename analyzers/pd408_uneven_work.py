@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.rank_waits import longest_waiting, waits_of
@@ -15,10 +14,10 @@ from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTI
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.report.rank_summary import Fleet
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.trace.tables import intervals as iv
 
 _COMPUTING = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
-Floats = npt.NDArray[np.float64]
 
 
 class UnevenWork(FleetAnalyzer):
@@ -100,20 +99,20 @@ class UnevenWork(FleetAnalyzer):
         )
 
 
-def _matrix(rows: Sequence[Sequence[int] | Floats]) -> Floats:
+def _matrix(rows: Sequence[Sequence[int] | FloatArray]) -> FloatArray:
     """Steps that all ranks have, as (ranks, steps): ranks stop recording together."""
     steps = min((len(row) for row in rows), default=0)
     return np.array([np.asarray(row, np.float64)[len(row) - steps :] for row in rows])
 
 
-def _computing_ns(table: CollectiveTable) -> Floats:
+def _computing_ns(table: CollectiveTable) -> FloatArray:
     """Computing time in each analysed step, up to its last collective."""
     inside = table.step >= 0
     spent = table.before_ns[inside][:, _COMPUTING].sum(axis=1, dtype=np.float64)
     return np.bincount(table.step[inside], spent, len(table.step_start_ns)).astype(np.float64)
 
 
-def _spread(amounts: Floats) -> float:
+def _spread(amounts: FloatArray) -> float:
     """By how much the largest of each step exceeds the mean of the ranks, 0 to n - 1, over all steps."""
     mean = amounts.mean(axis=0)
     return float((amounts.max(axis=0) - mean).sum() / max(mean.sum(), 1.0))

@@ -29,10 +29,11 @@ from perfdoctor.gpu.calibration import calibrated, find_calibration
 from perfdoctor.gpu.roofline.kernel_bounds import Bounds
 from perfdoctor.report.rank_summary import Fleet, summary_of
 from perfdoctor.savings.what_if import cpu_waits
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, BoolArray, Trace
+from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]

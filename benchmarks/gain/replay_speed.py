@@ -26,7 +26,7 @@ from perfdoctor.savings.longest_path import compiled
 from perfdoctor.savings.replay_graph import graph_of
 from perfdoctor.savings.what_if import cpu_wait_ns, replay_of
 from perfdoctor.trace import Trace
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.model import Calls, GpuItems, Ops
 
 # Of 100 events of V100 ResNet traces 17 are runtime calls, 16 GPU items and 67 ops.
@@ -73,7 +73,7 @@ def made(calls: int, seed: int = 0) -> Trace:
     )  # fmt: skip
 
 
-def _items(start: iv.Int64Array, end: iv.Int64Array, call: iv.Int64Array) -> GpuItems:
+def _items(start: Int64Array, end: Int64Array, call: Int64Array) -> GpuItems:
     count = len(start)
     return GpuItems(
         start, end, np.full(count, 2, np.int32),

@@ -20,7 +20,8 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, MATRIX_CATEG
 from perfdoctor.gpu.classify_kernels import forget_names
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import RankRun
-from perfdoctor.trace.tables.model import KERNEL, NONE, Trace
+from perfdoctor.trace.arrays import NONE
+from perfdoctor.trace.tables.model import KERNEL, Trace
 
 DEFAULT_FOLDER = Path(__file__).resolve().parents[3] / "shared" / "traces"
 _LOW = ("bf16", "fp16", "fp8", "int8")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import Int64Array
 
 # Windows in which nothing is recorded, and the program has warmed up.
 _UNPROFILED = ("base", "after")

@@ -20,7 +20,8 @@ from perfdoctor.report.report import Report, TraceSummary
 from perfdoctor.reporters.nvml_counters import counter_points
 from perfdoctor.reporters.report_text import CPU_WORDS, DETAIL_WORDS, has_gpu, per_step
 from perfdoctor.reporters.wording import clean, duration, place, saving, share
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals, overlap, total, union_of
+from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables.intervals import Intervals, overlap, total, union_of
 
 # Larger than any process id of Linux (2**22) and than rank * 1e8 + pid in merged traces of 20 ranks; viewers want it
 # below 2**31.

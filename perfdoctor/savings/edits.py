@@ -17,9 +17,10 @@ import numpy.typing as npt
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT
 from perfdoctor.savings.graph_events import BOUNDARY, CALL_END, CALL_START
 from perfdoctor.savings.replay_graph import NEVER, Graph
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 # What the CPU does for longer between two launches is something else; PD104 draws the same line.
 _LAUNCH_WORK_NS = 1_000_000

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from perfdoctor.savings.graph_events import CALL_END, CALL_START, ITEM_END, ITEM_START, Events
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.model import Trace
 
 OWN, WAIT, OTHER = range(3)
 """Slots of a node: what it continues (its thread, its launch, its own start), what it waits for, what else."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import RETURN_LAG_NS, blocking_calls
+from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import NONE, BoolArray, Int8Array, Int32Array, Trace
-from perfdoctor.trace.tables.nesting import AnyInts
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 ITEM_END, CALL_END, CALL_START, ITEM_START, BOUNDARY = range(5)
 """Kinds of nodes, in the order in which those of one instant come: what ends lets others begin."""
@@ -103,7 +103,7 @@ def events_of(trace: Trace, window: Intervals) -> Events:
     )
 
 
-def _untied(rows: Int32Array, start: Int64Array, keys: tuple[AnyInts, ...]) -> Int32Array:
+def _untied(rows: Int32Array, start: Int64Array, keys: tuple[IntArray, ...]) -> Int32Array:
     """Rows sorted by start, those of one start by further keys (the last counts most), not by the order of the file."""
     tied = np.zeros(len(rows), bool)
     tied[1:] = start[1:] == start[:-1]

@@ -8,10 +8,10 @@ from perfdoctor.analysis.timeline.idle_gaps import ON_DEVICE
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import links, nesting
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 _WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 # A launch takes 3 to 10 us. One that takes so long, with so many launched and not begun (CUDA queues 1,024), waited for

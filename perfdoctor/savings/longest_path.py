@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.scanner.machine_code import Native
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import Int32Array
 
 SLOTS = 3
 """How many other nodes a node may wait for."""

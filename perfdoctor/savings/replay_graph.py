@@ -26,8 +26,9 @@ from perfdoctor.savings.graph_edges import Edges, cpu_edges, gpu_edges
 from perfdoctor.savings.graph_events import Events, events_of
 from perfdoctor.savings.graph_waits import boundary_edges, queue_edges, wait_edges
 from perfdoctor.savings.longest_path import SLOTS, settle
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import NONE, Int32Array, Trace
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""

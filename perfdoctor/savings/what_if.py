@@ -17,13 +17,14 @@ from perfdoctor.savings.edits import Edit, edited, faster_kernels
 from perfdoctor.savings.graph_waits import FULL_QUEUE_NS, LEAST_QUEUE
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.savings.without_profiler import without_profiler
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import MEMCPY
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun
     from perfdoctor.trace.tables.intervals import Intervals
-    from perfdoctor.trace.tables.model import BoolArray, Trace
+    from perfdoctor.trace.tables.model import Trace
 
 # A copy from pageable memory that begins so long after its call may have waited for its stream.
 _LATE_COPY_NS = 20_000
@@ -83,7 +84,7 @@ def _tail_ns(run: RankRun, end: int) -> int:
     return max(0, gpu_end - last)
 
 
-def _last_end(start: iv.Int64Array, end: iv.Int64Array, limit: int) -> int:
+def _last_end(start: Int64Array, end: Int64Array, limit: int) -> int:
     inside = end[: np.searchsorted(start, limit)]
     return min(int(inside.max()), limit) if len(inside) else int(np.iinfo(np.int64).min)
 

@@ -11,7 +11,7 @@ import numpy as np
 from perfdoctor.savings.graph_edges import OWN
 from perfdoctor.savings.graph_events import CALL_END, CALL_START
 from perfdoctor.savings.replay_graph import Graph
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.model import Trace
 
 # Nobody has seen the profiler take more for an event, with shapes and stacks; the bisection ends within 0.1 % of that.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.kineto.reader import parse
 from perfdoctor.trace.read_trace import read
 from perfdoctor.trace.tables.model import (
     KERNEL,
     MEMCPY,
     MEMSET,
-    NONE,
     Calls,
     Comms,
     DeviceProperties,

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from perfdoctor.analysis.communication.collective_names import KINDS
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import Int8Array, Int32Array
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 
 # Bytes over the busiest link for each byte that a rank puts in, of n ranks: nccl-tests, doc/PERFORMANCE.md, where the
 # factors are given for the whole size (for an all-gather that is n times what one rank puts in). Other kinds depend on
 # who sends to whom.
-_FACTORS: Mapping[str, Callable[[Floats], Floats]] = {
+_FACTORS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -27,7 +22,7 @@ _FACTORS: Mapping[str, Callable[[Floats], Floats]] = {
 }
 
 
-def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> Floats:
+def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> FloatArray:
     """Bytes that cross the busiest link of each collective; nan where kind, size or the number of ranks do not tell.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import Int64Array
 
 # Ends of partners lie this close together once clocks are aligned (seen: 0.1 ms on one host).
 SAME_END_NS = 500_000

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, Int32Array, Trace
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.tables.model import Trace
 
 # Bytes an element, by the names that c10::ScalarType prints.
 _BYTES = {

@@ -18,9 +18,10 @@ from perfdoctor.analysis.communication.collective_metadata import Recorded, said
 from perfdoctor.analysis.communication.collective_names import BY_CPU, CALLED, KINDS, OTHER_KIND, kind_of
 from perfdoctor.analysis.kernels.traffic_kinds import launched_in
 from perfdoctor.analysis.timeline.phases import PHASES, phases_of
+from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import NONE, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

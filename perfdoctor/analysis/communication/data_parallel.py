@@ -13,9 +13,9 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, climb, launched_inside
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray
+from perfdoctor.trace.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

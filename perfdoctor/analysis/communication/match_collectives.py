@@ -12,15 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from perfdoctor.analysis.communication.clock_alignment import LEAST_PARTNERS, expected_offset, fit_offset, same_end_ns
 from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, BoolArray, Int8Array, Int32Array
-
-Floats = npt.NDArray[np.float64]
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 
 # Ends count from the first of the first rank; an hour either way fits in so many bits. What is above tells kinds and
 # groups apart: 2^19 of them.
@@ -68,8 +64,8 @@ class MatchedCollectives:
     second_ns: Int64Array
     waited_ns: Int64Array
     transfer_ns: Int64Array
-    last_before_ns: Floats
-    others_before_ns: Floats
+    last_before_ns: FloatArray
+    others_before_ns: FloatArray
 
     def __len__(self) -> int:
         return len(self.end_ns)

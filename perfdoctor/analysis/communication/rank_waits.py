@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array
+from perfdoctor.trace.tables.intervals import Intervals
 
 # A rank that waited itself for so much of what it is late by passes the blame on.
 _PASSED_ON = 0.5

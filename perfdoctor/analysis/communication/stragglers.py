@@ -12,9 +12,9 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.rank_waits import culprits, gaps_ns, longest_waiting, waits_of
 from perfdoctor.analysis.timeline.phases import PHASES
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array
+from perfdoctor.trace.tables.intervals import Intervals
 
 # Noise spreads the waiting evenly; a rank that causes at least half of it stands out from any number of others.
 STANDS_OUT = 0.5

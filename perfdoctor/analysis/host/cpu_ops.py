@@ -17,11 +17,12 @@ from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.optimizer_steps import longest_pass, optimizer_of
 from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, STEP_RANGE, ZERO_RANGE
 from perfdoctor.report.finding import Saving
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

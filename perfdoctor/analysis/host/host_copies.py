@@ -12,10 +12,11 @@ from perfdoctor.analysis.captured_facts import captured_list, captured_part
 from perfdoctor.analysis.host.locations import commonest, places
 from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import SourceLocation
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import MEMCPY, NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 # A copy that blocks is submitted and then waited for: PyTorch calls cudaMemcpyAsync, then cudaStreamSynchronize.
 _WAIT = r"^(cuda|hip)(Device|Stream|Event)Synchronize"

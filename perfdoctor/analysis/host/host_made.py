@@ -8,10 +8,10 @@ import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies
 from perfdoctor.rank import RankRun
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, NONE, BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
 
 # Ops that make a tensor out of nothing but its size: they take device=.
 _FACTORY = (

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 
 # PyTorch's range around `__next__` (`perfdoctor run --nvtx-only` marks "data", which the reader renames to it), and
 # the iterator's own name, which scripts and frameworks use for theirs.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfdoctor.report.finding import Evidence, Finding, SourceLocation
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import BoolArray, Int32Array, Trace
+from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +19,13 @@ import numpy.typing as npt
 from perfdoctor.gpu import KernelClass
 from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
 from perfdoctor.gpu.roofline.op_cost import PASSES
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import KERNEL, NONE, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.tables.model import KERNEL, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 WHOLE = -1  # an op that is one part
 # How kernels of convolution libraries spell the gradients (cuDNN and CUTLASS, MIOpen).

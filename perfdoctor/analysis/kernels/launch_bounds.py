@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from perfdoctor.analysis.kernels.kernel_costs import Work, names_where
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, NA, NO, VERDICTS, YES, Verdicts
@@ -23,12 +22,11 @@ from perfdoctor.gpu.roofline.kernel_bounds import (
     latency_floor_ns,
 )
 from perfdoctor.gpu.roofline.layouts import elements_per_access
-from perfdoctor.trace.tables.model import Int8Array
+from perfdoctor.trace.arrays import FloatArray, Int8Array
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 COVERAGE = 0.9
 """A rate for the whole step is given only if the work of so much of the kernel time concerned is known."""

@@ -12,10 +12,9 @@ import orjson
 from perfdoctor.analysis.kernels.kernel_costs import op_names
 from perfdoctor.rank import RankRun
 from perfdoctor.report.finding import Evidence
+from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import occurring
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, BoolArray
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
 

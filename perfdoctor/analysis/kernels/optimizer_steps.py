@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.analysis.kernels.traffic_kinds import GENERATED, OPTIMIZER
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
+from perfdoctor.trace.tables.intervals import Intervals
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

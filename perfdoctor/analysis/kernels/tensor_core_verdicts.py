@@ -7,21 +7,20 @@ kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.model import BoolArray, Int8Array
 
 if TYPE_CHECKING:
     from perfdoctor.analysis.kernels.kernel_costs import Items, Work
     from perfdoctor.rank import RankRun
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 VERDICTS = ("yes", "no", "unknown", "na")
 YES, NO, UNKNOWN, NA = range(len(VERDICTS))

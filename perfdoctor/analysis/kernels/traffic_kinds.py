@@ -17,10 +17,10 @@ from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.roofline.op_cost import FLOATS, Inputs, Unknown
+from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, NONE, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

@@ -20,11 +20,12 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.timeline.idle_gaps import cause_layers
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
+from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.intervals import EMPTY, Int64Array, Intervals
-from perfdoctor.trace.tables.model import KERNEL, BoolArray, Int32Array, Ops, Trace
+from perfdoctor.trace.tables.intervals import EMPTY, Intervals
+from perfdoctor.trace.tables.model import KERNEL, Ops, Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

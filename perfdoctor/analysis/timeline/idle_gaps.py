@@ -22,9 +22,10 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, held_items
+from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import MEMCPY, NONE, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"

@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, launched_in, launched_inside
+from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
-from perfdoctor.trace.tables.model import BoolArray, Trace
+from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
     from perfdoctor.rank import RankRun

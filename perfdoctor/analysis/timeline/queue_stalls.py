@@ -14,10 +14,10 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.gpu import is_collective
+from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.intervals import Int64Array
 from perfdoctor.trace.tables.links import first_with
-from perfdoctor.trace.tables.model import KERNEL, NONE, BoolArray, Int8Array, Int32Array, Trace
+from perfdoctor.trace.tables.model import KERNEL, Trace
 
 # Between items that were queued in time the device itself takes 1 to 5 us between kernels, up to 20 us around copies.
 DEVICE_LATENCY_NS = 20_000

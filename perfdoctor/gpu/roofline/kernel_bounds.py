@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-Int8Array: TypeAlias = npt.NDArray[np.int8]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 
 BOUNDS = ("compute", "bandwidth", "latency", "inefficient", "invalid")
 COMPUTE, BANDWIDTH, LATENCY, INEFFICIENT, INVALID = range(len(BOUNDS))

@@ -9,27 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.kineto import event_columns as c
 from perfdoctor.trace.kineto.comms_table import comms_of
 from perfdoctor.trace.kineto.event_columns import Column, Columns
 from perfdoctor.trace.tables.argument_values import integers
-from perfdoctor.trace.tables.intervals import Int64Array
 from perfdoctor.trace.tables.links import first_with, keys_within, latest_before
 from perfdoctor.trace.tables.merged_ranks import MOST_RANKS, ranks_in, thread_processes
-from perfdoctor.trace.tables.model import (
-    NONE,
-    BoolArray,
-    Calls,
-    Comms,
-    DeviceProperties,
-    Frames,
-    GpuItems,
-    Int32Array,
-    Ops,
-    Ranges,
-    Syncs,
-    Trace,
-)
+from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.time_order import time_order
 from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning

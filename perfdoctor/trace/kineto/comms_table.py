@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.kineto.event_columns import COMMS, LABELS, NUMBERS, Column
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, Comms, Int32Array
+from perfdoctor.trace.tables.model import Comms
 
 
 def comms_of(told: Mapping[str, Column], gpu_place: Column, gpu_op: Int32Array, op_place: Column) -> Comms:

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns, nanoseconds
 from perfdoctor.trace.tables.argument_values import blocks_in, devices, integers, json_text, label, plain
-from perfdoctor.trace.tables.intervals import Int64Array
 from perfdoctor.trace.tables.merged_ranks import thread_processes
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, NONE, Int32Array
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET
 from perfdoctor.trace.tables.time_order import time_order
 
 Event: TypeAlias = dict[str, Any]

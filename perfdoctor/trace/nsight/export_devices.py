@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.nsight.export_tables import Tables
-from perfdoctor.trace.tables.intervals import Int64Array
 from perfdoctor.trace.tables.model import DeviceProperties
 
 # TARGET_INFO_CUDA_GPU is what versions before the middle of 2021 wrote.

@@ -10,9 +10,8 @@ from types import MappingProxyType
 import numpy as np
 import orjson
 
+from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.nsight.export_tables import Strings, Tables
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, BoolArray
 
 COPY_COLUMNS: Mapping[str, Sequence[str]] = MappingProxyType(
     {"copy": ("copyKind",), "source": ("srcKind",), "target": ("dstKind",)}
@@ -39,7 +38,7 @@ _NAMESPACED = re.compile(r"[A-Za-z_]\w*::\w")
 
 
 def copy_names(tables: Tables, copies: Mapping[str, Int64Array], strings: Strings) -> Int64Array:
-    """Codes of names such as "Memcpy HtoD (Pageable -> Device)" for copies with their kinds."""
+    """IntArray of names such as "Memcpy HtoD (Pageable -> Device)" for copies with their kinds."""
     directions = _DIRECTIONS | {
         key: f"{found[1]}to{found[2]}"
         for key, (symbol, _) in tables.labels("ENUM_CUDA_MEMCPY_OPER").items()
@@ -61,7 +60,7 @@ def copy_names(tables: Tables, copies: Mapping[str, Int64Array], strings: String
 
 
 def set_names(tables: Tables, kinds: Int64Array, strings: Strings) -> Int64Array:
-    """Codes of names such as "Memset (Device)"; device memory where the version does not say which."""
+    """IntArray of names such as "Memset (Device)"; device memory where the version does not say which."""
     memory = _memory(tables)
     distinct, which = np.unique(kinds, return_inverse=True)
     codes = [
@@ -71,19 +70,19 @@ def set_names(tables: Tables, kinds: Int64Array, strings: Strings) -> Int64Array
 
 
 def graph_names(ids: Int64Array, strings: Strings) -> Int64Array:
-    """Codes of the names of CUDA graphs that were recorded as a whole."""
+    """IntArray of the names of CUDA graphs that were recorded as a whole."""
     distinct, which = np.unique(ids, return_inverse=True)
     return np.array([strings[f"CUDA graph {graph}"] for graph in distinct.tolist()], np.int64)[which]
 
 
 def sync_names(kinds: Int64Array, strings: Strings) -> Int64Array:
-    """Codes of the names of synchronizations."""
+    """IntArray of the names of synchronizations."""
     distinct, which = np.unique(kinds, return_inverse=True)
     return np.array([strings[_SYNC_KINDS.get(kind, "Sync")] for kind in distinct.tolist()], np.int64)[which]
 
 
 def plain_calls(codes: Int64Array, strings: Strings) -> Int64Array:
-    """Codes of calls without the version in their names."""
+    """IntArray of calls without the version in their names."""
     distinct, which = np.unique(codes, return_inverse=True)
     plain = [NONE if code < 0 else strings[_CALL_VERSION.sub("", strings.texts[code])] for code in distinct.tolist()]
     return np.array(plain, np.int64)[which]

@@ -19,10 +19,9 @@ from urllib.parse import quote
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.io.stream import refuse
 from perfdoctor.trace.nsight.export_files import MAGIC
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE
 
 _HEADER_BYTES = 100
 _AT_ONCE = 1 << 13  # rows; as tuples they take some forty bytes a value, and more at once is no faster
@@ -33,7 +32,7 @@ _LOCK_SECONDS = 1.0  # an export that is being written takes minutes: no use in 
 
 
 class Strings(dict[str, int]):
-    """Codes of strings, given on first sight; `texts` holds the strings by code."""
+    """IntArray of strings, given on first sight; `texts` holds the strings by code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +119,7 @@ class Tables:
         }
 
     def texts(self, table: str, names: Sequence[str], strings: Strings, where: str = "") -> Int64Array:
-        """Codes of a column of names, -1 for none: texts, or ids into StringIds, as the version has it.
+        """IntArray of a column of names, -1 for none: texts, or ids into StringIds, as the version has it.
 
         Of several columns the first that says something counts.
         """
@@ -175,7 +174,7 @@ class Tables:
         return found
 
     def _text_column(self, table: str, name: str, strings: Strings, where: str) -> Int64Array:
-        """Codes of one column, which holds texts or ids."""
+        """IntArray of one column, which holds texts or ids."""
         condition = f'"{name}" IS NOT NULL' + (f" AND ({where})" if where else "")
         kind = self._all(f'SELECT typeof("{name}") FROM "{table}" WHERE {condition} LIMIT 1')
         if kind and kind[0][0] == "text":
@@ -189,7 +188,7 @@ class Tables:
         return self._strings_of(distinct, strings)[which]
 
     def _strings_of(self, ids: Int64Array, strings: Strings) -> Int64Array:
-        """Codes of the strings with these ids (distinct, ascending); -1 where StringIds has none."""
+        """IntArray of the strings with these ids (distinct, ascending); -1 where StringIds has none."""
         codes = np.full(len(ids), NONE, np.int64)
         if {"id", "value"} - self._columns.get("StringIds", frozenset()):
             return codes

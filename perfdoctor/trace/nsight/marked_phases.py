@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.nsight.export_tables import Strings
-from perfdoctor.trace.tables.intervals import Int64Array
 
 DOMAIN = "perfdoctor"
 _DOMAIN_CREATED = 75  # ENUM_NSYS_EVENT_TYPE: the row's text is the name of the domain

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.nsight import export_names as names
 from perfdoctor.trace.nsight.export_devices import device_of, physical_devices
 from perfdoctor.trace.nsight.export_files import refuse_report
@@ -22,22 +23,8 @@ from perfdoctor.trace.nsight.export_tables import Strings, Tables
 from perfdoctor.trace.nsight.marked_phases import rename_phases
 from perfdoctor.trace.scanner.exact_times import LIMIT_NS
 from perfdoctor.trace.tables.argument_values import devices
-from perfdoctor.trace.tables.intervals import Int64Array
 from perfdoctor.trace.tables.links import keys_within, latest_before
-from perfdoctor.trace.tables.model import (
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    NONE,
-    BoolArray,
-    Calls,
-    GpuItems,
-    Int32Array,
-    Ops,
-    Ranges,
-    Syncs,
-    Trace,
-)
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning
 

@@ -8,8 +8,7 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 
 import numpy as np
 
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import BoolArray
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 
 LIMIT_NS = 1 << 62  # starts, durations and ends lie below it: what lies between any two of them fits into int64
 # Texts, compiled where odd events need them: that takes 1.5 ms.

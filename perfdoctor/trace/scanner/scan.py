@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.scanner import layout as at
 from perfdoctor.trace.scanner import scanner_code as native
 from perfdoctor.trace.scanner.layout import PAD
 from perfdoctor.trace.scanner.window import Window
-from perfdoctor.trace.tables.intervals import Int64Array
 
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Rows: TypeAlias = dict[str, Column]

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, Int32Array
 
 _DEEP = 100
 _BORDER = orjson.Fragment(b"\n")  # orjson writes no line feed of its own

@@ -7,14 +7,13 @@ takes a hash table that costs more than sorting does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import Int64Array, IntArray
 
-Codes: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 _Kind = TypeVar("_Kind", bound=np.signedinteger[Any])
 
 # Keys up to here are numbered by a table: of bools, which is cleared, and of numbers, of which only those are touched
@@ -31,14 +30,14 @@ def distinct(values: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
     return values[first]
 
 
-def occurring(codes: Codes, size: int) -> Int64Array:
+def occurring(codes: IntArray, size: int) -> Int64Array:
     """The distinct codes from 0 to `size` (excluded), ascending; -1 counts for none."""
     there = np.zeros(size + 1, bool)
     there[codes] = True  # code -1 indexes the end of the table
     return np.flatnonzero(there[:-1])
 
 
-def distinct_rows(columns: Sequence[Codes], size: int) -> tuple[Int64Array, Int64Array]:
+def distinct_rows(columns: Sequence[IntArray], size: int) -> tuple[Int64Array, Int64Array]:
     """Number the distinct combinations of several columns of codes from -1 to `size` (excluded).
 
     Tables instead of sorting: a million rows have a few thousand combinations, and sorting them takes several times as
@@ -78,7 +77,7 @@ def _dense(keys: Int64Array, size: int) -> tuple[Int64Array, int]:
     return number[keys], count
 
 
-def _numbered(keys: Codes, size: int) -> tuple[Int64Array, int]:
+def _numbered(keys: IntArray, size: int) -> tuple[Int64Array, int]:
     """A table that numbers the keys that occur, and how many do."""
     there = np.zeros(size, bool)
     there[keys] = True

@@ -8,15 +8,15 @@ vectorised: O(n log n).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Int64Array: TypeAlias = npt.NDArray[np.int64]
+from perfdoctor.trace.arrays import Int64Array, IntArray
+
 Intervals: TypeAlias = npt.NDArray[np.int64]
 
-_Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 EMPTY: Intervals = np.empty((0, 2), np.int64)
 EMPTY.flags.writeable = False
@@ -26,11 +26,11 @@ _MANY = 16
 """For one that is looked up among so many a search is cheaper than merging."""
 
 
-def _ascending(values: _Ints) -> bool:
+def _ascending(values: IntArray) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-def ranks(of: _Ints, at: _Ints, side: Literal["left", "right"] = "left") -> Int64Array:
+def ranks(of: IntArray, at: IntArray, side: Literal["left", "right"] = "left") -> Int64Array:
     """For each instant how many of ascending ones lie before it, with side "right" also at it: `np.searchsorted`.
 
     Instants that ascend, too, are merged with them, which takes a fifth of searching for each.

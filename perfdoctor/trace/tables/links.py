@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, Int32Array
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables.nesting import rows_up_to
 
 

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.model import NONE, BoolArray, Comms, Int32Array, Table, Trace
+from perfdoctor.trace.tables.model import Comms, Table, Trace
 from perfdoctor.trace.tables.trace_warnings import link_warnings, merged_warning
 
 RANK_STRIDE = 10**8  # tools that merge the files of ranks into one add rank x 1e8 to the process ids

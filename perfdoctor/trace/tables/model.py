@@ -13,15 +13,9 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
 
-Int32Array: TypeAlias = npt.NDArray[np.int32]
-Int8Array: TypeAlias = npt.NDArray[np.int8]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-NONE = -1
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 
 

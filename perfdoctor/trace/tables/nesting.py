@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.scanner import scanner_code as native
 from perfdoctor.trace.scanner.layout import NEST, NESTING
-from perfdoctor.trace.tables.intervals import Int64Array
-from perfdoctor.trace.tables.model import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables.time_order import in_order, time_order
-
-AnyInts: TypeAlias = Int64Array | Int32Array
 
 _MOST_LANES = 1 << 20
 
@@ -82,12 +79,12 @@ def _by_stack(
     return parent, found
 
 
-def _taken(column: AnyInts, rows: Int64Array | None, kind: type[np.signedinteger[Any]]) -> AnyInts:
+def _taken(column: IntArray, rows: Int64Array | None, kind: type[np.signedinteger[Any]]) -> IntArray:
     """A column in another order, as it must lie in memory."""
     return np.ascontiguousarray(column if rows is None else column[rows], kind)
 
 
-def rows_up_to(keys: AnyInts, start_ns: Int64Array, of_keys: AnyInts, of_start_ns: Int64Array) -> Int64Array:
+def rows_up_to(keys: IntArray, start_ns: Int64Array, of_keys: IntArray, of_start_ns: Int64Array) -> Int64Array:
     """For each pair of key and start how many rows of another table (`of_...`, any order) have it or a smaller one."""
     asked = np.repeat([False, True], [len(of_keys), len(keys)])
     order = np.lexsort((asked, np.concatenate((of_start_ns, start_ns)), np.concatenate((of_keys, keys))))
@@ -167,7 +164,7 @@ def _largest(largest: list[Int64Array], end: Int64Array) -> Int64Array:
     return wider
 
 
-def _rows(order: Int64Array, found: AnyInts) -> Int32Array:
+def _rows(order: Int64Array, found: IntArray) -> Int32Array:
     if not len(order):
         return np.full(len(found), NONE, np.int32)
     return np.where(found >= 0, order[found], NONE).astype(np.int32)

@@ -19,10 +19,11 @@ from typing import Literal
 
 import numpy as np
 
+from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.intervals import Int64Array, Intervals
-from perfdoctor.trace.tables.model import NONE, BoolArray, Ranges, Trace
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Ranges, Trace
 
 _MARK = r"^ProfilerStep#"
 # How people name the range around a step when they profile with Nsight Systems: "step 12", "train_iteration_12".

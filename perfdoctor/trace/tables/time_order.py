@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.trace.tables.intervals import Int64Array
+from perfdoctor.trace.arrays import Int64Array
 
 
 def in_order(start_ns: Int64Array, length_ns: Int64Array) -> bool:
