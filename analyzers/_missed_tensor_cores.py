@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part
-from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     MatrixCategory,
@@ -28,10 +28,10 @@ from perfdoctor.analysis.kernels.matrix_kernels import (
 )
 from perfdoctor.gpu.devices import reduced_precision_advice
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
@@ -79,18 +79,18 @@ class TensorCoresMissed(RankAnalyzer):
 
     category: ClassVar[MatrixCategory]
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each operand type that takes at least `min_share` of the step."""
         for missed in missed_tensor_cores(rank, self.category):
             cost = rank.per_step(missed.total_ns)
-            if self.matters(rank, cost):
+            if self.exceeds_min_share(rank, cost):
                 yield self._told(rank, missed, cost)
 
     @abstractmethod
-    def cause(self, rank: RankRun, missed: Missed) -> Cause:
+    def cause(self, rank: Rank, missed: Missed) -> Cause:
         """Why these kernels miss the Tensor Cores; of float64 no remedy, and the advice is not told."""
 
-    def _told(self, rank: RankRun, missed: Missed, cost: int) -> Finding:
+    def _told(self, rank: Rank, missed: Missed, cost: int) -> Finding:
         called, op, cause = _CALLED[self.category], top_op(rank, missed.rows), self.cause(rank, missed)
         pointer = missed.operand == "fp64"  # PD204 tells of all float64 at once: nothing is promised twice
         saved = saved_share(rank, missed.rows, cause.remedy)
@@ -105,19 +105,19 @@ class TensorCoresMissed(RankAnalyzer):
             fix=cause.fix,
             claim=Claim() if pointer else Claim(missed.time, kernels=True),
             confidence=cause.confidence,
-            location=place_of_op(rank, op) if op else None,
+            location=location_of_op(rank, op) if op else None,
             evidence=(
                 Evidence("launched by", op),
                 Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),
                 *top_kernels(rank, missed.rows),
             ),
             subject=missed.operand or "",
-            edit=None if pointer else kernels_sped_up(rank.trace, missed.rows, saved),
+            edit=None if pointer else scale_durations(rank.trace, missed.rows, saved),
         )
         return replace(finding, severity="info") if pointer else finding
 
 
-def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed, ...]:
+def missed_tensor_cores(rank: Rank, category: MatrixCategory) -> tuple[Missed, ...]:
     """The kernels of a category that could use Tensor Cores and do not, by operand type, costliest first.
 
     Left out: types that take less than 10 us, gemv-like and depthwise kernels, products with a dimension of 16 or less,
@@ -136,27 +136,27 @@ def missed_tensor_cores(rank: RankRun, category: MatrixCategory) -> tuple[Missed
     found = []
     for code in occurring(operand[rows], len(verdicts.operands)).tolist():
         of_type = rows & (operand == code)
-        time = rank.within_window(of_type)
+        time = rank.time_in_window(of_type)
         if iv.total(time) >= WORTH_NS:
             share = float(gpu.dur_ns[of_type].sum() / whole_ns)
             found.append(Missed(of_type, time, verdicts.operands[code] or None, share))
     return tuple(sorted(found, key=lambda missed: (-missed.total_ns, missed.operand or "")))
 
 
-def _narrow_groups(rank: RankRun) -> BoolArray:
+def _narrow_groups(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a convolution in groups of fewer than 8 channels, as depthwise ones are."""
     narrow = [(c.groups or 1) > 1 and (c.channels_in or _FEW_CHANNELS) < _FEW_CHANNELS for c in rank.work.costs]
     result: BoolArray = np.array([*narrow, False], bool)[rank.work.cost]
     return result
 
 
-def _memory_bounds(rank: RankRun) -> BoolArray:
+def _memory_bounds(rank: Rank) -> BoolArray:
     """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
     result: BoolArray = (rank.bounds.nearest == BANDWIDTH) & ~np.isnan(rank.bounds.best_ns)
     return result
 
 
-def tf32_allowed(rank: RankRun, category: MatrixCategory) -> bool:
+def tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
     """Whether float32 maths of a category may use TF32: as captured, else because some of it in the window does."""
     said = captured_part(rank.facts, "flags").get(_TF32_FLAG[category])
     if isinstance(said, bool):
@@ -164,9 +164,9 @@ def tf32_allowed(rank: RankRun, category: MatrixCategory) -> bool:
     return bool((on_tensor_cores(rank, category) & rank.kernels_where(lambda k: k.operand == "tf32")).any())
 
 
-def precision_remedy(rank: RankRun) -> Remedy:
+def precision_remedy(rank: Rank) -> Remedy:
     """Which precision to choose for float32 maths, and what it would gain; nothing is named where none is known."""
-    advice = reduced_precision_advice(rank.device, rank.source.device.capability, rank.source.vendor)
+    advice = reduced_precision_advice(rank.device, rank.raw_trace.device.capability, rank.raw_trace.vendor)
     if advice is None:
         return Remedy()
     halves = advice.precision != "tf32"
@@ -174,7 +174,7 @@ def precision_remedy(rank: RankRun) -> Remedy:
     return Remedy(advice.precision, advice.peak_ratio, rate, 0.5 if halves else 1.0)
 
 
-def half_remedy(rank: RankRun, operand: str) -> Remedy:
+def half_remedy(rank: Rank, operand: str) -> Remedy:
     """What half precision on CUDA cores would gain on Tensor Cores; kernels in float32 maths are the slowest there."""
     device = rank.device
     peak = device.matrix_peak_flops(operand) if device else None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Ranges
@@ -57,7 +57,7 @@ def growth(dur_ns: Int64Array) -> float:
     return quarters[-1] / max(quarters[0], 1.0) if rises else 1.0
 
 
-def held_more_of(run: RankRun, slow: BoolArray) -> tuple[str, int]:
+def held_more_of(run: Rank, slow: BoolArray) -> tuple[str, int]:
     """The detail of the account of which slow steps hold most more than the usual ones, and how much more each, in ns.
 
     `slow` is for each step of the run; the usual ones are represented by the median of each detail.
@@ -71,13 +71,13 @@ def held_more_of(run: RankRun, slow: BoolArray) -> tuple[str, int]:
     return name, more[name]
 
 
-def did_more_of(run: RankRun, slow: BoolArray) -> tuple[str, int] | None:
+def did_more_of(run: Rank, slow: BoolArray) -> tuple[str, int] | None:
     """The outermost op or annotation that slow steps spent most more time in than the others, and how much more each.
 
     None where the trace has neither, or nothing took longer.
     """
     trace, steps, ranges = run.trace, run.steps, run.trace.ranges
-    told = ~trace.named(ranges, _MARKS)
+    told = ~trace.match_rows(ranges, _MARKS)
     found = [
         _more(trace.ops.name, trace.ops.start_ns, trace.ops.dur_ns, trace.ops.parent < 0, steps, slow),
         _more(ranges.name, ranges.start_ns, ranges.dur_ns, told & _outermost(ranges, told), steps, slow),

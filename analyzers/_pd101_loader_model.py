@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -111,7 +111,7 @@ class WaitParts(NamedTuple):
     fetch_ns: int
 
 
-def worker_startups(run: RankRun) -> BoolArray:
+def worker_startups(run: Rank) -> BoolArray:
     """For each of `run.loader_waits` whether it is the first of an epoch, in which workers start.
 
     An epoch shows by its seed or its order of samples, drawn right before, or is the first that was recorded; its
@@ -132,7 +132,7 @@ def worker_startups(run: RankRun) -> BoolArray:
     return result
 
 
-def wait_parts(run: RankRun) -> WaitParts:
+def wait_parts(run: Rank) -> WaitParts:
     """Where the waits of the window went, as far as ops, calls and frames of the waiting thread show it."""
     waits = run.loader_waits
     started = worker_startups(run)
@@ -146,7 +146,7 @@ def wait_parts(run: RankRun) -> WaitParts:
     return WaitParts(*(run.per_step(iv.total(part)) for part in parts))
 
 
-def _spans(run: RankRun, pattern: str, table: str) -> Intervals:
+def _spans(run: Rank, pattern: str, table: str) -> Intervals:
     """Events of the waiting threads by name."""
     tables: dict[str, Ops | Calls | Frames] = {
         "ops": run.trace.ops,
@@ -154,5 +154,5 @@ def _spans(run: RankRun, pattern: str, table: str) -> Intervals:
         "frames": run.trace.frames,
     }
     events = tables[table]
-    rows = run.trace.named(events, pattern) & np.isin(events.thread, run.loader_waits.thread)
+    rows = run.trace.match_rows(events, pattern) & np.isin(events.thread, run.loader_waits.thread)
     return iv.union(events.start_ns[rows], events.end_ns[rows])

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -77,7 +77,7 @@ class Syncs:
         return len(self.call)
 
 
-def find_syncs(run: RankRun) -> Syncs:
+def find_syncs(run: Rank) -> Syncs:
     """Every call of the analysed window in which the CPU waited for the GPU."""
     trace, calls = run.trace, run.trace.calls
     rows = np.flatnonzero(blocking_calls(trace) & iv.contains(run.window, calls.start_ns)).astype(np.int32)
@@ -101,7 +101,7 @@ def _matches(trace: Trace, op: Int32Array, pattern: str) -> BoolArray:
     """For each op whether its name fits; not for -1."""
     if not len(trace.ops):
         return np.zeros(len(op), bool)
-    fits: BoolArray = (op >= 0) & trace.fitting(trace.ops, pattern)[trace.ops.name[op]]
+    fits: BoolArray = (op >= 0) & trace.match_strings(trace.ops, pattern)[trace.ops.name[op]]
     return fits
 
 
@@ -119,7 +119,7 @@ def _by_op(trace: Trace, inner: Int32Array) -> tuple[np.ndarray[tuple[int], np.d
     told, top = np.full(len(inner), "", object), np.full(len(inner), NONE, np.int32)
     by_name = np.full(len(trace.strings), "", object)
     for pattern, meaning in _BY_OP.items():
-        by_name[trace.fitting(trace.ops, pattern)] = meaning
+        by_name[trace.match_strings(trace.ops, pattern)] = meaning
     counted = np.zeros(len(inner), bool)
     at = inner.copy()
     while (at >= 0).any():
@@ -170,7 +170,7 @@ def _asked_by(
         for sign in signs:
             if not seen.any():
                 break
-            given = np.append(NONE, np.flatnonzero(trace.fitting(ops, sign)[names]))
+            given = np.append(NONE, np.flatnonzero(trace.match_strings(ops, sign)[names]))
             near = given[np.searchsorted(given, at, side="right") - 1]
             seen &= (near >= 0) & (at - near <= reach) & (ops.thread[order[near]] == ops.thread[order[at]])
         causes[reads[seen]] = cause

@@ -18,7 +18,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 # Looking a place up costs some us; of longer traces the first ops will do.
 _MOST = 5_000
@@ -43,13 +43,13 @@ class Line(NamedTuple):
     layers: bool
 
 
-def busiest_line(rank: RankRun) -> Line | None:
+def busiest_line(rank: Rank) -> Line | None:
     """The line that calls most of the outermost ops beside the optimizer's; None where no place is known.
 
     The line of the backward pass is none: what runs there was written elsewhere. From the evidence window when the
     analysed one has no places.
     """
-    for trace in (rank.trace, rank.detail):
+    for trace in (rank.trace, rank.evidence_trace):
         found = None if trace is None else _busiest(trace)
         if found is not None:
             return found
@@ -58,7 +58,7 @@ def busiest_line(rank: RankRun) -> Line | None:
 
 def _busiest(trace: Trace) -> Line | None:
     ops, ranges = trace.ops, trace.ranges
-    others = trace.named(ranges, STEP_RANGE) | trace.named(ranges, ZERO_RANGE)
+    others = trace.match_rows(ranges, STEP_RANGE) | trace.match_rows(ranges, ZERO_RANGE)
     other = iv.union(ranges.start_ns[others], ranges.end_ns[others])
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)

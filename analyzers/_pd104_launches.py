@@ -8,7 +8,7 @@ import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH_LAUNCH
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct, occurring
@@ -50,7 +50,7 @@ class Launching(NamedTuple):
         return self.runtime_ns + (self.dispatcher_ns or 0) + (self.python_ns or 0)
 
 
-def launching(run: RankRun) -> Launching | None:
+def launching(run: Rank) -> Launching | None:
     """How the window's launches came about; None without launches."""
     trace, calls = run.trace, run.trace.calls
     rows = occurring(trace.gpu.call[run.in_window], len(calls))
@@ -63,18 +63,20 @@ def launching(run: RankRun) -> Launching | None:
     count = len(rows)
     return Launching(
         launches=count,
-        graphs=int(trace.named(calls, GRAPH_LAUNCH)[rows].sum()),
+        graphs=int(trace.match_rows(calls, GRAPH_LAUNCH)[rows].sum()),
         depth=int(np.median(waiting)),
         ahead_share=float((waiting > 0).mean()),
         runtime_ns=round(iv.total(runtime) / count),
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
         steady=_steady(run, calls.start_ns[rows]),
-        compiled=bool((trace.named(trace.ranges, _COMPILED)).any() or trace.named(trace.ops, _COMPILED).any()),
+        compiled=bool(
+            (trace.match_rows(trace.ranges, _COMPILED)).any() or trace.match_rows(trace.ops, _COMPILED).any()
+        ),
     )
 
 
-def _waiting(run: RankRun, rows: Int64Array) -> Int64Array:
+def _waiting(run: Rank, rows: Int64Array) -> Int64Array:
     """For each launch, in order, how many before it had not started when it came."""
     gpu, calls = run.trace.gpu, run.trace.calls
     begun = np.full(len(calls), np.iinfo(np.int64).max)
@@ -84,7 +86,7 @@ def _waiting(run: RankRun, rows: Int64Array) -> Int64Array:
     return np.maximum(result, 0)
 
 
-def _cpu_time(run: RankRun, threads: Int32Array) -> tuple[Intervals, Intervals, Intervals]:
+def _cpu_time(run: Rank, threads: Int32Array) -> tuple[Intervals, Intervals, Intervals]:
     """The window of the launching threads, waits and loading left out: in runtime calls, in ops, in neither.
 
     Threads take turns (forward in one, backward in another): what none of them is in is Python.
@@ -106,7 +108,7 @@ def _of_threads(table: Calls | Ops, threads: Int32Array, also: BoolArray | None 
     return iv.union(table.start_ns[keep], table.end_ns[keep])
 
 
-def _steady(run: RankRun, launched_ns: Int64Array) -> bool | None:
+def _steady(run: Rank, launched_ns: Int64Array) -> bool | None:
     """Whether all steps launch as often as each other."""
     steps = run.steps.intervals
     if len(steps) < 2:

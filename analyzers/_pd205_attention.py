@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import occurring
@@ -41,7 +41,7 @@ class Attentions(NamedTuple):
     backward: BoolArray
 
 
-def find_attentions(rank: RankRun) -> Attentions:
+def find_attentions(rank: Rank) -> Attentions:
     """The attentions of the window, forward and backward."""
     trace, ops = rank.trace, rank.trace.ops
     kind = np.zeros(len(trace.strings), np.int8)
@@ -51,7 +51,7 @@ def find_attentions(rank: RankRun) -> Attentions:
         (_SOFT, _SOFTMAX),
         (_SOFT_BACKWARD, _SOFTMAX_BACKWARD),
     ):
-        kind[trace.fitting(ops, pattern)] = value
+        kind[trace.match_strings(ops, pattern)] = value
     launched = occurring(trace.gpu.op, len(ops))  # outer ops of the same name launch nothing
     rows = launched[kind[ops.name[launched]] != _NOTHING]
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
@@ -83,7 +83,7 @@ def _runs(kinds: Int8Array, pattern: tuple[int, ...]) -> Int64Array:
     return np.flatnonzero(hits).astype(np.int64)
 
 
-def attention_of_items(rank: RankRun, found: Attentions) -> Int64Array:
+def attention_of_items(rank: Rank, found: Attentions) -> Int64Array:
     """For each GPU item of the window the attention that launched it, or -1."""
     gpu, calls = rank.trace.gpu, rank.trace.calls
     group = np.full(len(gpu), -1, np.int64)
@@ -100,7 +100,7 @@ def attention_of_items(rank: RankRun, found: Attentions) -> Int64Array:
     return group
 
 
-def product_costs(rank: RankRun, found: Attentions) -> Int64Array:
+def product_costs(rank: Rank, found: Attentions) -> Int64Array:
     """For each attention the index into `work.costs` of its first product's cost, or -1."""
     by_op = np.full(len(rank.trace.ops), -1, np.int64)
     linked = rank.trace.gpu.op >= 0
@@ -109,7 +109,7 @@ def product_costs(rank: RankRun, found: Attentions) -> Int64Array:
     return result
 
 
-def fused_ns(rank: RankRun, product: OpCost, *, backward: bool) -> float:
+def fused_ns(rank: Rank, product: OpCost, *, backward: bool) -> float:
     """The best time of fused attention, from one of its products, whose smallest dimension is the size of a head.
 
     Forward it has two such products, and moves queries, keys, values and result; backward five, and twice the tensors.

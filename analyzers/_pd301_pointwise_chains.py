@@ -19,7 +19,7 @@ from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import MEMSET
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Chains:
         return int(self.run[-1]) + 1 if len(self.run) else 0
 
 
-def chains_of(rank: RankRun, shortest: int) -> Chains:
+def chains_of(rank: Rank, shortest: int) -> Chains:
     """The runs of at least `shortest` pointwise kernels of the window on one stream.
 
     Kernels that are too short to matter, reductions and copies may stand between: what fuses pointwise work fuses
@@ -75,7 +75,7 @@ def chains_of(rank: RankRun, shortest: int) -> Chains:
     return Chains(rows[keep], numbers[run[keep]], saved_ns[keep], saved_bytes[keep])
 
 
-def _blocks(rank: RankRun) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _blocks(rank: Rank) -> tuple[Int64Array, Int64Array, Int64Array]:
     """The pointwise kernels in order of stream and time, their launching threads, and between which breaks they lie."""
     gpu, traffic = rank.trace.gpu, rank.traffic
     order = np.lexsort((gpu.start_ns, gpu.stream, gpu.device))
@@ -96,7 +96,7 @@ def _blocks(rank: RankRun) -> tuple[Int64Array, Int64Array, Int64Array]:
     return rows, thread, block
 
 
-def _transparent(rank: RankRun) -> BoolArray:
+def _transparent(rank: Rank) -> BoolArray:
     """Reductions, and sets of memory."""
     reductions = rank.kernels_where(lambda k: k.category == "reduction" and k.tensor_core == "na")
     result: BoolArray = reductions | (rank.trace.gpu.kind == MEMSET)
@@ -117,7 +117,7 @@ class _Links(NamedTuple):
     whole: FloatArray
 
     @classmethod
-    def between(cls, rank: RankRun, rows: Int64Array) -> _Links:
+    def between(cls, rank: Rank, rows: Int64Array) -> _Links:
         trace = rank.trace
         op = trace.gpu.op[rows]
         at = np.where(op >= 0, op, 0)
@@ -129,7 +129,7 @@ class _Links(NamedTuple):
         flows = [
             _Flow.read(*map(trace.text, codes)) for codes in zip(*(c[first].tolist() for c in columns), strict=True)
         ]
-        recorded = "shapes" in rank.evidence
+        recorded = "shapes" in rank.available_data
         pair, at = distinct_rows((which[:-1], which[1:]), len(first))
         read = [_between(flows[a], flows[b]) for a, b in zip(which[at].tolist(), which[at + 1].tolist(), strict=True)]
         between = np.array(read, np.float64)[pair]
@@ -140,9 +140,7 @@ class _Links(NamedTuple):
         known = rank.work.bytes[rows]
         return cls(linked, between, np.where(np.isnan(known), whole, known))
 
-    def saved(
-        self, rank: RankRun, rows: Int64Array, linked: BoolArray, run: Int64Array
-    ) -> tuple[FloatArray, FloatArray]:
+    def saved(self, rank: Rank, rows: Int64Array, linked: BoolArray, run: Int64Array) -> tuple[FloatArray, FloatArray]:
         """The most that fusion saves of each kernel, in ns and bytes."""
         dur = rank.trace.gpu.dur_ns[rows].astype(np.float64)
         moved = np.zeros(len(rows))

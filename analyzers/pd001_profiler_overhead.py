@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns, captured_steps
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 
@@ -57,7 +57,7 @@ class ProfilerOverhead(RankAnalyzer):
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.15, "min_steps": 3})
     references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/profiler.html",)
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when the recorded steps exceed the unprofiled ones by `min_share`."""
         base, timing = captured_steps(rank.facts, "base"), captured_steps(rank.facts, "timing")
         base_ns, timing_ns = captured_median_ns(rank.facts, "base"), captured_median_ns(rank.facts, "timing")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 
@@ -51,7 +51,7 @@ class IncompleteTrace(RankAnalyzer):
         "https://github.com/pytorch/kineto",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each way in which the trace is incomplete."""
         trace = rank.trace
         if not trace.complete:
@@ -79,7 +79,7 @@ class IncompleteTrace(RankAnalyzer):
                 Evidence("launch coverage", round(100 * coverage, 1), "%"),
             )
 
-    def _note(self, rank: RankRun, subject: str, title: str, advice: str, *evidence: Evidence) -> Finding:
+    def _note(self, rank: Rank, subject: str, title: str, advice: str, *evidence: Evidence) -> Finding:
         return self.finding(
             rank,
             title=title,
@@ -92,7 +92,7 @@ class IncompleteTrace(RankAnalyzer):
         )
 
 
-def _coverage(rank: RankRun) -> float | None:
+def _coverage(rank: Rank) -> float | None:
     """The share of GPU items of the window that have a launch; None without items or without any runtime call."""
     gpu = rank.trace.gpu
     inside = rank.in_window

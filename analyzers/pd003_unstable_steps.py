@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analyzers._pd003_slow_steps import SlowSteps, did_more_of, growth, held_more_of, slow_steps
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.arrays import Int64Array
@@ -96,7 +96,7 @@ class UnstableSteps(RankAnalyzer):
         "https://research.google/pubs/the-tail-at-scale/",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps in the trace, else of those in the run, else of steps that keep growing."""
         found = self._in_trace(rank) or self._in_run(rank) or self._growing(rank)
         if found is not None:
@@ -109,7 +109,7 @@ class UnstableSteps(RankAnalyzer):
         slow = slow_steps(dur_ns, self.settings["slow_factor"], self.settings["most_share"])
         return slow if slow is not None and slow.excess_ns >= self.settings["min_share"] * int(dur_ns.sum()) else None
 
-    def _in_trace(self, rank: RankRun) -> Finding | None:
+    def _in_trace(self, rank: Rank) -> Finding | None:
         steps = rank.steps.intervals[1:]
         slow = self._slow(steps[:, 1] - steps[:, 0], "min_steps")
         if slow is None:
@@ -142,7 +142,7 @@ class UnstableSteps(RankAnalyzer):
             subject="trace",
         )
 
-    def _in_run(self, rank: RankRun) -> Finding | None:
+    def _in_run(self, rank: Rank) -> Finding | None:
         run = rank.run_steps
         slow = None if run is None else self._slow(run.dur_ns, "min_run_steps")
         if run is None or slow is None:
@@ -177,7 +177,7 @@ class UnstableSteps(RankAnalyzer):
             subject="run",
         )
 
-    def _growing(self, rank: RankRun) -> Finding | None:
+    def _growing(self, rank: Rank) -> Finding | None:
         run = rank.run_steps
         if run is None or len(run.dur_ns) < self.settings["min_run_steps"]:
             return None

@@ -10,12 +10,12 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
 from perfdoctor.analysis.host.loader_waits import SINGLE_PROCESS
-from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analyzers._pd101_loader_model import Loading, WaitParts, wait_parts, worker_startups
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.savings.edits import Edit, remove_cpu_time
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -78,21 +78,21 @@ class DataLoaderStall(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding about waits for batches and one about starting workers, each from `min_share` of the step on."""
-        if rank.device_kind == "unseen":
+        if rank.device_kind == "gpu_not_recorded":
             return
         loader, waits = _busiest_loader(rank), rank.loader_waits
         rows = worker_startups(rank)
         starts = iv.union(waits.start_ns[rows], waits.end_ns[rows])
         idle = iv.subtract(rank.account.parts["idle_dataloader"], starts)
-        if self.matters(rank, rank.per_step(iv.total(idle))):
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(idle))):
             yield from self._stall(rank, idle, loader)
         starting = iv.intersect(rank.account.parts["idle_dataloader"], starts)
-        if self.matters(rank, rank.per_step(iv.total(starting))) and _starts_again(loader):
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(starting))) and _starts_again(loader):
             yield self._startup(rank, starting, loader, int(rows.sum()))
 
-    def _stall(self, rank: RankRun, idle: Intervals, loader: Mapping[str, Any]) -> Iterator[Finding]:
+    def _stall(self, rank: Rank, idle: Intervals, loader: Mapping[str, Any]) -> Iterator[Finding]:
         parts = wait_parts(rank)
         cost = rank.per_step(iv.total(idle))
         loading = _loading(rank, cost, loader, parts)
@@ -113,7 +113,7 @@ class DataLoaderStall(RankAnalyzer):
             evidence=_evidence(rank, loading, parts),
         )
 
-    def _startup(self, rank: RankRun, idle: Intervals, loader: Mapping[str, Any], epochs: int) -> Finding:
+    def _startup(self, rank: Rank, idle: Intervals, loader: Mapping[str, Any], epochs: int) -> Finding:
         place = _place(rank, loader)
         cost = rank.per_step(iv.total(idle))
         return self.finding(
@@ -139,12 +139,12 @@ def _starts_again(loader: Mapping[str, Any]) -> bool:
     return loader.get("persistent_workers") is not True and loader.get("iterations") != 1
 
 
-def _busiest_loader(rank: RankRun) -> Mapping[str, Any]:
+def _busiest_loader(rank: Rank) -> Mapping[str, Any]:
     """The captured facts of the loader that was waited for longest; empty without facts."""
     return max(captured_list(rank.facts, "loaders"), key=lambda f: f.get("wait_ns") or 0, default={})
 
 
-def _loading(rank: RankRun, idle_ns: int, loader: Mapping[str, Any], parts: WaitParts) -> Loading:
+def _loading(rank: Rank, idle_ns: int, loader: Mapping[str, Any], parts: WaitParts) -> Loading:
     waits = rank.loader_waits
     waited = rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - parts.startup_ns
     workers = loader.get("num_workers")
@@ -161,13 +161,13 @@ def _cpu_share(loader: Mapping[str, Any]) -> float | None:
     return min(cpu / wait, 1.0) if isinstance(wait, int) and isinstance(cpu, int) and wait > 0 else None
 
 
-def _cores(rank: RankRun) -> int | None:
+def _cores(rank: Rank) -> int | None:
     """The cores that the process may use, as captured; None without facts."""
     cores = captured_part(rank.facts, "cpu").get("affinity")
     return cores if isinstance(cores, int) and cores > 0 else None
 
 
-def _saving(rank: RankRun, loading: Loading) -> Saving:
+def _saving(rank: Rank, loading: Loading) -> Saving:
     """The step takes the longer of its own work and of the time between two batches."""
     # Beside a GPU the loop takes batches over while the GPU works; on a CPU that time is the step's.
     kept = loading.taking_over_ns if rank.device_kind == "cpu" else 0
@@ -183,18 +183,18 @@ def _saving(rank: RankRun, loading: Loading) -> Saving:
     return Saving(0, min(max(loading.step_ns - reach - kept, 0), most), most, "bounded")
 
 
-def _edit(rank: RankRun, loading: Loading) -> Edit:
+def _edit(rank: Rank, loading: Loading) -> Edit:
     """The wait goes, but for what enough workers still cannot deliver in time."""
     late_ns = 0 if loading.workers is None else max(loading.delivery_ns(_workers(loading)) - loading.rest_ns, 0)
     kept = min(late_ns / max(loading.wait_ns, 1), 1.0)
     return _without(rank, ~worker_startups(rank), kept, bound=loading.workers is None)
 
 
-def _without(rank: RankRun, rows: BoolArray, kept: float = 0.0, *, bound: bool) -> Edit:
+def _without(rank: Rank, rows: BoolArray, kept: float = 0.0, *, bound: bool) -> Edit:
     """Some of the waits vanish but for a share."""
     waits = rank.loader_waits
     spans = waits.start_ns[rows], waits.end_ns[rows]
-    return without_cpu_time(waits.thread[rows], spans, rank.window, kept, bound=bound)
+    return remove_cpu_time(waits.thread[rows], spans, rank.window, kept, bound=bound)
 
 
 def _workers(loading: Loading) -> int:
@@ -202,11 +202,11 @@ def _workers(loading: Loading) -> int:
     return loading.enough if loading.useful is None else min(loading.enough, loading.useful)
 
 
-def _who(rank: RankRun) -> str:
+def _who(rank: Rank) -> str:
     return "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
 
 
-def _title(rank: RankRun, loading: Loading, place: SourceLocation | None, saving: Saving) -> str:
+def _title(rank: Rank, loading: Loading, place: SourceLocation | None, saving: Saving) -> str:
     whole = f"each {_ms(loading.step_ns)} step" if rank.steps.count else f"the trace's {_ms(loading.step_ns)}"
     where = f"{place.short}, whose DataLoader" if place else "the DataLoader, which"
     if loading.workers is None:
@@ -276,21 +276,21 @@ def _main_process(loading: Loading, parts: WaitParts) -> str:
     return ""
 
 
-def _fix(rank: RankRun, loading: Loading, loader: Mapping[str, Any]) -> str:
+def _fix(rank: Rank, loading: Loading, loader: Mapping[str, Any]) -> str:
     workers = _workers(loading) if loading.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not loader.get("pin_memory") else ""
     return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
 
 
-def _place(rank: RankRun, loader: Mapping[str, Any]) -> SourceLocation | None:
+def _place(rank: Rank, loader: Mapping[str, Any]) -> SourceLocation | None:
     """Where the loop takes its batches: from the facts, else from Python frames."""
     known = loader.get("location")
     if isinstance(known, dict) and known.get("file"):
         return SourceLocation(str(known["file"]), known.get("line"), known.get("function"))
-    return place_of_range(rank, r"^enumerate\(DataLoader\)#")
+    return location_of_range(rank, r"^enumerate\(DataLoader\)#")
 
 
-def _evidence(rank: RankRun, loading: Loading, parts: WaitParts) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, loading: Loading, parts: WaitParts) -> tuple[Evidence, ...]:
     calls = rank.loader_waits
     inside = calls.within(rank.window)
     waits = (calls.end_ns - calls.start_ns)[inside]

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_op, places
+from perfdoctor.analysis.host.locations import location_of_op, places
 from perfdoctor.analyzers._pd102_advice import advice_for
 from perfdoctor.analyzers._pd102_syncs import Syncs, find_syncs
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_waits
+from perfdoctor.savings.edits import remove_waits
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -88,16 +88,16 @@ class HostDeviceSync(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each line whose waits cost at least `min_share` of the step."""
         for waits in _by_line(rank, find_syncs(rank)):
             cost = rank.per_step(iv.total(waits.idle))
-            if self.matters(rank, cost) and not _now_and_then(rank, waits):
+            if self.exceeds_min_share(rank, cost) and not _now_and_then(rank, waits):
                 yield self._finding(rank, waits, cost)
 
-    def _finding(self, rank: RankRun, waits: Waits, cost: int) -> Finding:
+    def _finding(self, rank: Rank, waits: Waits, cost: int) -> Finding:
         advice = advice_for(waits.cause)
-        place = waits.place or (place_of_op(rank, waits.op) if waits.op else None)
+        place = waits.place or (location_of_op(rank, waits.op) if waits.op else None)
         where = f" at {place.short}" if place else ""
         return self.finding(
             rank,
@@ -108,7 +108,7 @@ class HostDeviceSync(RankAnalyzer):
             advice=advice.advice,
             fix=advice.fix or None,
             claim=Claim(waits.idle),
-            edit=without_waits(waits.calls),
+            edit=remove_waits(waits.calls),
             confidence=0.8,
             location=place,
             evidence=_evidence(rank, waits, cost),
@@ -116,7 +116,7 @@ class HostDeviceSync(RankAnalyzer):
         )
 
 
-def _by_line(rank: RankRun, syncs: Syncs) -> Iterator[Waits]:
+def _by_line(rank: Rank, syncs: Syncs) -> Iterator[Waits]:
     """The waits of the window by cause and, where the trace has them, by line."""
     if not len(syncs):
         return
@@ -131,7 +131,7 @@ def _by_line(rank: RankRun, syncs: Syncs) -> Iterator[Waits]:
         yield _waits(rank, syncs, cause, place, np.array(rows))
 
 
-def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None, rows: Int64Array) -> Waits:
+def _waits(rank: Rank, syncs: Syncs, cause: str, place: SourceLocation | None, rows: Int64Array) -> Waits:
     trace, gaps, calls = rank.trace, rank.gaps, syncs.call[rows]
     mine = np.zeros(len(trace.calls) + 1, bool)
     mine[calls] = True
@@ -151,18 +151,18 @@ def _waits(rank: RankRun, syncs: Syncs, cause: str, place: SourceLocation | None
     )
 
 
-def _now_and_then(rank: RankRun, waits: Waits) -> bool:
+def _now_and_then(rank: Rank, waits: Waits) -> bool:
     """Whether it happens every N steps only, as logging should."""
     return rank.steps.count >= _EVERY_N and _EVERY_N * waits.steps <= rank.steps.count
 
 
-def _times(rank: RankRun, count: int) -> str:
+def _times(rank: Rank, count: int) -> str:
     a_step = count / rank.steps.count if rank.steps.count else count
     often = "once" if round(a_step, 1) == 1 else f"{a_step:.3g} times"
     return f"{often} a step" if rank.steps.count else often
 
 
-def _evidence(rank: RankRun, waits: Waits, cost: int) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, waits: Waits, cost: int) -> tuple[Evidence, ...]:
     trace = rank.trace
     steps = max(rank.steps.count, 1)
     kinds = sorted(trace.strings[code] for code in set(trace.calls.name[waits.calls].tolist()))
@@ -176,7 +176,7 @@ def _evidence(rank: RankRun, waits: Waits, cost: int) -> tuple[Evidence, ...]:
     )
 
 
-def _of_name(rank: RankRun, op: str | None) -> BoolArray:
+def _of_name(rank: Rank, op: str | None) -> BoolArray:
     """The ops of a name in the window, those inside another of the same name left out."""
     ops, strings = rank.trace.ops, rank.trace.strings
     if op is None:

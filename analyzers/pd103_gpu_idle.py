@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.locations import commonest, doing, places
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.tables import intervals as iv
@@ -62,20 +62,20 @@ class GpuIdle(RankAnalyzer):
         "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
         late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
-        if self.matters(rank, rank.per_step(iv.total(pauses))) and not rank.thinned:
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.subsampled:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
             yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
-        unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.unrecorded)
-        if self.matters(rank, rank.per_step(iv.total(unexplained))):
+        unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.missing_kernels)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(unexplained))):
             yield self._unexplained(rank, unexplained)
-        if self.matters(rank, rank.per_step(iv.total(rank.unrecorded))):
-            yield self._unrecorded(rank, rank.unrecorded)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(rank.missing_kernels))):
+            yield self._unrecorded(rank, rank.missing_kernels)
 
-    def _pauses(self, rank: RankRun, idle: Intervals, count: int) -> Finding:
+    def _pauses(self, rank: Rank, idle: Intervals, count: int) -> Finding:
         longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
         middle = longest.mean(axis=1).astype(np.int64)
         thread = np.full(len(middle), rank.launching_thread, np.int32)
@@ -99,10 +99,10 @@ class GpuIdle(RankAnalyzer):
             subject="pauses",
         )
 
-    def _unexplained(self, rank: RankRun, idle: Intervals) -> Finding:
+    def _unexplained(self, rank: Rank, idle: Intervals) -> Finding:
         cost = rank.per_step(iv.total(idle))
         queued = _already_launched(rank, idle)
-        seen = "cpu" in rank.evidence
+        seen = "cpu" in rank.available_data
         advice = "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
         if seen:
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
@@ -114,7 +114,7 @@ class GpuIdle(RankAnalyzer):
             )
         return self.finding(
             rank,
-            title=f"The GPU idles for {rank.share(cost):.0%} of the {rank.period}, and nothing in the trace "
+            title=f"The GPU idles for {rank.share(cost):.0%} of the {rank.unit_name}, and nothing in the trace "
             "explains it",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
@@ -129,12 +129,12 @@ class GpuIdle(RankAnalyzer):
             subject="unexplained",
         )
 
-    def _unrecorded(self, rank: RankRun, idle: Intervals) -> Finding:
+    def _unrecorded(self, rank: Rank, idle: Intervals) -> Finding:
         length = rank.per_step(iv.total(idle))
-        why = "most of its events were taken out" if rank.thinned else "CUDA graphs lack kernels"
+        why = "most of its events were taken out" if rank.subsampled else "CUDA graphs lack kernels"
         return self.finding(
             rank,
-            title=f"For {rank.share(length):.0%} of the {rank.period} the file cannot tell whether the GPU works: "
+            title=f"For {rank.share(length):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "
             f"{why}",
             cost_ns=0,
             saving=Saving(),
@@ -143,14 +143,14 @@ class GpuIdle(RankAnalyzer):
             claim=Claim(),
             confidence=0.9,
             evidence=(
-                Evidence(f"time not recorded per {rank.period}", length, "ns"),
+                Evidence(f"time not recorded per {rank.unit_name}", length, "ns"),
                 *_gap_evidence(rank, idle, len(idle)),
             ),
             subject="unrecorded",
         )
 
 
-def _gap_evidence(rank: RankRun, idle: Intervals, count: int) -> tuple[Evidence, ...]:
+def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:
     lengths = idle[:, 1] - idle[:, 0]
     longest = int(np.argmax(lengths))
     return (
@@ -160,10 +160,10 @@ def _gap_evidence(rank: RankRun, idle: Intervals, count: int) -> tuple[Evidence,
     )
 
 
-def _already_launched(rank: RankRun, idle: Intervals) -> float | None:
+def _already_launched(rank: Rank, idle: Intervals) -> float | None:
     """The share of some idle time in gaps whose next item had been launched before the gap; None without launches."""
     gaps = rank.gaps
-    if "launches" not in rank.evidence:
+    if "launches" not in rank.available_data:
         return None
     waits = (gaps.launch >= 0) & ~gaps.late
     queued = iv.intersect(iv.union(gaps.start_ns[waits], gaps.end_ns[waits]), idle)

@@ -11,10 +11,10 @@ import numpy as np
 from perfdoctor.analysis.host.cpu_ops import called_ops, framework_time, unprofiled
 from perfdoctor.analyzers._pd104_busiest_line import busiest_line
 from perfdoctor.analyzers._pd104_launches import Launching, launching
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import cheaper_launches
+from perfdoctor.savings.edits import shorten_launches
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
@@ -100,14 +100,14 @@ class LaunchBound(RankAnalyzer):
         "https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when late launches starve the GPU for at least `min_share` of the step.
 
         Without a GPU: when Python and the dispatcher take `min_cpu_share` of it.
         """
         yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
 
-    def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
         gpu = rank.trace.gpu
         inside = (gpu.kind == KERNEL) & rank.in_window
         kernels = int(inside.sum())
@@ -117,28 +117,28 @@ class LaunchBound(RankAnalyzer):
         cost = rank.per_step(iv.total(starved))
         if kernels < self.settings["min_kernels"] or late < self.settings["min_late"] * kernels:
             return
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         found = launching(rank)
-        if found is None or rank.thinned:
+        if found is None or rank.subsampled:
             return
         median_ns = int(np.median(gpu.dur_ns[inside]))
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {rank.period}, "
+            title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {rank.unit_name}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {found.cpu_ns / 1e3:.1f} us of CPU to launch one",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(found, _busy_ns(rank)),
             fix=_fix(found),
             claim=Claim(starved),
-            edit=cheaper_launches(rank.trace, occurring(gpu.call[inside], len(rank.trace.calls)), rank.window),
+            edit=shorten_launches(rank.trace, occurring(gpu.call[inside], len(rank.trace.calls)), rank.window),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {rank.period}", rank.per_step(found.launches), "count"),
+                Evidence(f"launches per {rank.unit_name}", rank.per_step(found.launches), "count"),
                 Evidence("queue depth in the median", found.depth, "count"),
                 Evidence("launches with another one waiting", round(100 * found.ahead_share, 1), "%"),
                 Evidence("CPU for a launch: Python", found.python_ns, "ns"),
@@ -148,7 +148,7 @@ class LaunchBound(RankAnalyzer):
             ),
         )
 
-    def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
         time, ops = framework_time(rank), called_ops(rank)
         count = rank.per_step(len(ops))
         own = unprofiled(rank, time)
@@ -161,8 +161,8 @@ class LaunchBound(RankAnalyzer):
         where = f", most of them in a loop at {loop.place.short}" if loop else ""
         yield self.finding(
             rank,
-            title=f"The CPU spends much of the {rank.period} on calling ops, not on computing: "
-            f"{count:,} a {rank.period}, {median_us:.1f} us each in the median{where}",
+            title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
+            f"{count:,} a {rank.unit_name}, {median_us:.1f} us each in the median{where}",
             cost_ns=rank.per_step(iv.total(time)),
             saving=own.saving(1 - loop.share * loop.alike if loop else None),
             advice=_IN_A_LOOP if loop else _ON_CPU,
@@ -180,7 +180,7 @@ class LaunchBound(RankAnalyzer):
         )
 
 
-def _within(rank: RankRun, time: Intervals, part: str) -> int:
+def _within(rank: Rank, time: Intervals, part: str) -> int:
     """How much of some time is a part of the account, a step."""
     return rank.per_step(iv.total(iv.intersect(time, rank.account.parts[part])))
 
@@ -205,7 +205,7 @@ def _advice(found: Launching, busy_ns: int) -> str:
     return f"{first} Or give each kernel more work: a batch about {times} times as large would keep the GPU busy."
 
 
-def _busy_ns(rank: RankRun) -> int:
+def _busy_ns(rank: Rank) -> int:
     """How long the GPU works in the window."""
     detail = rank.account.detail
     return rank.window_ns - sum(ns for name, ns in detail.items() if name.startswith("idle_"))
@@ -217,7 +217,7 @@ def _fix(found: Launching) -> str:
     return 'model = torch.compile(model, mode="reduce-overhead")'
 
 
-def _waited_for(rank: RankRun, starved: Intervals, kernels: BoolArray) -> int:
+def _waited_for(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:
     """How many kernels ended a late gap of which some time is in `starved`; copies and sets do not count."""
     gaps = rank.gaps
     late = gaps.late & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)

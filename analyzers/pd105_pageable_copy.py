@@ -11,10 +11,10 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import captured_list
 from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
 from perfdoctor.analysis.host.host_made import host_made
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import faster_kernels, without_blocking
+from perfdoctor.savings.edits import remove_blocking, set_durations
 from perfdoctor.trace.tables import intervals as iv
 
 _TO_DEVICE, _TO_HOST = r"HtoD.*Pageable", r"DtoH.*Pageable"
@@ -65,7 +65,7 @@ class PageableCopy(RankAnalyzer):
         "https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
         for pattern in (_TO_DEVICE, _TO_HOST):
             every = host_copies(rank, pattern)
@@ -76,14 +76,14 @@ class PageableCopy(RankAnalyzer):
                 yield from self._judge(rank, mine, place, to_device=pattern == _TO_DEVICE)
 
     def _judge(
-        self, rank: RankRun, copies: HostCopies, place: SourceLocation | None, *, to_device: bool
+        self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, to_device: bool
     ) -> Iterator[Finding]:
         gpu = rank.trace.gpu
         entered_ns = rank.trace.calls.start_ns[copies.calls]
         led_ns = copies.done_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
         claim = lost_time(rank, copies, led_ns)
         cost = rank.per_step(iv.total(claim))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         size, spent = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
         pinned = pinned_bytes_per_s(rank)
@@ -93,7 +93,7 @@ class PageableCopy(RankAnalyzer):
         gained = None if pinned is None else round(exposed_ns * max(0.0, 1 - rate * 1e9 / pinned))
         yield self.finding(
             rank,
-            title=f"{_amount(size / max(rank.steps.count, 1))} a {rank.period} are copied "
+            title=f"{_amount(size / max(rank.steps.count, 1))} a {rank.unit_name} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {place.short}' if place else ''}",
             cost_ns=cost,
             saving=Saving(0, gained, cost, "bounded"),
@@ -102,8 +102,8 @@ class PageableCopy(RankAnalyzer):
             if to_device
             else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
             claim=Claim(claim),
-            edit=without_blocking(rank.trace, copies.calls, copies.done_ns)
-            | faster_kernels(
+            edit=remove_blocking(rank.trace, copies.calls, copies.done_ns)
+            | set_durations(
                 rank.trace, copies.rows, np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9
             ),
             confidence=0.8,
@@ -124,13 +124,13 @@ def _amount(size: float) -> str:
     return f"{size / 1e6:.3g} MB"
 
 
-def _pinning(rank: RankRun) -> str | None:
+def _pinning(rank: Rank) -> str | None:
     """Whether the captured loaders pin their batches; None when nobody knows or they differ."""
     known = {loader.get("pin_memory") for loader in captured_list(rank.facts, "loaders")}
     return "yes" if known == {True} else "no" if known == {False} else None
 
 
-def _advice(rank: RankRun, *, to_device: bool) -> str:
+def _advice(rank: Rank, *, to_device: bool) -> str:
     if not to_device:
         return "Copy into a pinned buffer without blocking, and read it once an event says that it is there."
     if _pinning(rank) == "yes":

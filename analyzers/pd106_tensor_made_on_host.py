@@ -10,10 +10,10 @@ import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time
 from perfdoctor.analysis.host.host_made import host_made, sizes
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_blocking, without_items
+from perfdoctor.savings.edits import remove_blocking, remove_items
 from perfdoctor.trace.tables import intervals as iv
 
 # AMD's traces say "Host", whichever memory it was.
@@ -68,7 +68,7 @@ class TensorMadeOnHost(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each maker and line whose copies cost at least `min_share` of the step."""
         every = host_copies(rank, _TO_DEVICE)
         copies, factory = host_made(rank, every, self.settings["batch_bytes"])
@@ -77,14 +77,12 @@ class TensorMadeOnHost(RankAnalyzer):
             for place, mine in by_place(rank, copies.only(wanted)):
                 yield from self._judge(rank, mine, place, free=free)
 
-    def _judge(
-        self, rank: RankRun, copies: HostCopies, place: SourceLocation | None, *, free: bool
-    ) -> Iterator[Finding]:
+    def _judge(self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, free: bool) -> Iterator[Finding]:
         trace = rank.trace
         blocked_ns = copies.done_ns - trace.calls.start_ns[copies.calls]
         claim = lost_time(rank, copies, blocked_ns)
         cost = rank.per_step(iv.total(claim))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         names, counts = np.unique(trace.ops.name[copies.maker], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if free else "torch.tensor or from_numpy"
@@ -93,13 +91,13 @@ class TensorMadeOnHost(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"Tensors are made on the CPU{f' at {place.short}' if place else ''} and copied to the GPU: "
-            f"{number:.3g} a {rank.period}",
+            f"{number:.3g} a {rank.unit_name}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_FREE if free else _VALUES,
             fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if free else None,
             claim=Claim(claim),
-            edit=without_blocking(trace, copies.calls, copies.done_ns) | without_items(trace, copies.rows),
+            edit=remove_blocking(trace, copies.calls, copies.done_ns) | remove_items(trace, copies.rows),
             confidence=0.8 if free else 0.7,
             location=place,
             evidence=(

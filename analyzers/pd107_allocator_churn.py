@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_calls
+from perfdoctor.analysis.host.locations import location_of_calls
 from perfdoctor.analysis.timeline.idle_gaps import ALLOCATOR_CALL
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_calls
+from perfdoctor.savings.edits import remove_calls
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 
@@ -56,15 +56,15 @@ class AllocatorChurn(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when the allocator's share of the step reaches `min_share`."""
         idle = rank.account.parts["idle_allocator"]
         cost = rank.per_step(iv.total(idle))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         trace, calls = rank.trace, rank.trace.calls
         during = iv.overlap(calls.start_ns, calls.end_ns, idle) > 0
-        rows = np.flatnonzero(trace.named(calls, ALLOCATOR_CALL) & during)
+        rows = np.flatnonzero(trace.match_rows(calls, ALLOCATOR_CALL) & during)
         worst = rows[np.argmax(calls.dur_ns[rows])]
         top = nesting.outermost(trace.ops.parent, calls.op[[worst]])[0] if len(trace.ops) else -1
         calls_made = "one call" if len(rows) == 1 else f"{len(rows)} calls"
@@ -76,9 +76,9 @@ class AllocatorChurn(RankAnalyzer):
             advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
             claim=Claim(idle),
-            edit=without_calls(rank.trace, rows),
+            edit=remove_calls(rank.trace, rows),
             confidence=0.8 if rank.steps.count else 0.5,
-            location=place_of_calls(rank, rows.astype(np.int32)),
+            location=location_of_calls(rank, rows.astype(np.int32)),
             evidence=(
                 Evidence("calls per step", round(len(rows) / max(rank.steps.count, 1), 1), "count"),
                 Evidence("longest call", int(calls.dur_ns[worst]), "ns"),

@@ -12,10 +12,10 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import captured_part, captured_steps
 from perfdoctor.analysis.host.compile_time import COMPILE_PHASE
 from perfdoctor.analysis.host.locations import commonest, places
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import Edit, without_cpu_time
+from perfdoctor.savings.edits import Edit, remove_cpu_time
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
@@ -84,14 +84,14 @@ class Recompilation(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/compile/programming_model.recompilation.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when compiling takes at least `min_share` of the steady steps."""
         captured = captured_part(rank.facts, "compile")
         found = _in_trace(rank, 0 if captured.get("windows") is not None else int(self.settings["warm_steps"]))
         unprofiled = _in_facts(rank, captured)
         if not found.cost_ns:
             found = unprofiled
-        if not found.cost_ns or not self.matters(rank, found.cost_ns):
+        if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
         yield self.finding(
             rank,
@@ -128,7 +128,7 @@ def _saving(found: Compiling, unprofiled: Compiling) -> Saving:
     return Saving(0, expected, found.cost_ns, "bounded")
 
 
-def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
+def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
     trace, steady = rank.trace, rank.steps.intervals[warm_steps:]
     window = iv.union(steady[:, 0], steady[:, 1])
     starts: list[Int64Array] = []
@@ -137,7 +137,7 @@ def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
     asked: list[SourceLocation | None] = []
     tables: tuple[Table, ...] = (trace.ops, trace.ranges)
     for table, thread in zip(tables, (trace.ops.thread, trace.ranges.thread), strict=True):
-        rows = np.flatnonzero(trace.named(table, COMPILE_PHASE))
+        rows = np.flatnonzero(trace.match_rows(table, COMPILE_PHASE))
         rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
         starts.append(table.start_ns[rows])
         ends.append(table.end_ns[rows])
@@ -147,7 +147,7 @@ def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
     compiling = iv.intersect(iv.union(np.concatenate(starts), np.concatenate(ends)), window)
     edit = None
     if rank.device_kind == "gpu":
-        edit = without_cpu_time(np.concatenate(threads), (np.concatenate(starts), np.concatenate(ends)), window)
+        edit = remove_cpu_time(np.concatenate(threads), (np.concatenate(starts), np.concatenate(ends)), window)
         idle = iv.union_of(part for name, part in rank.account.parts.items() if name.startswith("idle_"))
         compiling = iv.intersect(compiling, idle)
     hit = iv.overlap(steady[:, 0], steady[:, 1], compiling) > 0
@@ -162,14 +162,14 @@ def _in_trace(rank: RankRun, warm_steps: int) -> Compiling:
     )
 
 
-def _compile_ids(rank: RankRun, window: Intervals) -> tuple[str, ...]:
+def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:
     ranges, strings = rank.trace.ranges, rank.trace.strings
-    rows: Int64Array = np.flatnonzero(rank.trace.named(ranges, _COMPILE_ID) & iv.contains(window, ranges.start_ns))
+    rows: Int64Array = np.flatnonzero(rank.trace.match_rows(ranges, _COMPILE_ID) & iv.contains(window, ranges.start_ns))
     found = (_COMPILE_ID.match(strings[code]) for code in ranges.name[rows].tolist())
     return tuple(dict.fromkeys(f"{match['frame']}/{match['again']}" for match in found if match))
 
 
-def _in_facts(rank: RankRun, captured: Mapping[str, Any]) -> Compiling:
+def _in_facts(rank: Rank, captured: Mapping[str, Any]) -> Compiling:
     """Compiling in the base window, whose steps ran without a profiler right before the trace."""
     base = captured_part(captured_part(captured, "windows"), "base")
     steps = len(captured_steps(rank.facts, "base"))
@@ -179,8 +179,8 @@ def _in_facts(rank: RankRun, captured: Mapping[str, Any]) -> Compiling:
     return Compiling(min(spent // steps, rank.per_step(rank.window_ns)), min(frames, steps), steps, EMPTY)
 
 
-def _regions(rank: RankRun) -> float | None:
+def _regions(rank: Rank) -> float | None:
     """Calls of compiled code a step: more than one for one model means that its graph is broken."""
     ops = rank.trace.ops
-    calls = int((rank.trace.named(ops, _REGION) & iv.contains(rank.window, ops.start_ns)).sum())
+    calls = int((rank.trace.match_rows(ops, _REGION) & iv.contains(rank.window, ops.start_ns)).sum())
     return round(calls / rank.steps.count, 1) if calls and rank.steps.count else None

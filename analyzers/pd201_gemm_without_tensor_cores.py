@@ -15,7 +15,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     precision_remedy,
     tf32_allowed,
 )
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 
 _HALF = ("fp16", "bf16")
 _FIX: Mapping[str, str] = MappingProxyType(
@@ -84,9 +84,9 @@ class GemmWithoutTensorCores(TensorCoresMissed):
 
     category: ClassVar[MatrixCategory] = "gemm"
 
-    def cause(self, rank: RankRun, missed: Missed) -> Cause:
+    def cause(self, rank: Rank, missed: Missed) -> Cause:
         """By what the trace shows: the operand type, and what the other products use."""
-        sure = 0.9 if "shapes" in rank.evidence else 0.8  # shapes tell small products, which gain nothing
+        sure = 0.9 if "shapes" in rank.available_data else 0.8  # shapes tell small products, which gain nothing
         if missed.operand in _HALF:
             return Cause(
                 "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
@@ -115,7 +115,7 @@ class GemmWithoutTensorCores(TensorCoresMissed):
         return Cause(advice, remedy, sure, fix)
 
 
-def _other_type(rank: RankRun) -> str | None:
+def _other_type(rank: Rank) -> str | None:
     """The half precision type in which most of the products on Tensor Cores run; None when they do not."""
     dur_ns, rows = rank.trace.gpu.dur_ns, on_tensor_cores(rank, "gemm")
     for operand in _HALF:

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     on_tensor_cores,
@@ -18,10 +18,10 @@ from perfdoctor.analysis.kernels.matrix_kernels import (
     without_small_products,
 )
 from perfdoctor.gpu.roofline.layouts import PAD_TO, access_share, misaligned_dimensions, padded
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -83,15 +83,15 @@ class TensorCoreSlowPath(RankAnalyzer):
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step."""
         rows = self._slow(rank)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         if iv.total(time) < WORTH_NS:
             return
         cost = rank.per_step(iv.total(time))
         over = _over_roofline(rank, rows)
-        if not self.matters(rank, cost, 0 if over else self.settings["min_share_untold"]):
+        if not self.exceeds_min_share(rank, cost, 0 if over else self.settings["min_share_untold"]):
             return
         blamed = _blamed(rank, rows) if over else []
         op = top_op(rank, rows)
@@ -104,7 +104,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             advice=_advice(blamed, op),
             claim=Claim(time, kernels=True),
             confidence=0.8 if over else 0.5,
-            location=place_of_op(rank, op) if op else None,
+            location=location_of_op(rank, op) if op else None,
             evidence=(
                 Evidence("time over the roofline's", round(over, 1) if over else None, "x"),
                 *(
@@ -114,10 +114,10 @@ class TensorCoreSlowPath(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
-            edit=kernels_sped_up(rank.trace, rows, saved),
+            edit=scale_durations(rank.trace, rows, saved),
         )
 
-    def _slow(self, rank: RankRun) -> BoolArray:
+    def _slow(self, rank: Rank) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
         rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernels_where(lambda k: k.slow_path) | _untagged(rank)
@@ -129,9 +129,9 @@ class TensorCoreSlowPath(RankAnalyzer):
         return rows & ~near
 
 
-def _untagged(rank: RankRun) -> BoolArray:
+def _untagged(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel of AMD's, which name no alignment, with a misaligned dimension."""
-    if rank.source.vendor != "amd":
+    if rank.raw_trace.vendor != "amd":
         return np.zeros(len(rank.trace.gpu), bool)
     amd = rank.kernels_where(lambda k: k.alignment is None)
     misaligned = np.array([bool(_dimensions(rank, i)) for i in range(len(rank.work.items))], bool)
@@ -139,7 +139,7 @@ def _untagged(rank: RankRun) -> BoolArray:
     return result
 
 
-def _dimensions(rank: RankRun, item: int) -> tuple[_Blamed, ...]:
+def _dimensions(rank: Rank, item: int) -> tuple[_Blamed, ...]:
     """The dimensions of a row of `work.items` that are to blame."""
     items = rank.work.items
     index = int(items.cost[item])
@@ -150,7 +150,7 @@ def _dimensions(rank: RankRun, item: int) -> tuple[_Blamed, ...]:
     return tuple(_Blamed(letter, size, padded(size, cost.dtype)) for letter, size in found)
 
 
-def _blamed(rank: RankRun, rows: BoolArray) -> list[tuple[_Blamed, int]]:
+def _blamed(rank: Rank, rows: BoolArray) -> list[tuple[_Blamed, int]]:
     """Dimensions to blame, with the time of their kernels, costliest first."""
     item, dur = rank.work.item[rows], rank.trace.gpu.dur_ns[rows]
     time_ns = np.bincount(item, weights=dur, minlength=len(rank.work.items))
@@ -161,14 +161,14 @@ def _blamed(rank: RankRun, rows: BoolArray) -> list[tuple[_Blamed, int]]:
     return sorted(totals.items(), key=lambda pair: (-pair[1], pair[0].letter, pair[0].size))
 
 
-def _over_roofline(rank: RankRun, rows: BoolArray) -> float | None:
+def _over_roofline(rank: Rank, rows: BoolArray) -> float | None:
     """How many times the best time they take; None unless that is known of most of them."""
     best, dur = rank.bounds.best_ns[rows], rank.trace.gpu.dur_ns[rows]
     known = ~np.isnan(best)
     return float(dur[known].sum() / best[known].sum()) if 2 * dur[known].sum() > dur.sum() else None
 
 
-def _saved_share(rank: RankRun, rows: BoolArray) -> float:
+def _saved_share(rank: Rank, rows: BoolArray) -> float:
     """Which share of their time could be saved: down to the roofline, else by accesses of full width."""
     width = np.ones(len(rank.trace.strings))
     for code, kernel in rank.kernel_classes.items():

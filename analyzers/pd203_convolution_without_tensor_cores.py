@@ -15,7 +15,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     precision_remedy,
     tf32_allowed,
 )
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
@@ -100,9 +100,9 @@ class ConvolutionWithoutTensorCores(TensorCoresMissed):
 
     category: ClassVar[MatrixCategory] = "convolution"
 
-    def cause(self, rank: RankRun, missed: Missed) -> Cause:
+    def cause(self, rank: Rank, missed: Missed) -> Cause:
         """By the operand type, and by whether float32 may use TF32 already."""
-        kind: str | None = "half on amd" if rank.source.vendor == "amd" else "half"
+        kind: str | None = "half on amd" if rank.raw_trace.vendor == "amd" else "half"
         if missed.operand in ("fp16", "bf16"):
             remedy = half_remedy(rank, missed.operand)
         else:

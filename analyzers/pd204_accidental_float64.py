@@ -13,10 +13,10 @@ import orjson
 from perfdoctor.analysis.host.locations import places
 from perfdoctor.analysis.kernels.kernel_costs import ops_where
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, Remedy, saved_share, top_kernels, top_op
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -72,19 +72,19 @@ class AccidentalFloat64(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step."""
         rows = _float64(rank)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
+        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
             return
         matrix = rows & rank.kernels_where(lambda k: k.category in _MATRIX)
         first = _first_op(rank, rows)
         saved = _saved_share(rank, rows, matrix)
         yield self.finding(
             rank,
-            title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a {rank.period}",
+            title=f"Kernels compute in float64: {rank.per_step(int(rows.sum())):,} a {rank.unit_name}",
             cost_ns=cost,
             saving=Saving(0, None, round(cost * saved), "bounded"),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "
@@ -99,18 +99,18 @@ class AccidentalFloat64(RankAnalyzer):
                 Evidence("first float64 op", rank.trace.text(int(rank.trace.ops.name[first])) if first >= 0 else None),
                 *top_kernels(rank, rows),
             ),
-            edit=kernels_sped_up(rank.trace, rows, saved),
+            edit=scale_durations(rank.trace, rows, saved),
         )
 
 
-def _dur(rank: RankRun, rows: BoolArray) -> int:
+def _dur(rank: Rank, rows: BoolArray) -> int:
     return int(rank.trace.gpu.dur_ns[rows].sum())
 
 
-def _float64(rank: RankRun) -> BoolArray:
+def _float64(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel of the window that computes in float64."""
     trace = rank.trace
-    named = rank.kernels_where(lambda k: k.operand == "fp64") | trace.named(trace.gpu, _NAME)
+    named = rank.kernels_where(lambda k: k.operand == "fp64") | trace.match_rows(trace.gpu, _NAME)
     told, given = _types_of_ops(rank)
     # Kernels of a compiled region share one op, whose arguments say nothing about each of them.
     kernels = (trace.gpu.kind == KERNEL) & rank.in_window
@@ -118,7 +118,7 @@ def _float64(rank: RankRun) -> BoolArray:
     return result
 
 
-def _types_of_ops(rank: RankRun) -> tuple[BoolArray, BoolArray]:
+def _types_of_ops(rank: Rank) -> tuple[BoolArray, BoolArray]:
     """For each GPU item whether the arguments of its op settle the matter, and whether they are float64."""
     trace = rank.trace
     gpu, ops = trace.gpu, trace.ops
@@ -154,7 +154,7 @@ def _elements(size: Any) -> int:
     return math.prod(size) if whole else 0
 
 
-def _saved_share(rank: RankRun, rows: BoolArray, matrix: BoolArray) -> float:
+def _saved_share(rank: Rank, rows: BoolArray, matrix: BoolArray) -> float:
     """Which share of their time float32 could save at most."""
     device = rank.device
     fp64, fp32 = (device.peak_flops(t) if device else None for t in ("fp64", "fp32"))
@@ -172,14 +172,14 @@ def _saved_share(rank: RankRun, rows: BoolArray, matrix: BoolArray) -> float:
     return saved / max(whole, 1)
 
 
-def _first_op(rank: RankRun, rows: BoolArray) -> int:
+def _first_op(rank: Rank, rows: BoolArray) -> int:
     """The first outermost op of the window that launched one of them, or -1."""
     launched = rank.trace.gpu.op[rows]
     launched = launched[launched >= 0]
     return int(nesting.outermost(rank.trace.ops.parent, launched.min(keepdims=True))[0]) if len(launched) else -1
 
 
-def _place(rank: RankRun, op: int) -> SourceLocation | None:
+def _place(rank: Rank, op: int) -> SourceLocation | None:
     """Where in the user's code an op was called."""
     ops = rank.trace.ops
     return places(rank.trace, ops.thread[[op]], ops.start_ns[[op]])[0] if op >= 0 else None

@@ -17,10 +17,10 @@ from perfdoctor.analyzers._pd205_attention import (
     fused_ns,
     product_costs,
 )
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -78,20 +78,20 @@ class UnfusedAttention(RankAnalyzer):
         "https://arxiv.org/abs/2205.14135",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such attention takes at least the least share of the step."""
         found = find_attentions(rank)
         if not len(found.thread):
             return
         group = attention_of_items(rank, found)
         rows = group >= 0
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         if iv.total(time) < WORTH_NS:
             return
         sequence = _sequence(rank, found, group)
         long = sequence is not None and sequence >= self.settings["min_sequence"]
         cost = rank.per_step(iv.total(time))
-        if not self.matters(rank, cost, 0 if long else self.settings["min_share_short"]):
+        if not self.exceeds_min_share(rank, cost, 0 if long else self.settings["min_share_short"]):
             return
         saved = _saved_share(rank, found, group)
         calls = len(distinct(group[rows]))
@@ -117,7 +117,7 @@ class UnfusedAttention(RankAnalyzer):
                 Evidence("all but the products", rank.per_step(_between_ns(rank, rows)), "ns"),
                 *top_kernels(rank, rows),
             ),
-            edit=kernels_sped_up(rank.trace, rows, saved),
+            edit=scale_durations(rank.trace, rows, saved),
         )
 
 
@@ -132,7 +132,7 @@ _FELL_BACK = (
 )
 
 
-def _sequence(rank: RankRun, found: Attentions, group: Int64Array) -> int | None:
+def _sequence(rank: Rank, found: Attentions, group: Int64Array) -> int | None:
     """The length of the keys in the attention that takes the most time; None without shapes."""
     index = product_costs(rank, found)
     forward = np.append(~found.backward & (index >= 0), False)[group] & (group >= 0)
@@ -144,16 +144,16 @@ def _sequence(rank: RankRun, found: Attentions, group: Int64Array) -> int | None
     return max(totals, key=lambda n: (totals[n], n), default=None)
 
 
-def _products(rank: RankRun) -> BoolArray:
+def _products(rank: Rank) -> BoolArray:
     return rank.kernels_where(lambda k: k.category == "gemm" and k.tensor_core != "na")
 
 
-def _between_ns(rank: RankRun, rows: BoolArray) -> int:
+def _between_ns(rank: Rank, rows: BoolArray) -> int:
     """Time of what is no product."""
     return int(rank.trace.gpu.dur_ns[rows & ~_products(rank)].sum())
 
 
-def _saved_share(rank: RankRun, found: Attentions, group: Int64Array) -> float:
+def _saved_share(rank: Rank, found: Attentions, group: Int64Array) -> float:
     """Which share of the time fused attention could save at most."""
     dur, rows, index = rank.trace.gpu.dur_ns, group >= 0, product_costs(rank, found)
     product, size = _products(rank) & rows, len(found.thread)

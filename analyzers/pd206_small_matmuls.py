@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
 from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.arrays import BoolArray, FloatArray
@@ -71,16 +71,16 @@ class SmallMatmuls(RankAnalyzer):
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such products take at least `min_share` of the step."""
         products = matrix_rows(rank, "gemm") & ~rank.kernels_where(lambda k: k.gemv_like)
         rows = products & self._small(rank)
         count, whole = int(rows.sum()), int(products.sum())
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         if rank.per_step(count) < self.settings["min_kernels"] or count < self.settings["min_of_products"] * whole:
             return
-        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
+        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
             return
         op = top_op(rank, rows)
         cells = _cells(rank, rows)
@@ -88,8 +88,8 @@ class SmallMatmuls(RankAnalyzer):
         median_ns = int(np.median(rank.trace.gpu.dur_ns[rows]))
         yield self.finding(
             rank,
-            title=f"{rank.per_step(count):,} matrix products a {rank.period} are too small for the GPU, half of them "
-            f"shorter than {median_ns / 1e3:.1f} us",
+            title=f"{rank.per_step(count):,} matrix products a {rank.unit_name} are too small for the GPU, half of "
+            f"them shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost,
             saving=Saving() if saved is None else Saving(0, None, round(cost * saved), "bounded"),
             advice=_CELLS if cells else _OTHERS,
@@ -98,7 +98,7 @@ class SmallMatmuls(RankAnalyzer):
             else None,
             claim=Claim(time, kernels=True),
             confidence=0.7 if cells else 0.5,
-            location=place_of_op(rank, op) if op else None,
+            location=location_of_op(rank, op) if op else None,
             evidence=(
                 Evidence("share of the step's matrix products", round(100 * count / max(whole, 1), 1), "%"),
                 Evidence("median kernel", median_ns, "ns"),
@@ -108,7 +108,7 @@ class SmallMatmuls(RankAnalyzer):
             ),
         )
 
-    def _small(self, rank: RankRun) -> BoolArray:
+    def _small(self, rank: Rank) -> BoolArray:
         """For each GPU item whether it is too short to be bound by anything but latency."""
         dur = rank.trace.gpu.dur_ns
         small: BoolArray = rank.bounds.is_("latency")
@@ -130,17 +130,17 @@ _OTHERS = (
 )
 
 
-def _cells(rank: RankRun, rows: BoolArray) -> int:
+def _cells(rank: Rank, rows: BoolArray) -> int:
     """How many cells of recurrent networks launched them, a step."""
     trace = rank.trace
     launched = distinct(trace.gpu.op[rows & (trace.gpu.op >= 0)])
     if not len(launched):
         return 0
-    cells = trace.named(trace.ops, _CELL)
+    cells = trace.match_rows(trace.ops, _CELL)
     return rank.per_step(int((cells & iv.contains(rank.window, trace.ops.start_ns)).sum()))
 
 
-def _roofline_ns(rank: RankRun) -> FloatArray | None:
+def _roofline_ns(rank: Rank) -> FloatArray | None:
     """Time of each GPU item's maths and traffic at attainable rates, without latency; None for an unknown device."""
     device, work, verdicts = rank.device, rank.work, rank.verdicts
     bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
@@ -151,7 +151,7 @@ def _roofline_ns(rank: RankRun) -> FloatArray | None:
     return result
 
 
-def _saved_share(rank: RankRun, rows: BoolArray) -> float | None:
+def _saved_share(rank: Rank, rows: BoolArray) -> float | None:
     """Which share of the time could be saved at most; None unless the roofline of most of it is known."""
     roofline = _roofline_ns(rank)
     if roofline is None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     Remedy,
@@ -19,10 +19,10 @@ from perfdoctor.analysis.kernels.matrix_kernels import (
     top_kernels,
     top_op,
 )
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import kernels_sped_up
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
@@ -76,15 +76,15 @@ class OldArchitectureKernels(RankAnalyzer):
     )
     references: ClassVar[tuple[str, ...]] = ("https://arxiv.org/abs/2402.13499",)
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step."""
         major = _major(rank)
         if major is None or not _HOPPER <= major <= _BLACKWELL:
             return
         rows = self._old(rank, major)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
+        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
             return
         op = top_op(rank, rows)
         saved = saved_share(rank, rows, _remedy(rank, rows, major))
@@ -98,18 +98,18 @@ class OldArchitectureKernels(RankAnalyzer):
             fix='model = torch.compile(model, mode="max-autotune")',
             claim=Claim(time, kernels=True),
             confidence=0.5,
-            location=place_of_op(rank, op) if op else None,
+            location=location_of_op(rank, op) if op else None,
             evidence=(
                 Evidence("most that the older instructions reach of the peak", _percent(_CAP.get(major)), "%"),
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
-            edit=kernels_sped_up(rank.trace, rows, saved),
+            edit=scale_durations(rank.trace, rows, saved),
         )
-        large = self.matters(rank, cost, self.settings["large_share"])
+        large = self.exceeds_min_share(rank, cost, self.settings["large_share"])
         yield finding if large else replace(finding, severity="low")
 
-    def _old(self, rank: RankRun, major: int) -> BoolArray:
+    def _old(self, rank: Rank, major: int) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
         rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernels_where(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
@@ -119,14 +119,14 @@ class OldArchitectureKernels(RankAnalyzer):
             return rows & ~(rank.bounds.efficiency > _CAP.get(major, 1.0))
 
 
-def _major(rank: RankRun) -> int | None:
+def _major(rank: Rank) -> int | None:
     """Major compute capability of the device; None for AMD's and unknown ones."""
-    if rank.source.vendor == "amd":
+    if rank.raw_trace.vendor == "amd":
         return None
     if rank.device is not None:
         return rank.device.compute_capability[0] if rank.device.compute_capability else None
-    capability = rank.source.device.capability
-    return capability[0] if capability and rank.source.vendor == "nvidia" else None
+    capability = rank.raw_trace.device.capability
+    return capability[0] if capability and rank.raw_trace.vendor == "nvidia" else None
 
 
 def _generation(arch: str | None) -> int:
@@ -135,12 +135,12 @@ def _generation(arch: str | None) -> int:
     return int(match[1]) // 10 if match else 0
 
 
-def _architectures(rank: RankRun, rows: BoolArray) -> str:
+def _architectures(rank: Rank, rows: BoolArray) -> str:
     codes = distinct(rank.trace.gpu.name[rows]).tolist()
     return ", ".join(sorted({rank.kernel_classes[code].arch or "" for code in codes}))
 
 
-def _remedy(rank: RankRun, rows: BoolArray, major: int) -> Remedy:
+def _remedy(rank: Rank, rows: BoolArray, major: int) -> Remedy:
     """Kernels for this architecture, in the operand type of the costliest ones."""
     operand = rank.verdicts.operand[rank.work.item[rows]]
     totals = np.bincount(operand, weights=rank.trace.gpu.dur_ns[rows])

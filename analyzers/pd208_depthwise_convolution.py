@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_op
+from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.tables import intervals as iv
@@ -57,16 +57,16 @@ class DepthwiseConvolution(RankAnalyzer):
         "https://arxiv.org/abs/2104.00298",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such convolutions take at least `min_share` of the step."""
         few = self.settings["max_channels"]
         by_shape = [(c.groups or 1) > 1 and (c.channels_in or few) < few for c in rank.work.costs]
         convolutions = matrix_rows(rank, "convolution")
         rows = convolutions & np.array([*by_shape, False], bool)[rank.work.cost]
         rows |= convolutions & rank.kernels_where(lambda k: k.depthwise)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.matters(rank, cost):
+        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
             return
         dur = rank.trace.gpu.dur_ns
         op = top_op(rank, rows)
@@ -80,7 +80,7 @@ class DepthwiseConvolution(RankAnalyzer):
             "a new design may do better with dense convolutions of fewer channels.",
             claim=Claim(),
             confidence=0.8,
-            location=place_of_op(rank, op) if op else None,
+            location=location_of_op(rank, op) if op else None,
             evidence=(Evidence("launched by", op), *top_kernels(rank, rows)),
         )
         yield replace(finding, severity="info")

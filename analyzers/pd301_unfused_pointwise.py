@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analyzers._pd301_pointwise_chains import Chains, chains_of
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import fused
@@ -71,21 +71,21 @@ class UnfusedPointwise(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when fusing all runs could save at least `min_share` of the step."""
         chains = chains_of(rank, round(self.settings["min_kernels"]))
         if not chains.count:
             return
-        time = rank.within_window(chains.rows)
+        time = rank.time_in_window(chains.rows)
         cost = rank.per_step(iv.total(time))
         most = min(rank.per_step(round(float(chains.saved_ns.sum()))), cost)
-        if not self.matters(rank, most):
+        if not self.exceeds_min_share(rank, most):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         pattern, costliest = _costliest_pattern(rank, chains)
         yield self.finding(
             rank,
-            title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.period} run in chains that could "
+            title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that could "
             "be fused",
             cost_ns=cost,
             saving=Saving(0, None, most, "bounded"),
@@ -95,12 +95,12 @@ class UnfusedPointwise(RankAnalyzer):
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=place_of_items(rank, costliest),
+            location=location_of_items(rank, costliest),
             evidence=(
                 Evidence("costliest chain", pattern),
-                Evidence(f"chains per {rank.period}", rank.per_step(chains.count), "count"),
+                Evidence(f"chains per {rank.unit_name}", rank.per_step(chains.count), "count"),
                 Evidence(
-                    f"intermediates written and read per {rank.period}",
+                    f"intermediates written and read per {rank.unit_name}",
                     rank.per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
                     "bytes",
                 ),
@@ -110,7 +110,7 @@ class UnfusedPointwise(RankAnalyzer):
         )
 
 
-def _costliest_pattern(rank: RankRun, chains: Chains) -> tuple[str | None, Int64Array]:
+def _costliest_pattern(rank: Rank, chains: Chains) -> tuple[str | None, Int64Array]:
     """The chain of ops that could save most in all its runs (None where no ops are recorded), and one run's rows."""
     trace = rank.trace
     op = trace.gpu.op[chains.rows]

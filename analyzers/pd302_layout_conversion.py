@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_items
+from perfdoctor.savings.edits import remove_items
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -65,36 +65,36 @@ class LayoutConversion(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when layout copies take at least `min_share` of the step."""
         rows = rank.traffic.rows_of(LAYOUT)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if not cost or not self.matters(rank, cost):
+        if not cost or not self.exceeds_min_share(rank, cost):
             return
         convolutions = rank.kernels_where(lambda k: k.category == "convolution") & rank.in_window
         already = _channels_last_share(rank, rows)
-        amd = rank.source.vendor == "amd"
+        amd = rank.raw_trace.vendor == "amd"
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
-            f"{rank.per_step(int(rows.sum())):,} copies a {rank.period}",
+            f"{rank.per_step(int(rows.sum())):,} copies a {rank.unit_name}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(already, amd),
             fix="model = model.to(memory_format=torch.channels_last)\n"
             "inputs = inputs.to(memory_format=torch.channels_last)",
             claim=Claim(time, kernels=True),
-            confidence=0.8 if "launches" in rank.evidence else 0.6,
-            location=place_of_items(rank, rows),
+            confidence=0.8 if "launches" in rank.available_data else 0.6,
+            location=location_of_items(rank, rows),
             evidence=(
                 Evidence(
-                    "convolutions themselves", rank.per_step(iv.total(rank.within_window(convolutions & ~rows))), "ns"
+                    "convolutions themselves", rank.per_step(iv.total(rank.time_in_window(convolutions & ~rows))), "ns"
                 ),
                 Evidence("inputs that are channels_last", None if already is None else round(100 * already), "%"),
                 *top_kernels(rank, rows),
             ),
-            edit=without_items(rank.trace, rows),
+            edit=remove_items(rank.trace, rows),
         )
 
 
@@ -107,7 +107,7 @@ def _advice(already: float | None, amd: bool) -> str:
     return f"Keep model and inputs in channels_last{environment}: the fast convolutions want it, and ops keep it."
 
 
-def _channels_last_share(rank: RankRun, rows: BoolArray) -> float | None:
+def _channels_last_share(rank: Rank, rows: BoolArray) -> float | None:
     """How much of some layout copies' time is of ops whose first input has its channels last; None where not known."""
     gpu, ops = rank.trace.gpu, rank.trace.ops
     rows = rows & (gpu.op >= 0)

@@ -11,11 +11,11 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, yes_or_no
 from perfdoctor.analysis.host.cpu_ops import optimizers_of, unprofiled
-from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.optimizer_steps import OptimizerSteps, steps_of
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER, STEP_RANGE
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import fused
@@ -82,14 +82,14 @@ class UnfusedOptimizer(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each class of optimizer where a fused one could save `min_share` of the step.
 
         Without a GPU `min_cpu_share`.
         """
         yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
 
-    def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
         trace = rank.trace
         launched = rank.traffic.optimizer
         ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
@@ -98,7 +98,7 @@ class UnfusedOptimizer(RankAnalyzer):
             if steps is not None:
                 yield from self._judge(rank, steps)
 
-    def _judge(self, rank: RankRun, steps: OptimizerSteps) -> Iterator[Finding]:
+    def _judge(self, rank: Rank, steps: OptimizerSteps) -> Iterator[Finding]:
         cost = rank.per_step(iv.total(steps.claim))
         kernels = rank.per_step(len(steps.rows))
         fact = _fact(rank, steps.optimizer)
@@ -108,13 +108,13 @@ class UnfusedOptimizer(RankAnalyzer):
         if kernels < self.settings["min_kernels"] or fact.get("fused"):
             return
         most = min(rank.per_step(steps.saved_ns), cost)
-        if not self.matters(rank, most):
+        if not self.exceeds_min_share(rank, most):
             return
         yield self.finding(
             rank,
             title=f"{steps.optimizer} goes over the parameters"
             + (f" {steps.count_of_passes} times" if steps.count_of_passes > 1 else "")
-            + f" {'tensor by tensor' if steps.loops else 'with foreach'}: {kernels:,} kernels a {rank.period}",
+            + f" {'tensor by tensor' if steps.loops else 'with foreach'}: {kernels:,} kernels a {rank.unit_name}",
             cost_ns=cost,
             saving=Saving(0, None, most, "bounded"),
             advice=_advice(steps),
@@ -123,7 +123,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else "optimizer.step = torch.compile(optimizer.step)",
             claim=Claim(steps.claim, kernels=not steps.starved),
             confidence=0.8,
-            location=place_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+            location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
             evidence=(
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
@@ -135,7 +135,7 @@ class UnfusedOptimizer(RankAnalyzer):
             edit=fused(rank.trace, steps.rows, 1 - 1 / max(steps.passes, 1), _first_of_each(rank, steps)),
         )
 
-    def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
         least = max(self.settings["min_share"], self.settings["min_cpu_share"])
         for steps in optimizers_of(rank):
             own, fact = unprofiled(rank, steps.time), _fact(rank, steps.optimizer)
@@ -147,14 +147,14 @@ class UnfusedOptimizer(RankAnalyzer):
             yield self.finding(
                 rank,
                 title=f"{steps.optimizer} goes over the parameters {steps.passes} times "
-                f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {rank.period}",
+                f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {rank.unit_name}",
                 cost_ns=rank.per_step(iv.total(steps.time)),
                 saving=own.saving(steps.kept),
                 advice=f"Use the fused {steps.optimizer}: one op reads and writes each parameter and its state once.",
                 fix=f"torch.optim.{steps.optimizer}(..., fused=True)",
                 claim=Claim(steps.time),
                 confidence=0.8,
-                location=place_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+                location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
                 evidence=(
                     Evidence("without the profiler's part", own.own_ns, "ns"),
                     Evidence("longest pass", round(100 * steps.kept, 1), "%"),
@@ -165,7 +165,7 @@ class UnfusedOptimizer(RankAnalyzer):
             )
 
 
-def _first_of_each(rank: RankRun, steps: OptimizerSteps) -> Int64Array:
+def _first_of_each(rank: Rank, steps: OptimizerSteps) -> Int64Array:
     """The first GPU item of each of the optimizer's steps: a fused one launches little more."""
     _, first = np.unique(rank.traffic.optimizer[steps.rows], return_index=True)
     return steps.rows[first]
@@ -179,5 +179,5 @@ def _advice(steps: OptimizerSteps) -> str:
     return "There is no fused one in torch.optim: torch.compile(optimizer.step) fuses the foreach kernels."
 
 
-def _fact(rank: RankRun, optimizer: str) -> Mapping[str, object]:
+def _fact(rank: Rank, optimizer: str) -> Mapping[str, object]:
     return next((each for each in captured_list(rank.facts, "optimizers") if each.get("class") == optimizer), {})

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import unprofiled, zeroing_of
-from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
 from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_items
+from perfdoctor.savings.edits import remove_items
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -66,22 +66,22 @@ class GradientZeroing(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when zeroing, and adding to zeros, takes at least `min_share` of the step.
 
         Without a GPU `min_cpu_share`.
         """
         yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
 
-    def _on_gpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
         fills = rank.traffic.rows_of(ZEROING)
         adds = _additions(rank, int(fills.sum()))
-        time = rank.within_window(fills | adds)
+        time = rank.time_in_window(fills | adds)
         cost = rank.per_step(iv.total(time))
         kernels = rank.per_step(int(fills.sum()))
-        if kernels < self.settings["min_kernels"] or not self.matters(rank, cost):
+        if kernels < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
             return
-        filling, adding = (iv.total(rank.within_window(rows)) for rows in (fills, adds))
+        filling, adding = (iv.total(rank.time_in_window(rows)) for rows in (fills, adds))
         yield self._told(
             rank,
             kernels,
@@ -89,13 +89,15 @@ class GradientZeroing(RankAnalyzer):
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             claim=Claim(time, kernels=True),
-            edit=without_items(rank.trace, fills | adds, bound=False),
+            edit=remove_items(rank.trace, fills | adds, bound=False),
         )
 
-    def _on_cpu(self, rank: RankRun) -> Iterator[Finding]:
+    def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
         found = zeroing_of(rank)
         cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
-        if fills < self.settings["min_kernels"] or not self.matters(rank, cost, self.settings["min_cpu_share"]):
+        if fills < self.settings["min_kernels"] or not self.exceeds_min_share(
+            rank, cost, self.settings["min_cpu_share"]
+        ):
             return
         yield self._told(
             rank,
@@ -106,15 +108,15 @@ class GradientZeroing(RankAnalyzer):
             claim=Claim(found.time),
         )
 
-    def _told(self, rank: RankRun, fills: int, spent_ns: tuple[int, int], **judged: Any) -> Finding:
+    def _told(self, rank: Rank, fills: int, spent_ns: tuple[int, int], **judged: Any) -> Finding:
         """The finding; `spent_ns` on filling and adding to zeros in the window."""
         return self.finding(
             rank,
-            title=f"Gradients are filled with zeros: {fills:,} fills a {rank.period}",
+            title=f"Gradients are filled with zeros: {fills:,} fills a {rank.unit_name}",
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
-            location=place_of_range(rank, ZERO_RANGE),
+            location=location_of_range(rank, ZERO_RANGE),
             evidence=(
                 Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
                 Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),
@@ -124,7 +126,7 @@ class GradientZeroing(RankAnalyzer):
         )
 
 
-def _additions(rank: RankRun, fills: int) -> BoolArray:
+def _additions(rank: Rank, fills: int) -> BoolArray:
     """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
     trace = rank.trace
     adds = launched_inside(trace, ACCUMULATES) & rank.kernels_where(lambda k: k.category == "elementwise")

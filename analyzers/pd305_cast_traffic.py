@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST, launched_inside
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_items
+from perfdoctor.savings.edits import remove_items
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -64,38 +64,38 @@ class CastTraffic(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when casts of weights take at least `min_share` of the step."""
         rows = rank.traffic.rows_of(WEIGHT_CAST)
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         casts = rank.per_step(int(rows.sum()))
-        if casts < self.settings["min_kernels"] or not self.matters(rank, cost):
+        if casts < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
             return
         back = rows & launched_inside(rank.trace, _BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer >= 0).any())
         moved = rank.work.bytes[rows]
         yield self.finding(
             rank,
-            title=f"The weights are cast at every step: {casts:,} casts a {rank.period}",
+            title=f"The weights are cast at every step: {casts:,} casts a {rank.unit_name}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(trains),
             fix=None if trains else "model = model.to(torch.bfloat16)   # in place of torch.autocast",
             claim=Claim(time, kernels=True),
             confidence=0.8,
-            location=place_of_items(rank, rows & ~back),
+            location=location_of_items(rank, rows & ~back),
             evidence=(
                 Evidence("of weights", _spent(rank, rows & ~back), "ns"),
                 Evidence("of their gradients", _spent(rank, back), "ns"),
                 Evidence("read and written", rank.per_step(round(float(np.nansum(moved)))), "bytes"),
             ),
-            edit=without_items(rank.trace, rows),
+            edit=remove_items(rank.trace, rows),
         )
 
 
-def _spent(rank: RankRun, rows: BoolArray) -> int:
-    return rank.per_step(iv.total(rank.within_window(rows)))
+def _spent(rank: Rank, rows: BoolArray) -> int:
+    return rank.per_step(iv.total(rank.time_in_window(rows)))
 
 
 def _advice(trains: bool) -> str:

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import place_of_items
+from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY, climb
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import without_items
+from perfdoctor.savings.edits import remove_items
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -63,34 +63,34 @@ class RedundantCopies(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when copies take at least `min_share` of the step."""
         rows = rank.traffic.rows_of(COPY) & ~rank.traffic.compiled
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if not cost or not self.matters(rank, cost):
+        if not cost or not self.exceeds_min_share(rank, cost):
             return
         chains = _by_chain(rank, np.flatnonzero(rows))
         asked = chains[0][0]
         yield self.finding(
             rank,
-            title=f"{rank.per_step(int(rows.sum())):,} copies of tensors a {rank.period}, most of their time "
+            title=f"{rank.per_step(int(rows.sum())):,} copies of tensors a {rank.unit_name}, most of their time "
             f"in {asked}",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice=_advice(asked),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=place_of_items(rank, chains[0][2]),
+            location=location_of_items(rank, chains[0][2]),
             evidence=(
                 *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
                 *top_kernels(rank, rows),
             ),
-            edit=without_items(rank.trace, rows),
+            edit=remove_items(rank.trace, rows),
         )
 
 
-def _by_chain(rank: RankRun, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
+def _by_chain(rank: Rank, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
     """What asked for the copies: "contiguous in layer_norm", its time in the window, its rows; costliest first."""
     trace, ops = rank.trace, rank.trace.ops
     asked, around = climb(trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPIES.search(name)))

@@ -98,7 +98,7 @@ class Straggler(FleetAnalyzer):
         victim = fleet.of(late.matched.tables[late.victim])
         waiting = late.waiting(late.victim)
         cost = victim.per_step(iv.total(waiting))
-        if self.matters(victim, cost):
+        if self.exceeds_min_share(victim, cost):
             yield self._finding(fleet, late, victim, waiting, cost)
 
     def _noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ class Straggler(FleetAnalyzer):
         table = late.matched.tables[late.most_waiting]
         rank, waiting = fleet.of(table), late.any_waiting_of(table)
         cost = rank.per_step(iv.total(waiting))
-        if late.of < _ENOUGH or not self.matters(rank, cost, self.settings["min_noise"]):
+        if late.collective_count < _ENOUGH or not self.exceeds_min_share(rank, cost, self.settings["min_noise"]):
             return
         yield self.finding(
             rank,
@@ -118,14 +118,14 @@ class Straggler(FleetAnalyzer):
             claim=Claim(waiting),
             confidence=0.6,
             evidence=(
-                Evidence("collectives matched over all ranks", late.of, "count"),
+                Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("most of the waiting that one rank causes", round(100 * late.blame, 1), "%"),
                 Evidence("rank that waits longest", rank.rank),
             ),
         )
 
     def _finding(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
-        alone = len(late.together) == 1
+        alone = len(late.co_late) == 1
         lateness_ns = victim.per_step(late.late_ns)
         phase = late.phase()
         doing, rules = _PHASES[phase[0]] if phase else ("", ())
@@ -142,10 +142,10 @@ class Straggler(FleetAnalyzer):
             advice=f"Compare what {'this rank does' if alone else 'these ranks do'} before the collectives with the "
             "other ranks, and bring it down to their time.",
             claim=Claim(waiting, rank=victim.rank),
-            confidence=0.9 if late.of >= _ENOUGH and late.persists else 0.6,
+            confidence=0.9 if late.collective_count >= _ENOUGH and late.persists else 0.6,
             location=place,
             evidence=(
-                Evidence("collectives matched over all ranks", late.of, "count"),
+                Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
                 Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(late.lateness_ns.max()), "ns"),
@@ -174,16 +174,17 @@ def _persistence(late: LateRank) -> tuple[Evidence, ...]:
 
 
 def _who(late: LateRank) -> str:
-    if len(late.together) == 1:
+    if len(late.co_late) == 1:
         return f"Rank {late.rank}"
-    numbers = in_ranges(late.matched.tables[index].rank or 0 for index in late.together)
+    numbers = in_ranges(late.matched.tables[index].rank or 0 for index in late.co_late)
     return f"Ranks {numbers}{' (all of one host)' if late.is_host else ''}"
 
 
 def _how_often(late: LateRank) -> str:
-    one = len(late.together) == 1
+    one = len(late.co_late) == 1
     if late.persists:
-        return f"{'arrives' if one else 'arrive'} last at {float(late.last.sum()) / late.of:.0%} of collectives"
+        share = float(late.last.sum()) / late.collective_count
+        return f"{'arrives' if one else 'arrive'} last at {share:.0%} of collectives"
     return f"{'is' if one else 'are'} late now and then, in {late.late_steps} of {late.steps} steps"
 
 

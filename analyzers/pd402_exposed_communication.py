@@ -77,7 +77,7 @@ class ExposedCommunication(FleetAnalyzer):
         """The finding of one rank, without the time that it only waited for others to arrive."""
         exposed = iv.subtract(table.exposed, waiting)
         cost = rank.per_step(iv.total(exposed))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         running = sum(total.running_ns for total in table.totals)
         overlap = 1 - sum(total.exposed_ns for total in table.totals) / running if running else 0.0

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_list
-from perfdoctor.analysis.host.locations import place_of_range
+from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analysis.kernels.traffic_kinds import launched_inside
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.tables import intervals as iv
@@ -60,18 +60,18 @@ class DataParallelUsed(RankAnalyzer):
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#use-nn-parallel-distributeddataparallel-instead-of-multiprocessing-or-nn-dataparallel",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when DataParallel ran on at least `min_devices` devices."""
         trace = rank.trace
-        passes = trace.named(trace.ranges, _FORWARD)
-        in_ops = trace.named(trace.ops, _FORWARD)
+        passes = trace.match_rows(trace.ranges, _FORWARD)
+        in_ops = trace.match_rows(trace.ops, _FORWARD)
         count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
         count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
         devices = len(occurring(trace.gpu.device, 1 + int(trace.gpu.device.max(initial=0))))
         if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
             return
         parts = rank.account.parts
-        moved = rank.within_window(launched_inside(trace, _MOVES))
+        moved = rank.time_in_window(launched_inside(trace, _MOVES))
         exposed = iv.intersect(moved, iv.union_of((parts["memcpy"], parts["communication"])))
         cost = rank.per_step(iv.total(exposed))
         yield self.finding(
@@ -83,7 +83,7 @@ class DataParallelUsed(RankAnalyzer):
             fix=f"DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
             claim=Claim(exposed),
             confidence=0.9,
-            location=place_of_range(rank, _FORWARD),
+            location=location_of_range(rank, _FORWARD),
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),
@@ -92,5 +92,5 @@ class DataParallelUsed(RankAnalyzer):
         )
 
 
-def _as_captured(rank: RankRun) -> bool:
+def _as_captured(rank: Rank) -> bool:
     return any(model.get("data_parallel") is True for model in captured_list(rank.facts, "models"))

@@ -75,7 +75,7 @@ class SmallCollectives(FleetAnalyzer):
         late = fleet.late_rank
         for summary in fleet.summaries:
             table = summary.collectives
-            if table is None or "sizes" not in summary.evidence:
+            if table is None or "sizes" not in summary.available_data:
                 continue
             waiting = late.waiting_of(table) if late is not None and late.stands_out else iv.EMPTY
             small = table.inside & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
@@ -92,7 +92,7 @@ class SmallCollectives(FleetAnalyzer):
         exposed = iv.intersect(iv.union(table.start_ns[small], table.end_ns[small]), table.exposed)
         exposed = iv.subtract(exposed, waiting)
         cost = rank.per_step(iv.total(exposed))
-        if count < self.settings["min_count"] or not self.matters(rank, cost):
+        if count < self.settings["min_count"] or not self.exceeds_min_share(rank, cost):
             return
         size = int(table.bytes[small].sum() / max(rank.steps.count, 1))
         kept = self._kept_share(table, lane, small)

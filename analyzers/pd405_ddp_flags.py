@@ -11,8 +11,8 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
 from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
-from perfdoctor.analysis.host.locations import place_of_range
-from perfdoctor.rank import RankRun
+from perfdoctor.analysis.host.locations import location_of_range
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.tables import intervals as iv
@@ -64,13 +64,13 @@ class DdpFlags(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each setting whose work costs at least `min_share` of the step."""
         yield from self._search(rank)
         yield from self._copies(rank)
         yield from self._broadcasts(rank)
 
-    def _search(self, rank: RankRun) -> Iterator[Finding]:
+    def _search(self, rank: Rank) -> Iterator[Finding]:
         spans = spans_of(rank, SEARCH)
         lost = spans if rank.device_kind == "cpu" else iv.intersect(spans, rank.account.parts["idle_launch"])
         yield from self._judged(
@@ -84,7 +84,7 @@ class DdpFlags(RankAnalyzer):
             evidence=(Evidence("searching per step", rank.per_step(iv.total(spans)), "ns"),),
         )
 
-    def _copies(self, rank: RankRun) -> Iterator[Finding]:
+    def _copies(self, rank: Rank) -> Iterator[Finding]:
         yield from self._judged(
             rank,
             Claim(work_of_ops(rank, COPY_BACK), kernels=rank.device_kind == "gpu"),
@@ -94,8 +94,8 @@ class DdpFlags(RankAnalyzer):
             fix="DistributedDataParallel(model, gradient_as_bucket_view=True)",
         )
 
-    def _broadcasts(self, rank: RankRun) -> Iterator[Finding]:
-        if not rank.trace.named(rank.trace.ranges, FORWARD).any():
+    def _broadcasts(self, rank: Rank) -> Iterator[Finding]:
+        if not rank.trace.match_rows(rank.trace.ranges, FORWARD).any():
             return
         table = rank.collectives
         rows = np.flatnonzero((table.kind == KINDS.index("broadcast")) & (table.exposed_ns > 0))
@@ -112,7 +112,7 @@ class DdpFlags(RankAnalyzer):
 
     def _judged(
         self,
-        rank: RankRun,
+        rank: Rank,
         claim: Claim,
         *,
         subject: str,
@@ -122,7 +122,7 @@ class DdpFlags(RankAnalyzer):
         evidence: tuple[Evidence, ...] = (),
     ) -> Iterator[Finding]:
         cost = rank.per_step(claim.total_ns)
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
         said = _settings(rank)
@@ -135,7 +135,7 @@ class DdpFlags(RankAnalyzer):
             fix=fix,
             claim=claim,
             confidence=0.8,
-            location=place_of_range(rank, FORWARD),
+            location=location_of_range(rank, FORWARD),
             evidence=(
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(said.get(flag))) for flag in flags if said),
@@ -144,7 +144,7 @@ class DdpFlags(RankAnalyzer):
         )
 
 
-def _settings(rank: RankRun) -> Mapping[str, Any]:
+def _settings(rank: Rank) -> Mapping[str, Any]:
     """The captured settings of the first wrapped model; empty when there are none."""
     wrapped = (captured_part(model, "ddp") for model in captured_list(rank.facts, "models"))
     return next((settings for settings in wrapped if settings), {})

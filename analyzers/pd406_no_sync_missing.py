@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.communication.data_parallel import FORWARD, exposed_in, passes_of
-from perfdoctor.analysis.host.locations import place_of_range
-from perfdoctor.rank import RankRun
+from perfdoctor.analysis.host.locations import location_of_range
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.trace.tables import intervals as iv
@@ -54,7 +54,7 @@ class NoSyncMissing(RankAnalyzer):
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when needless reductions cost at least `min_share` of the step."""
         passes = passes_of(rank)
         needless = passes.needless
@@ -62,7 +62,7 @@ class NoSyncMissing(RankAnalyzer):
             return
         wasted = exposed_in(rank, passes, needless)
         cost = rank.per_step(iv.total(wasted))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         updates = len(set(passes.update.tolist()))
         yield self.finding(
@@ -74,7 +74,7 @@ class NoSyncMissing(RankAnalyzer):
             fix="with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
             claim=Claim(wasted),
             confidence=0.9,
-            location=place_of_range(rank, FORWARD),
+            location=location_of_range(rank, FORWARD),
             evidence=(
                 Evidence("updates of the weights", updates, "count"),
                 Evidence("forward passes", len(passes), "count"),

@@ -124,7 +124,7 @@ class SlowLink(FleetAnalyzer):
         index = max(lane.ranks, key=lambda i: (iv.total(_transferring(matched, lane, i)), -i))
         rank, moving = fleet.of(matched.tables[index]), _transferring(matched, lane, index)
         cost = rank.per_step(iv.total(moving))
-        if not self.matters(rank, cost):
+        if not self.exceeds_min_share(rank, cost):
             return
         names = ", ".join(str(matched.tables[i].rank) for i in lane.ranks)
         slow = lane.bytes_per_s / attainable

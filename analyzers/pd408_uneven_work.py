@@ -77,7 +77,7 @@ class UnevenWork(FleetAnalyzer):
         rank, waiting = fleet.of(matched.tables[victim]), waits_of(matched, victim, met)
         cost = rank.per_step(iv.total(waiting))
         gained = min(over_ns, cost)
-        if not self.matters(rank, gained):
+        if not self.exceeds_min_share(rank, gained):
             return
         busiest = np.bincount(flops.argmax(axis=0), minlength=len(ranks))
         most = int(busiest.argmax())

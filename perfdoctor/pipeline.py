@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TypeAlias
 
 from perfdoctor.errors import UsageError
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Finding, Saving
 from perfdoctor.report.merge_findings import merge_ranks
 from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
@@ -20,7 +20,7 @@ from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
 from perfdoctor.rules.registry import broken
 from perfdoctor.rules.requirements import NEEDS
-from perfdoctor.savings.ledger import Ledger, rank_over, rank_within
+from perfdoctor.savings.ledger import Ledger, prioritize_fleet, prioritize_rank
 
 Settings = Mapping[str, Mapping[str, float]]
 Kinds: TypeAlias = Iterable[type[Analyzer]]
@@ -56,7 +56,7 @@ def diagnose(
 
 
 def summarize(
-    rank: RankRun,
+    rank: Rank,
     analyzers: Kinds,
     settings: Settings | None = None,
     *,
@@ -78,7 +78,7 @@ def summarize(
         found, outcome = run_one(analyzer, run)
         findings += found
         outcomes.append(outcome)
-    return summary_of(rank, rank_within(rank, findings), outcomes, whole=whole)
+    return summary_of(rank, prioritize_rank(rank, findings), outcomes, whole=whole)
 
 
 def combine(
@@ -116,7 +116,7 @@ def combine(
         steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
-        findings=rank_over(own, merge_ranks(findings), ledgers),
+        findings=prioritize_fleet(own, merge_ranks(findings), ledgers),
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in broken()),
             *(became[analyzer.rule] for analyzer in analyzers if analyzer.rule in became),
@@ -151,8 +151,8 @@ def check_settings(settings: Settings, analyzers: Kinds) -> None:
 
 def run_one(analyzer: Analyzer, run: Run | Fleet) -> tuple[list[Finding], Outcome]:
     """The findings of one analyzer and what became of it; a crash becomes finding PD901."""
-    each = [rank.evidence for rank in (run.ranks if isinstance(run, Run) else run.summaries)]
-    lacking = sorted(analyzer.needs - run.evidence)
+    each = [rank.available_data for rank in (run.ranks if isinstance(run, Run) else run.summaries)]
+    lacking = sorted(analyzer.needs - run.available_data)
     if lacking or not any(analyzer.needs - {"ranks"} <= evidence for evidence in each):
         partly = sorted(need for need in analyzer.needs if not all(need in evidence for evidence in each))
         return [], Outcome(analyzer.rule, "skipped", _what_to_capture((lacking or partly)[0]))

@@ -1,6 +1,6 @@
 """Run: what an analyzer sees.
 
-Each RankRun is a trace with everything that several analyzers derive from it, worked out once, when asked for.
+Each Rank is a trace with everything that several analyzers derive from it, worked out once, when asked for.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy.typing as npt
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits
-from perfdoctor.analysis.kernels.kernel_costs import Work, work_of
+from perfdoctor.analysis.kernels.kernel_costs import Work, kernel_costs_of
 from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, bounds_of, model_flops_utilization
 from perfdoctor.analysis.kernels.tensor_core_verdicts import Verdicts, verdicts_of
-from perfdoctor.analysis.kernels.traffic_kinds import Traffic, traffic_of
+from perfdoctor.analysis.kernels.traffic_kinds import Traffic, traffic_kinds_of
 from perfdoctor.analysis.timeline.account import Account, Timeline, account_of, timeline_of
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_gaps
-from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_thinned
+from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
 from perfdoctor.gpu.calibration import calibrated, find_calibration
 from perfdoctor.gpu.roofline.kernel_bounds import Bounds
@@ -36,36 +36,36 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
 
-DeviceKind: TypeAlias = Literal["gpu", "cpu", "unseen"]
+DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 
 
 @dataclass(frozen=True)
-class RankRun:
+class Rank:
     """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account, look-ups over kernels.
 
     `source` is the trace as it was read, `detail` that of a capture's evidence window, with stacks and shapes.
     """
 
-    source: Trace
+    raw_trace: Trace
     device_name: str | None = None
     step_slice: slice = field(default_factory=lambda: slice(None))
     facts: Mapping[str, Any] | None = None
-    detail: Trace | None = field(default=None, repr=False)
+    evidence_trace: Trace | None = field(default=None, repr=False)
     run_steps: RunSteps | None = field(default=None, repr=False)
 
     @property
     def rank(self) -> int | None:
         """The rank's number; None where nothing says it."""
-        return self.source.rank
+        return self.raw_trace.rank
 
-    def renumbered(self, rank: int, note: str) -> RankRun:
+    def renumbered(self, rank: int, note: str) -> Rank:
         """The same rank under another number, with a sentence about that among its warnings."""
-        return replace(self, source=replace(self.source, rank=rank, warnings=(*self.source.warnings, note)))
+        return replace(self, raw_trace=replace(self.raw_trace, rank=rank, warnings=(*self.raw_trace.warnings, note)))
 
     @cached_property
     def clock_shift(self) -> ClockShift:
         """How far GPU times are moved so that no kernel starts before its launch, and whether that can be."""
-        return clock_shift(self.source)
+        return clock_shift(self.raw_trace)
 
     @property
     def clock_shift_ns(self) -> int:
@@ -77,23 +77,23 @@ class RankRun:
         """The trace, with GPU times moved by `clock_shift_ns`."""
         warning = self.clock_shift.warning
         if warning is None:
-            return self.source
+            return self.raw_trace
         shift = self.clock_shift_ns
-        gpu, ranges = self.source.gpu, self.source.gpu_ranges
+        gpu, ranges = self.raw_trace.gpu, self.raw_trace.gpu_ranges
         return replace(
-            self.source,
+            self.raw_trace,
             gpu=replace(gpu, start_ns=gpu.start_ns + shift, end_ns=gpu.end_ns + shift),
             gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift),
-            warnings=(*self.source.warnings, warning),
+            warnings=(*self.raw_trace.warnings, warning),
         )
 
     @cached_property
     def device_kind(self) -> DeviceKind:
         """What the account is about: GPU items, a CPU-only program, or a GPU program whose GPU was not recorded."""
-        if len(self.source.gpu):
+        if len(self.raw_trace.gpu):
             return "gpu"
-        launched = self.source.named(self.source.calls, r"Launch|Memcpy").any()
-        return "unseen" if launched or self.source.device.name is not None else "cpu"
+        launched = self.raw_trace.match_rows(self.raw_trace.calls, r"Launch|Memcpy").any()
+        return "gpu_not_recorded" if launched or self.raw_trace.device.name is not None else "cpu"
 
     @cached_property
     def steps(self) -> Steps:
@@ -127,7 +127,7 @@ class RankRun:
         return round(window_ns / self.steps.count) if self.steps.count else window_ns
 
     @property
-    def period(self) -> str:
+    def unit_name(self) -> str:
         """What amounts `per_step` are of, for sentences: a step, or the trace."""
         return "step" if self.steps.count else "trace"
 
@@ -142,9 +142,9 @@ class RankRun:
 
         With the rates that `perfdoctor calibrate` measured on a device of that name, where it did.
         """
-        given = self.source.device
+        given = self.raw_trace.device
         name, capability = (self.device_name, None) if self.device_name is not None else (given.name, given.capability)
-        vendor = self.source.vendor if self.device_name is None else None
+        vendor = self.raw_trace.vendor if self.device_name is None else None
         found = find_device(name, capability, vendor)
         measured = find_calibration(name)
         return found if measured is None else calibrated(found, measured, given.capability)
@@ -152,7 +152,7 @@ class RankRun:
     @property
     def device_label(self) -> str | None:
         """What to call the device: as given, as the trace says, or by our table; None when nobody knows."""
-        return self.device_name or self.source.device.name or (self.device.name if self.device else None)
+        return self.device_name or self.raw_trace.device.name or (self.device.name if self.device else None)
 
     @cached_property
     def kernel_classes(self) -> dict[int, KernelClass]:
@@ -175,9 +175,9 @@ class RankRun:
 
         A kernel that uses them is proof enough.
         """
-        given = self.source.device
+        given = self.raw_trace.device
         known = has_tensor_cores(
-            self.device_name or given.name, None if self.device_name else given.capability, self.source.vendor
+            self.device_name or given.name, None if self.device_name else given.capability, self.raw_trace.vendor
         )
         if known is None and self.kernels_where(lambda k: k.tensor_core == "yes").any():
             return True
@@ -186,12 +186,12 @@ class RankRun:
     @cached_property
     def work(self) -> Work:
         """FLOPs and bytes of each GPU item, from the recorded inputs of the ops that launched them."""
-        return work_of(self)
+        return kernel_costs_of(self)
 
     @cached_property
     def traffic(self) -> Traffic:
         """Which story each memory-bound GPU item belongs to: optimizer, layout copies, casts, pointwise work."""
-        return traffic_of(self)
+        return traffic_kinds_of(self)
 
     @cached_property
     def verdicts(self) -> Verdicts:
@@ -234,21 +234,21 @@ class RankRun:
         return find_gaps(self.trace)
 
     @cached_property
-    def unrecorded(self) -> Intervals:
+    def missing_kernels(self) -> Intervals:
         """Time of the account's unexplained idle in which the GPU most likely worked: its kernels are not in the file.
 
         In CUDA graphs of which only some kernels were recorded, and all of it in a file that was thinned out.
         """
         unexplained = self.account.parts["idle_unexplained"]
-        if self.thinned:
+        if self.subsampled:
             return unexplained
-        rows = self.gaps.held == GRAPH
+        rows = self.gaps.stall == GRAPH
         return iv.intersect(iv.union(self.gaps.start_ns[rows], self.gaps.end_ns[rows]), unexplained)
 
     @cached_property
-    def thinned(self) -> bool:
+    def subsampled(self) -> bool:
         """Whether most events were taken out of the file."""
-        return is_thinned(self.source)
+        return is_subsampled(self.raw_trace)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -266,7 +266,7 @@ class RankRun:
         linked = self.trace.gpu.call[self.trace.gpu.call >= 0]
         return int(np.bincount(self.trace.calls.thread[linked]).argmax()) if len(linked) else -1
 
-    def within_window(self, rows: BoolArray | npt.NDArray[np.int64]) -> Intervals:
+    def time_in_window(self, rows: BoolArray | npt.NDArray[np.int64]) -> Intervals:
         """The union of some GPU items, clipped to the window."""
         gpu = self.trace.gpu
         return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
@@ -282,9 +282,9 @@ class RankRun:
         return cpu_waits(self.trace)
 
     @cached_property
-    def evidence(self) -> frozenset[str]:
+    def available_data(self) -> frozenset[str]:
         """Which of NEEDS this rank has ("ranks" is the run's to say)."""
-        t = self.source
+        t = self.raw_trace
         has = {
             "kernels": bool((t.gpu.kind == KERNEL).any()),
             "work": bool((t.gpu.kind == KERNEL).any()) or self.device_kind == "cpu",
@@ -293,7 +293,8 @@ class RankRun:
             "work_launches": bool((t.gpu.call >= 0).any()) or (self.device_kind == "cpu" and bool(len(t.ops))),
             "steps": self.steps.count > 0,
             "shapes": bool((t.ops.dims >= 0).any()),
-            "stacks": bool(len(t.frames)) or (self.detail is not None and bool(len(self.detail.frames))),
+            "stacks": bool(len(t.frames))
+            or (self.evidence_trace is not None and bool(len(self.evidence_trace.frames))),
             "facts": self.facts is not None,
         }
         return frozenset(need for need, there in has.items() if there)
@@ -303,12 +304,12 @@ class RankRun:
 class Run:
     """All ranks of one analysis."""
 
-    ranks: tuple[RankRun, ...]
+    ranks: tuple[Rank, ...]
 
     @cached_property
-    def evidence(self) -> frozenset[str]:
+    def available_data(self) -> frozenset[str]:
         """What at least one rank has, and "ranks" when there are several."""
-        return frozenset().union(*(r.evidence for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())
+        return frozenset().union(*(r.available_data for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())
 
     @cached_property
     def fleet(self) -> Fleet:

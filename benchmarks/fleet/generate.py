@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.read.repeat import shifted, split
 from perfdoctor import pipeline as engine
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.rules import registry
 from perfdoctor.testing import SyntheticFleet
@@ -59,7 +59,7 @@ def summaries(ranks: int, steps: int) -> Iterator[RankSummary]:
     """
     fleet = SyntheticFleet(_SAMPLES, steps=steps).late_loader(3, by_us=3000).slow_backward(5, 1.2)
     rules = registry.registered()
-    sent = [pickle.dumps(engine.summarize(RankRun(b.trace()), rules)) for b in fleet.builders()]
+    sent = [pickle.dumps(engine.summarize(Rank(b.trace()), rules)) for b in fleet.builders()]
     chance = random.Random(0)
     for rank in range(ranks):
         summary: RankSummary = pickle.loads(sent[rank % _SAMPLES])

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import perfdoctor
-from perfdoctor.rank import RankRun
-from perfdoctor.savings.edits import edited, kernels_sped_up
+from perfdoctor.rank import Rank
+from perfdoctor.savings.edits import edited, scale_durations
 from perfdoctor.savings.longest_path import compiled
 from perfdoctor.savings.replay_graph import graph_of
 from perfdoctor.savings.what_if import cpu_wait_ns, replay_of
@@ -86,7 +86,7 @@ def _items(start: Int64Array, end: Int64Array, call: Int64Array) -> GpuItems:
 def measure(calls: int, repeat: int) -> str:
     """A row of the table: events, calls, ms of CPU to make the graph, for a replay and for one with an edit, memory."""
     trace = made(calls)
-    run = RankRun(trace)
+    run = Rank(trace)
     window = run.window
     compiled.load()
     built_s, played_s, edited_s = (min(times) for times in zip(*(_once(run) for _ in range(repeat)), strict=True))
@@ -100,7 +100,7 @@ def measure(calls: int, repeat: int) -> str:
     )
 
 
-def _once(run: RankRun) -> tuple[float, float, float]:
+def _once(run: Rank) -> tuple[float, float, float]:
     """CPU seconds to make the graph, to play it again, and to edit it and play that."""
     items = np.arange(0, len(run.trace.gpu), 3)
     marks = [time.process_time()]
@@ -108,7 +108,7 @@ def _once(run: RankRun) -> tuple[float, float, float]:
     marks.append(time.process_time())
     graph.replayed()
     marks.append(time.process_time())
-    graph.replayed(edited(graph, [(kernels_sped_up(run.trace, items, 0.5), 1.0)]))
+    graph.replayed(edited(graph, [(scale_durations(run.trace, items, 0.5), 1.0)]))
     marks.append(time.process_time())
     built, played, changed = np.diff(marks).tolist()
     return built, played, changed
@@ -119,7 +119,7 @@ def gates(folder: Path) -> None:
     print("| trace | calls | GPU items | window, ms | CPU waits, ms | error | launches known | released | |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
     for path in sorted(folder.rglob("*.json.gz")):
-        run = RankRun(perfdoctor.read(path))
+        run = Rank(perfdoctor.read(path))
         replay = replay_of(run)
         if replay is None:
             continue
@@ -127,7 +127,7 @@ def gates(folder: Path) -> None:
         print(
             f"| {path.relative_to(folder).as_posix().removesuffix('.json.gz')} | {len(events.call):,} | "
             f"{len(events.item):,} | {run.window_ns / 1e6:,.1f} | {(cpu_wait_ns(run) or 0) / 1e6:,.2f} | "
-            f"{found.error:.1%} | {found.coverage:.1%} | {found.released:.0%} | {found.why or 'replayed'} |"
+            f"{found.error:.1%} | {found.coverage:.1%} | {found.explained_wait_share:.0%} | {found.why or 'replayed'} |"
         )
 
 

@@ -200,9 +200,9 @@ def summary(path: Path) -> list[dict[str, Any]]:
     from perfdoctor import read
     from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, VERDICTS
     from perfdoctor.gpu.roofline.kernel_bounds import BOUNDS, REASONS
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
-    run = RankRun(read(path))
+    run = Rank(read(path))
     gpu, rows = run.trace.gpu, []
     for code, kernel in run.kernel_classes.items():
         at = np.flatnonzero(gpu.name == code)

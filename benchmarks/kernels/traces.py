@@ -19,7 +19,7 @@ from perfdoctor import read
 from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, MATRIX_CATEGORIES, VERDICTS
 from perfdoctor.gpu.classify_kernels import forget_names
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
@@ -28,15 +28,15 @@ _LOW = ("bf16", "fp16", "fp8", "int8")
 _LAUNCHES = 1_000_000
 
 
-def runs(folder: Path) -> Iterator[tuple[str, RankRun]]:
+def runs(folder: Path) -> Iterator[tuple[str, Rank]]:
     """Every trace of a folder that holds kernels."""
     for path in sorted(folder.rglob("*.json.gz")):
         trace = read(path)
         if (trace.gpu.kind == KERNEL).any():
-            yield str(path.relative_to(folder)), RankRun(trace)
+            yield str(path.relative_to(folder)), Rank(trace)
 
 
-def expected(run: RankRun, cost: OpCost) -> str:
+def expected(run: Rank, cost: OpCost) -> str:
     """What the operand type of an op lets expect of its main kernel."""
     if run.tensor_cores is not True:
         return "no"
@@ -50,7 +50,7 @@ def expected(run: RankRun, cost: OpCost) -> str:
     return "no" if volta else "either"
 
 
-def confusion(named: Sequence[tuple[str, RankRun]]) -> Counter[tuple[str, str, str, str, str]]:
+def confusion(named: Sequence[tuple[str, Rank]]) -> Counter[tuple[str, str, str, str, str]]:
     """Launches by (device, operand type, expected verdict, verdict, basis); an op's helpers count as `na`."""
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
     for _, run in named:
@@ -73,7 +73,7 @@ def print_confusion(counts: Counter[tuple[str, str, str, str, str]]) -> None:
         print(f"{device[:27]:28}{dtype:6}{wanted:16}{verdict:10}{basis:10}{count:9}{' *' if wrong else ''}")
 
 
-def print_self_check(named: Sequence[tuple[str, RankRun]]) -> int:
+def print_self_check(named: Sequence[tuple[str, Rank]]) -> int:
     """FLOP/s of every launch of matrix maths against the peaks; returns how many names violate them."""
     checked, found = 0, 0
     fastest: dict[str, float] = {}
@@ -114,7 +114,7 @@ def print_speed(path: Path) -> None:
     best: dict[str, float] = {}
     for _ in range(5):
         forget_names()
-        run = RankRun(trace)
+        run = Rank(trace)
         for part in ("trace", "kernel_classes", "work", "verdicts", "bounds"):
             began = time.perf_counter()
             getattr(run, part)

@@ -13,14 +13,14 @@ from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.rank_tasks import Missing, Plan, Result, ranks_of, summaries_of, work
 from perfdoctor.fleet.read_progress import Tracker
 from perfdoctor.fleet.reconcile_ranks import roster
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.rank_summary import RankSummary, summary_of
 from perfdoctor.report.reduce_ranks import leaf
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer
 from perfdoctor.trace.kineto import reader_choice as choice
 
-_Rank = TypeVar("_Rank", RankRun, RankSummary)
+_Rank = TypeVar("_Rank", Rank, RankSummary)
 
 _APART = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
 
@@ -94,7 +94,7 @@ def _results(
 
 def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[Analyzer]], tracker: Tracker) -> Report:
     """As `analyzed`, with all ranks in memory, for rules that want to see them so."""
-    ranks: list[RankRun] = []
+    ranks: list[Rank] = []
     missing: list[Missing] = []
     for index, file in enumerate(files):
         try:
@@ -109,7 +109,7 @@ def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[An
     return engine.diagnose(run, analyzers, plan.settings, [file.summary() for file in missing])
 
 
-def _in_order(ranks: list[RankRun], missing: Sequence[Missing], plan: Plan) -> list[RankRun]:
+def _in_order(ranks: list[Rank], missing: Sequence[Missing], plan: Plan) -> list[Rank]:
     """As `roster`, for ranks that are in memory."""
     if plan.rank is not None or len(ranks) < 2:
         return ranks

@@ -14,7 +14,7 @@ from perfdoctor import pipeline as engine
 from perfdoctor.analysis.captured_facts import RunSteps, run_steps
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import Place, TraceFile
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import TraceSummary
 from perfdoctor.rules import registry
@@ -121,7 +121,7 @@ def summaries_of(file: TraceFile, plan: Plan, progress: Progress | None = None) 
     return [engine.summarize(rank, rules, plan.settings, whole=whole) for rank in ranks]
 
 
-def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[RankRun]:
+def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[Rank]:
     """The ranks that a file holds, those that the plan wants.
 
     Raises:
@@ -130,12 +130,12 @@ def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> l
     traces = split_ranks(read(file.path, progress, threads=plan.threads))
     facts = _facts(file.facts)
     if len(traces) > 1:  # merged by another tool, so no capture of ours
-        return [RankRun(trace, plan.device, plan.steps, facts) for trace in traces if plan.rank in (None, trace.rank)]
+        return [Rank(trace, plan.device, plan.steps, facts) for trace in traces if plan.rank in (None, trace.rank)]
     trace = traces[0]
     if trace.rank is None and file.rank is not None:
         trace = replace(trace, rank=file.rank)
     detail = read(file.evidence, progress, threads=plan.threads) if file.evidence is not None else None
-    return [RankRun(trace, plan.device, plan.steps, facts, detail, _run_steps(file.facts))]
+    return [Rank(trace, plan.device, plan.steps, facts, detail, _run_steps(file.facts))]
 
 
 def _facts(path: Place | None) -> Mapping[str, Any] | None:

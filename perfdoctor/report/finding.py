@@ -110,12 +110,12 @@ class Claim:
     intervals: Intervals = field(default_factory=lambda: EMPTY)
     kernels: bool = False
     rank: int | None = None
-    elsewhere_ns: int = 0
+    exclusive_ns: int = 0
 
     @property
     def total_ns(self) -> int:
         """Length of the claimed time."""
-        return total(self.intervals) + self.elsewhere_ns
+        return total(self.intervals) + self.exclusive_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ class Finding:
     claim: Claim = field(default_factory=Claim, repr=False, compare=False)
     subject: str = field(default="", repr=False)
     edit: Edit | None = field(default=None, repr=False, compare=False)
-    turn_ns: float | None = field(default=None, repr=False, compare=False)
+    order_key_ns: float | None = field(default=None, repr=False, compare=False)
 
     @property
-    def worth_ns(self) -> float:
+    def expected_saving_ns(self) -> float:
         """What findings are ordered by, unless they have a turn.
 
         The expected saving, the middle of its range where only bounds are known, 0 where nothing is.

@@ -84,7 +84,7 @@ def _collapsed(told: tuple[Finding, ...], ranks: frozenset[int], low_ns: int | N
 
 def _weight(finding: Finding) -> tuple[int, int, float, str]:
     """By cost; between equals the lowest rank speaks, and of that rank always the same finding."""
-    return finding.cost_ns, -(finding.rank or 0), finding.worth_ns, finding.title
+    return finding.cost_ns, -(finding.rank or 0), finding.expected_saving_ns, finding.title
 
 
 def merge_ranks(findings: Iterable[Finding]) -> list[Finding]:

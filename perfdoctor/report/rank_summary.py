@@ -24,7 +24,7 @@ from perfdoctor.savings.what_if import cpu_wait_ns
 from perfdoctor.trace.tables import intervals as iv
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class RankSummary:
         steps: Count, source, median and variation; where each lies is in `account.steps`.
         timeline: GPU time over the whole trace.
         account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
-        evidence: Which of NEEDS the rank has.
+        available_data: Which of NEEDS the rank has.
         cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
         collectives: When it came to each collective; None for a rank without any look at them.
         places: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
@@ -51,7 +51,7 @@ class RankSummary:
     steps: StepSummary
     timeline: Timeline
     account: Account
-    evidence: frozenset[str] = frozenset()
+    available_data: frozenset[str] = frozenset()
     cpu_wait_ns: int | None = None
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
     places: tuple[HostPlace, ...] = ()
@@ -104,10 +104,10 @@ class Fleet:
     summaries: tuple[RankSummary, ...]
 
     @cached_property
-    def evidence(self) -> frozenset[str]:
+    def available_data(self) -> frozenset[str]:
         """What at least one rank has, and "ranks" when there are several."""
         several = {"ranks"} if len(self.summaries) > 1 else set()
-        return frozenset().union(*(summary.evidence for summary in self.summaries), several)
+        return frozenset().union(*(summary.available_data for summary in self.summaries), several)
 
     @cached_property
     def matched(self) -> MatchedCollectives | None:
@@ -138,7 +138,7 @@ class Fleet:
 
 
 def summary_of(
-    rank: RankRun,
+    rank: Rank,
     findings: Sequence[Finding] = (),
     outcomes: Iterable[Outcome] = (),
     *,
@@ -165,7 +165,7 @@ def summary_of(
         steps=_step_summary(rank),
         timeline=rank.timeline,
         account=rank.account if whole else replace(rank.account, parts={}),
-        evidence=rank.evidence | {need for need, there in told.items() if there},
+        available_data=rank.available_data | {need for need, there in told.items() if there},
         cpu_wait_ns=cpu_wait_ns(rank),
         collectives=collectives,
         places=() if whole else host_places_of(rank),
@@ -181,10 +181,10 @@ def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
     if claim.rank != collectives.rank:
         return claim
     kept = iv.intersect(claim.intervals, collectives.exposed)
-    return replace(claim, intervals=kept, elsewhere_ns=claim.total_ns - iv.total(kept))
+    return replace(claim, intervals=kept, exclusive_ns=claim.total_ns - iv.total(kept))
 
 
-def _trace_summary(rank: RankRun) -> TraceSummary:
+def _trace_summary(rank: Rank) -> TraceSummary:
     trace = rank.trace
     first, last = trace.extent_ns
     return TraceSummary(
@@ -201,7 +201,7 @@ def _trace_summary(rank: RankRun) -> TraceSummary:
     )
 
 
-def _step_summary(rank: RankRun) -> StepSummary:
+def _step_summary(rank: Rank) -> StepSummary:
     steps = rank.steps
     if not steps.count:
         return StepSummary()

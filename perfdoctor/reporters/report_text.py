@@ -94,7 +94,7 @@ def has_gpu(report: Report) -> bool:
     return any(t.window_ns is not None for t in report.timeline)
 
 
-def is_unseen(report: Report) -> bool:
+def gpu_not_recorded(report: Report) -> bool:
     """Whether a GPU is named and none of its work was recorded: CPU events alone do not tell where the time went."""
     return not has_gpu(report) and any(t.device for t in report.traces)
 
@@ -179,7 +179,7 @@ def _outside(report: Report) -> str:
     """What a program on the CPU does where no rule looks: nobody should take it for healthy."""
     whole = sum(a.window_ns for a in report.account)
     outside = sum(a.detail.get("idle_unexplained", 0) for a in report.account)
-    if has_gpu(report) or is_unseen(report) or outside < WORTH_LOOKING * (whole or 1):
+    if has_gpu(report) or gpu_not_recorded(report) or outside < WORTH_LOOKING * (whole or 1):
         return ""
     return f"; but {share(outside / whole)} of it passes outside of PyTorch, where a profiler for Python sees more"
 
@@ -207,7 +207,7 @@ def _mean_step_ns(report: Report) -> float | None:
 def split(report: Report) -> Split | None:
     """The account of an average step over all ranks; None when there is none, or nothing is known of the GPU's time."""
     whole = sum(a.window_ns for a in report.account)
-    if not whole or is_unseen(report):
+    if not whole or gpu_not_recorded(report):
         return None
     count = sum(_steps_of(a, report) for a in report.account)
     detail = {name: sum(a.detail.get(name, 0) for a in report.account) for name in DETAILS}

@@ -15,7 +15,7 @@ from perfdoctor.errors import UsageError
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation, severity_of
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun, Run
+    from perfdoctor.rank import Rank, Run
     from perfdoctor.report.rank_summary import Fleet, RankSummary
     from perfdoctor.savings.edits import Edit
 
@@ -64,7 +64,7 @@ class Analyzer(ABC):
     def analyze(self, run: Run) -> Iterator[Finding]:
         """Yield the findings of this rule; order does not matter, ranking follows."""
 
-    def matters(self, rank: RankRun | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
+    def exceeds_min_share(self, rank: Rank | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
         """Whether a cost a step is worth a word: `min_share` of the step, or `least` (0 to 1) where that is more.
 
         For rules with a threshold `min_share`. What is not known as a share, because the window is empty, counts as 0.
@@ -73,7 +73,7 @@ class Analyzer(ABC):
 
     def finding(
         self,
-        rank: RankRun | RankSummary,
+        rank: Rank | RankSummary,
         *,
         title: str,
         cost_ns: int,
@@ -126,11 +126,11 @@ class RankAnalyzer(Analyzer):
     def analyze(self, run: Run) -> Iterator[Finding]:
         """The findings of every rank that has what the rule needs."""
         for rank in run.ranks:
-            if self.needs <= rank.evidence:
+            if self.needs <= rank.available_data:
                 yield from self.analyze_rank(rank)
 
     @abstractmethod
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Yield the findings of one rank."""
 
 

@@ -46,23 +46,23 @@ class Edit:
 
     Attributes:
         items: Rows of `Trace.gpu` that get faster, and `dur_ns`, how long each takes then.
-        dropped: Rows of `Trace.calls` that are not made, with all that they launch.
-        unblocked: Rows of `Trace.calls` in which the CPU no longer waits.
-        hidden: Time of the CPU that vanishes.
-        bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
+        dropped_calls: Rows of `Trace.calls` that are not made, with all that they launch.
+        unblocked_calls: Rows of `Trace.calls` in which the CPU no longer waits.
+        removed_cpu_time: Time of the CPU that vanishes.
+        is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
     """
 
     items: Int64Array = field(default_factory=_none)
     dur_ns: Int64Array = field(default_factory=_none)
-    dropped: Int64Array = field(default_factory=_none)
-    unblocked: Int64Array = field(default_factory=_none)
-    hidden: tuple[Hidden, ...] = ()
-    bound: bool = False
+    dropped_calls: Int64Array = field(default_factory=_none)
+    unblocked_calls: Int64Array = field(default_factory=_none)
+    removed_cpu_time: tuple[Hidden, ...] = ()
+    is_upper_bound: bool = False
 
     def __post_init__(self) -> None:
         if len(self.items) != len(self.dur_ns):
             raise ValueError(f"{len(self.items)} items cannot have {len(self.dur_ns)} durations")
-        if (self.dur_ns < 0).any() or any(not 0 <= hidden.kept <= 1 for hidden in self.hidden):
+        if (self.dur_ns < 0).any() or any(not 0 <= hidden.kept <= 1 for hidden in self.removed_cpu_time):
             raise ValueError("an edit leaves durations of 0 or more, and keeps a share between 0 and 1")
 
     def __or__(self, other: Edit) -> Edit:
@@ -70,27 +70,27 @@ class Edit:
         return Edit(
             np.concatenate((self.items, other.items)),
             np.concatenate((self.dur_ns, other.dur_ns)),
-            np.concatenate((self.dropped, other.dropped)),
-            np.concatenate((self.unblocked, other.unblocked)),
-            (*self.hidden, *other.hidden),
-            self.bound and other.bound,
+            np.concatenate((self.dropped_calls, other.dropped_calls)),
+            np.concatenate((self.unblocked_calls, other.unblocked_calls)),
+            (*self.removed_cpu_time, *other.removed_cpu_time),
+            self.is_upper_bound and other.is_upper_bound,
         )
 
 
-def faster_kernels(trace: Trace, rows: Rows, best_ns: float | npt.NDArray[np.floating], *, bound: bool = True) -> Edit:
+def set_durations(trace: Trace, rows: Rows, best_ns: float | npt.NDArray[np.floating], *, bound: bool = True) -> Edit:
     """Some GPU items take `best_ns` each, or as long as they do where that is longer or not known (NaN)."""
     items = _rows(rows)
     dur = trace.gpu.dur_ns[items].astype(np.float64)
-    return Edit(items, np.fmin(np.maximum(best_ns, 0), dur).astype(np.int64), bound=bound)
+    return Edit(items, np.fmin(np.maximum(best_ns, 0), dur).astype(np.int64), is_upper_bound=bound)
 
 
-def kernels_sped_up(trace: Trace, rows: Rows, saved_share: float, *, bound: bool = True) -> Edit:
+def scale_durations(trace: Trace, rows: Rows, saved_share: float, *, bound: bool = True) -> Edit:
     """Some GPU items save the same share (0 to 1) of their time."""
     items = _rows(rows)
-    return faster_kernels(trace, items, trace.gpu.dur_ns[items] * (1 - saved_share), bound=bound)
+    return set_durations(trace, items, trace.gpu.dur_ns[items] * (1 - saved_share), bound=bound)
 
 
-def without_items(trace: Trace, rows: Rows, *, bound: bool = True) -> Edit:
+def remove_items(trace: Trace, rows: Rows, *, bound: bool = True) -> Edit:
     """Some GPU items are gone (fused into others, or copies that are not needed), and their launches with them.
 
     What the CPU did in the op around each launch goes, too, if all that it launched does. Launches of several items
@@ -102,7 +102,11 @@ def without_items(trace: Trace, rows: Rows, *, bound: bool = True) -> Edit:
     launched = np.bincount(gpu.call[gpu.call >= 0], minlength=len(calls) + 1)
     dropped = np.flatnonzero((gone[:-1] > 0) & (gone[:-1] == launched[:-1]))
     return Edit(
-        items, np.zeros(len(items), np.int64), dropped, hidden=_work_around(trace, dropped, gone[:-1] > 0), bound=bound
+        items,
+        np.zeros(len(items), np.int64),
+        dropped,
+        removed_cpu_time=_work_around(trace, dropped, gone[:-1] > 0),
+        is_upper_bound=bound,
     )
 
 
@@ -116,8 +120,8 @@ def fused(trace: Trace, rows: Rows, saved_share: float, kept: Rows, *, bound: bo
     gone[trace.gpu.call[items]] = True
     gone[trace.gpu.call[_rows(kept)]] = False
     launches = np.flatnonzero(gone[:-1])
-    return kernels_sped_up(trace, items, saved_share, bound=bound) | Edit(
-        hidden=_work_around(trace, launches, gone[:-1]), bound=True
+    return scale_durations(trace, items, saved_share, bound=bound) | Edit(
+        removed_cpu_time=_work_around(trace, launches, gone[:-1]), is_upper_bound=True
     )
 
 
@@ -141,12 +145,12 @@ def _by_thread(thread: Int32Array, start: Int64Array, end: Int64Array) -> tuple[
     return tuple(Hidden(number, iv.union(start[mine], end[mine])) for number, mine in threads)
 
 
-def without_waits(calls: Rows) -> Edit:
+def remove_waits(calls: Rows) -> Edit:
     """The CPU no longer waits for the GPU in some calls."""
-    return Edit(unblocked=_rows(calls))
+    return Edit(unblocked_calls=_rows(calls))
 
 
-def without_blocking(trace: Trace, calls: Rows, done_ns: Int64Array) -> Edit:
+def remove_blocking(trace: Trace, calls: Rows, done_ns: Int64Array) -> Edit:
     """Some calls, and the synchronize calls up to `done_ns`, take no time: copies from pinned memory.
 
     Args:
@@ -159,16 +163,18 @@ def without_blocking(trace: Trace, calls: Rows, done_ns: Int64Array) -> Edit:
     inside = np.zeros(len(table), bool)
     for each in hidden:
         inside |= (table.thread == each.thread) & iv.contains(each.intervals, table.start_ns)
-    return Edit(unblocked=np.flatnonzero(inside), hidden=hidden, bound=True)
+    return Edit(unblocked_calls=np.flatnonzero(inside), removed_cpu_time=hidden, is_upper_bound=True)
 
 
-def without_calls(trace: Trace, calls: Rows) -> Edit:
+def remove_calls(trace: Trace, calls: Rows) -> Edit:
     """Some calls that launch nothing are not made: allocations that a cache serves."""
     rows, table = _rows(calls), trace.calls
-    return Edit(dropped=rows, hidden=_by_thread(table.thread[rows], table.start_ns[rows], table.end_ns[rows]))
+    return Edit(
+        dropped_calls=rows, removed_cpu_time=_by_thread(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
+    )
 
 
-def without_cpu_time(
+def remove_cpu_time(
     thread: Int32Array,
     spans: tuple[Int64Array, Int64Array],
     window: Intervals,
@@ -186,10 +192,10 @@ def without_cpu_time(
         bound: whether that is the best that the fix can do.
     """
     inside = [h._replace(intervals=iv.intersect(h.intervals, window), kept=kept) for h in _by_thread(thread, *spans)]
-    return Edit(hidden=tuple(inside), bound=bound)
+    return Edit(removed_cpu_time=tuple(inside), is_upper_bound=bound)
 
 
-def cheaper_launches(trace: Trace, calls: Rows, window: Intervals, kept: float = 0.0, *, bound: bool = True) -> Edit:
+def shorten_launches(trace: Trace, calls: Rows, window: Intervals, kept: float = 0.0, *, bound: bool = True) -> Edit:
     """The CPU takes a share `kept` of its time to get to some launches, and in them: CUDA graphs, compiled code.
 
     Counted from the call before it on its thread, but at most a millisecond: what takes longer is no launching.
@@ -204,7 +210,7 @@ def cheaper_launches(trace: Trace, calls: Rows, window: Intervals, kept: float =
         start = np.maximum(since, trace.calls.start_ns[on_thread] - _LAUNCH_WORK_NS)[wanted]
         spans = iv.union(start, trace.calls.end_ns[on_thread[wanted]])
         hidden.append(Hidden(thread, iv.intersect(spans, window), kept))
-    return Edit(hidden=tuple(hidden), bound=bound)
+    return Edit(removed_cpu_time=tuple(hidden), is_upper_bound=bound)
 
 
 def _rows(rows: Rows) -> Int64Array:
@@ -221,7 +227,7 @@ def edited(graph: Graph, edits: Iterable[tuple[Edit, float]]) -> Int64Array:
     hidden: list[tuple[Hidden, float]] = []
     for edit, strength in edits:
         _shorten(graph, edit, strength, lag_ns)
-        hidden += [(each, (1 - each.kept) * strength) for each in edit.hidden]
+        hidden += [(each, (1 - each.kept) * strength) for each in edit.removed_cpu_time]
         if strength:
             _unblock(graph, edit, lag_ns)
         if strength == 1:
@@ -255,14 +261,14 @@ def _shorten(graph: Graph, edit: Edit, strength: float, lag_ns: Int64Array) -> N
 
 def _unblock(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
     """Nobody waits in dropped and unblocked calls."""
-    calls = _positions(np.concatenate((edit.dropped, edit.unblocked)), graph.events.call)
+    calls = _positions(np.concatenate((edit.dropped_calls, edit.unblocked_calls)), graph.events.call)
     lag_ns[graph.events.call_end[calls][:, None], (WAIT, OTHER)] = NEVER
 
 
 def _drop(graph: Graph, edit: Edit, lag_ns: Int64Array) -> None:
     """Dropped calls and their items take no time."""
     events = graph.events
-    calls = _positions(edit.dropped, events.call)
+    calls = _positions(edit.dropped_calls, events.call)
     # What began before the window, or begins it, stays where it is: else the window would begin earlier.
     begin = events.time_ns[events.boundary[0]]
     lag_ns[events.call_end[calls[events.time_ns[events.call_end[calls]] > begin]], OWN] = 0

@@ -17,7 +17,7 @@ from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.what_if import LEAST_RELEASED, Replay, replay_of
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 # How far a fix gets on its way to its bound: at least, as expected, at best. Kernels reach half of what a roofline
 # allows them, nearly always less than all.
@@ -69,7 +69,7 @@ class _Order:
         return self.done[rises.index(max(rises))] if saved[0] < _MASKED * saved[-1] else None
 
 
-def replayed_together(rank: RankRun, findings: Iterable[Finding]) -> list[Finding]:
+def order_fixes_greedily(rank: Rank, findings: Iterable[Finding]) -> list[Finding]:
     """The findings of one rank, those whose fix can be replayed with what they save in their turn.
 
     Where the trace cannot be replayed their evidence says why, and the savings stay the bounds that they were. Edits
@@ -95,13 +95,13 @@ def _not_replayed(finding: Finding, why: str) -> Finding:
 
 
 def _strengths(edit: Edit) -> tuple[float, float, float]:
-    return _OF_BOUND if edit.bound else _OF_EXACT
+    return _OF_BOUND if edit.is_upper_bound else _OF_EXACT
 
 
 def _told(order: _Order, findings: list[Finding]) -> Iterable[Finding]:
     """The findings whose fixes were replayed, in their order."""
     before = {level: order.step_ns((), level) for level in (_LOW, _EXPECTED, _HIGH)}
-    trust = max(order.replay.gates.released, LEAST_RELEASED)
+    trust = max(order.replay.gates.explained_wait_share, LEAST_RELEASED)
     turn_ns = float("inf")
     for place, number in enumerate(order.done):
         done = order.done[: place + 1]
@@ -112,7 +112,7 @@ def _told(order: _Order, findings: list[Finding]) -> Iterable[Finding]:
         saved[_LOW], saved[_HIGH] = saved[_LOW] * trust, saved[_HIGH] / trust
         finding = findings[number]
         low, expected, high = sorted(round(saved[level]) for level in (_LOW, _EXPECTED, _HIGH))
-        if not order.fixes[number].bound:
+        if not order.fixes[number].is_upper_bound:
             # Of a wait that vanishes the rule knows, too, what it is worth: of two pairs of recordings before and
             # after the fix, the replay came nearer in one and the rule in the other (docs/measuring.md).
             high = max(high, finding.saving.expected_ns or 0)
@@ -122,7 +122,7 @@ def _told(order: _Order, findings: list[Finding]) -> Iterable[Finding]:
         yield replace(
             finding,
             edit=None,
-            turn_ns=turn_ns - place * 1e-6,  # what saves alike keeps the order of the rounds
+            order_key_ns=turn_ns - place * 1e-6,  # what saves alike keeps the order of the rounds
             saving=Saving(low, expected, high, "replayed").capped(most),
             evidence=(
                 *finding.evidence,

@@ -173,7 +173,7 @@ def _told_ends(trace: Trace, edges: Edges) -> Int32Array:
     """
     events, syncs = edges.events, trace.syncs
     found = np.full(len(events.item), NONE, np.int32)
-    told = np.flatnonzero(trace.named(syncs, _WAIT_RECORD) & (syncs.wait_stream >= 0) & (syncs.stream >= 0))
+    told = np.flatnonzero(trace.match_rows(syncs, _WAIT_RECORD) & (syncs.wait_stream >= 0) & (syncs.stream >= 0))
     linked = np.flatnonzero(events.launch >= 0)
     if not len(told) or not len(linked):
         return found

@@ -29,7 +29,7 @@ def wait_edges(trace: Trace, edges: Edges) -> None:
         last, other = edges.last_ends
         end = events.call_end[rows]
         edges.join(end, WAIT, _awaited(trace, edges, rows))
-        whole = trace.named(trace.calls, _WHOLE_DEVICE)[events.call[rows]]
+        whole = trace.match_rows(trace.calls, _WHOLE_DEVICE)[events.call[rows]]
         edges.before[end[whole], WAIT] = last[end[whole]]
         edges.join(end[whole], WAIT, last[end[whole]])
         edges.before[end[whole], OTHER] = other[end[whole]]
@@ -93,7 +93,7 @@ def _staged(trace: Trace, edges: Edges) -> Int32Array:
     item = _item_of(edges)
     rows = np.flatnonzero((item >= 0) & ~events.blocking)
     of = events.item[item[rows]]
-    copies = (gpu.kind[of] == MEMCPY) & ~trace.named(gpu, ON_DEVICE)[of]
+    copies = (gpu.kind[of] == MEMCPY) & ~trace.match_rows(gpu, ON_DEVICE)[of]
     rows = rows[copies]
     start, end = events.call_start[rows], events.call_end[rows]
     stream_end = edges.before[events.item_start[item[rows]], WAIT]
@@ -118,7 +118,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array) -> Non
     events = edges.events
     end = events.call_end[launch]
     reach = np.maximum.accumulate(begun)
-    started = iv.ranks(reach, end)
+    started = iv.count_before(reach, end)
     depth = np.arange(len(launch)) + 1 - started
     took = edges.events.time_ns[end] - edges.events.time_ns[events.call_start[launch]]
     full = (took > FULL_QUEUE_NS) & (depth >= LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]

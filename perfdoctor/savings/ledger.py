@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perfdoctor.report.finding import SEVERITIES, Claim, Finding
-from perfdoctor.savings.fix_order import replayed_together
+from perfdoctor.savings.fix_order import order_fixes_greedily
 from perfdoctor.savings.what_if import cpu_wait_ns
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Ledger:
 
     def limit_ns(self, claim: Claim) -> int:
         """The most that a claim may still save, a step."""
-        free = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.elsewhere_ns
+        free = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.exclusive_ns
         if not claim.total_ns:
             free = self.window_ns
         if claim.kernels and self.kernel_budget_ns is not None:
@@ -53,19 +53,19 @@ class Ledger:
         return bool(len(iv.intersect(claim.intervals, self.claimed)))
 
 
-def rank_within(rank: RankRun, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def prioritize_rank(rank: Rank, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Replay the fixes of one rank one on top of the other, cap all savings, and sort; see `joint` and `promised`."""
     ledger = Ledger(rank.window_ns, max(rank.steps.count, 1), cpu_wait_ns(rank))
-    return promised(replayed_together(rank, findings), {rank.trace.rank: ledger})
+    return promised(order_fixes_greedily(rank, findings), {rank.trace.rank: ledger})
 
 
-def rank_over(
+def prioritize_fleet(
     own: Iterable[Finding], fleet: Iterable[Finding], ledgers: Mapping[int | None, Ledger]
 ) -> tuple[Finding, ...]:
     """Sort the findings of a whole fleet, those that single ranks have told with those about several ranks.
 
     Args:
-        own: findings that `rank_within` has capped, those that ranks share told once.
+        own: findings that `prioritize_rank` has capped, those that ranks share told once.
         fleet: findings of rules that compare ranks. They know what a wait was for, so of time that both claim they are
             promised first.
         ledgers: by rank, as they were before any promise.
@@ -130,5 +130,5 @@ def _step_ns(ledgers: Mapping[int | None, Ledger]) -> int:
 
 def _order(finding: Finding) -> tuple[float, int, int, str, str, str]:
     severity = SEVERITIES.index(finding.severity)
-    turn_ns = finding.worth_ns if finding.turn_ns is None else finding.turn_ns
+    turn_ns = finding.expected_saving_ns if finding.order_key_ns is None else finding.order_key_ns
     return (-turn_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)

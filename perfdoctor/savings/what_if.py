@@ -13,7 +13,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.timeline.idle_gaps import ON_DEVICE, blocking_calls
-from perfdoctor.savings.edits import Edit, edited, faster_kernels
+from perfdoctor.savings.edits import Edit, edited, set_durations
 from perfdoctor.savings.graph_waits import FULL_QUEUE_NS, LEAST_QUEUE
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.savings.without_profiler import without_profiler
@@ -22,7 +22,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import MEMCPY
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
     from perfdoctor.trace.tables.intervals import Intervals
     from perfdoctor.trace.tables.model import Trace
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LATE_COPY_NS = 20_000
 
 
-def cpu_wait_ns(run: RankRun) -> int | None:
+def cpu_wait_ns(run: Rank) -> int | None:
     """How long the CPU waited for the GPU in the window, in ns: the ceiling of all kernel-side savings together.
 
     Blocked time in synchronize and copy calls and before a full launch queue, plus the tail that the GPU worked on
@@ -50,7 +50,7 @@ def cpu_waits(trace: Trace) -> Intervals:
     return iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), _before_copies(trace)))
 
 
-def _waited_ns(run: RankRun, window: Intervals) -> int:
+def _waited_ns(run: Rank, window: Intervals) -> int:
     """How long the CPU waited for the GPU in some of the window."""
     return iv.total(iv.intersect(run.cpu_waits, window)) + _tail_ns(run, int(window[-1, 1]))
 
@@ -71,13 +71,13 @@ def _before_full_queue(trace: Trace) -> BoolArray:
 def _before_copies(trace: Trace) -> Intervals:
     """The time in copy calls before their copies began, for those that return while it runs."""
     calls, gpu = trace.calls, trace.gpu
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.named(gpu, ON_DEVICE))
+    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.match_rows(gpu, ON_DEVICE))
     called = calls.start_ns[gpu.call[copies]]
     late = (gpu.start_ns[copies] - called > _LATE_COPY_NS) & (gpu.start_ns[copies] < calls.end_ns[gpu.call[copies]])
     return iv.union(called[late], gpu.start_ns[copies[late]])
 
 
-def _tail_ns(run: RankRun, end: int) -> int:
+def _tail_ns(run: Rank, end: int) -> int:
     """From the end of the last CPU event before `end`, where the window ends, to that of the last GPU item in it."""
     last = max((_last_end(t.start_ns, t.end_ns, end) for t in (run.trace.ops, run.trace.calls)), default=end)
     gpu_end = _last_end(run.trace.gpu.start_ns, run.trace.gpu.end_ns, end)
@@ -107,13 +107,13 @@ class Gates(NamedTuple):
     Attributes:
         error: Length of the replayed window over the recorded one, less 1.
         coverage: Share of the GPU items whose launch is known.
-        released: Share of the CPU's waits that end when all kernels take no time; 1 where there are none.
+        explained_wait_share: Share of the CPU's waits that end when all kernels take no time; 1 where there are none.
         why: Why it cannot be trusted, in words; None where it can.
     """
 
     error: float
     coverage: float
-    released: float
+    explained_wait_share: float
     why: str | None
 
 
@@ -140,7 +140,7 @@ class Replay(NamedTuple):
         return min(max(after, 0), self.window_ns) / self.window_ns * self.now_ns
 
 
-def replay_of(run: RankRun) -> Replay | None:
+def replay_of(run: Rank) -> Replay | None:
     """A rank's replay; None where there is nothing to play: no GPU items in the window, no calls, no window."""
     trace = run.trace
     if not len(trace.gpu) or not len(trace.calls) or not len(run.window):
@@ -152,7 +152,7 @@ def replay_of(run: RankRun) -> Replay | None:
     recorded_ns = iv.total(window)
     again_ns = graph.span_ns(graph.replayed())
     begun = np.flatnonzero(iv.contains(window, trace.gpu.start_ns))
-    free = graph.span_ns(graph.replayed(edited(graph, [(faster_kernels(trace, begun, 0.0), 1.0)])))
+    free = graph.span_ns(graph.replayed(edited(graph, [(set_durations(trace, begun, 0.0), 1.0)])))
     gates = _gates(run, graph, (recorded_ns, again_ns, free), window)
     step_ns, unprofiled_ns = run.per_step(run.window_ns), captured_median_ns(run.facts, "base")
     if gates.why is not None or unprofiled_ns is None or not run.steps.count or unprofiled_ns >= step_ns:
@@ -161,7 +161,7 @@ def replay_of(run: RankRun) -> Replay | None:
     return Replay(graph, graph.span_ns(graph.replayed()), unprofiled_ns, gates, profiled=False)
 
 
-def _gates(run: RankRun, graph: Graph, took: tuple[int, int, int], window: Intervals) -> Gates:
+def _gates(run: Rank, graph: Graph, took: tuple[int, int, int], window: Intervals) -> Gates:
     """By how long the window took, takes again, and takes with free kernels."""
     recorded_ns, again_ns, free_ns = took
     error = again_ns / recorded_ns - 1
@@ -179,7 +179,7 @@ def _gates(run: RankRun, graph: Graph, took: tuple[int, int, int], window: Inter
     return Gates(error, coverage, released, why)
 
 
-def _replayed_window(run: RankRun) -> Intervals:
+def _replayed_window(run: Rank) -> Intervals:
     """The whole window; of a long trace as many steps in its middle as there is patience for."""
     count = run.steps.count
     events = len(run.trace.gpu) + len(run.trace.calls)

@@ -11,7 +11,7 @@ from timeline_oracle import timeline
 from trace_strategies import ALL_REDUCE, EXPERTS, LOADERS, SGEMM, TENSOR_GEMM, File, any_file, run_of
 
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
@@ -36,7 +36,7 @@ def check_partition(account: Account, window: iv.Intervals) -> None:
 @given(any_file(), st.sampled_from((slice(None), slice(1, None), slice(0, 1))))
 def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
     rank = run_of(file)
-    rank = RankRun(rank.source, step_slice=steps)
+    rank = Rank(rank.raw_trace, step_slice=steps)
     check_partition(rank.account, rank.window)
 
 
@@ -60,7 +60,7 @@ def test_the_buckets_hold_every_detail_once() -> None:
 
 def detail(trace: TraceBuilder) -> dict[str, int]:
     """What is not zero, in us."""
-    account = RankRun(trace.trace()).account
+    account = Rank(trace.trace()).account
     return {name: ns // 1000 for name, ns in account.detail.items() if ns}
 
 
@@ -79,7 +79,7 @@ def test_an_instant_goes_to_the_first_of_what_runs_in_it() -> None:
 
 @pytest.mark.parametrize(("dur_us", "part"), [(5, "kernel_latency"), (5.001, "compute")])
 def test_a_kernel_of_five_microseconds_is_latency(dur_us: float, part: str) -> None:
-    account = RankRun(TraceBuilder().kernel(TENSOR_GEMM, 0, dur_us).trace()).account
+    account = Rank(TraceBuilder().kernel(TENSOR_GEMM, 0, dur_us).trace()).account
     assert {name: ns for name, ns in account.detail.items() if ns} == {part: round(1000 * dur_us)}
 
 
@@ -88,7 +88,7 @@ def test_a_short_collective_is_communication_all_the_same() -> None:
 
 
 def test_a_collective_by_another_name_is_communication_in_the_account_but_not_in_the_timeline() -> None:
-    rank = RankRun(TraceBuilder().kernel(EXPERTS, 0, 40).trace())
+    rank = Rank(TraceBuilder().kernel(EXPERTS, 0, 40).trace())
     assert rank.account.detail["communication"] == 40_000
     assert (rank.timeline.communication_ns, rank.timeline.computation_ns) == (0, 40_000)
 
@@ -163,8 +163,8 @@ def test_loading_goes_before_compiling() -> None:
 def test_a_gpu_that_was_not_recorded_leaves_all_but_the_loader_unexplained() -> None:
     trace = TraceBuilder().step(0, 1000).range(LOADERS[0], 0, 100).op("aten::mm", 200, 300)
     trace.call("cudaLaunchKernel", 300)
-    rank = RankRun(trace.trace())
-    assert rank.device_kind == "unseen"
+    rank = Rank(trace.trace())
+    assert rank.device_kind == "gpu_not_recorded"
     assert detail(trace) == {"idle_dataloader": 100, "idle_unexplained": 900}
 
 
@@ -172,16 +172,16 @@ def test_use_of_tensor_cores_is_counted_in_kernel_time_and_unknown_without_kerne
     trace = TraceBuilder().kernel(TENSOR_GEMM, 0, 10).kernel(SGEMM, 5, 20, stream=8).kernel(POINTWISE, 0, 99)
     trace.kernel("cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1", 40, 7)
     trace.kernel("triton_tem_fused_mm_0", 60, 3)
-    use = RankRun(trace.trace()).account.tensor_core
+    use = Rank(trace.trace()).account.tensor_core
     assert use == {"used": 10_000, "slow_path": 7_000, "not_used": 20_000, "unknown": 3_000}
-    assert set(RankRun(TraceBuilder().memcpy("HtoD", 0, 5).trace()).account.tensor_core.values()) == {None}
+    assert set(Rank(TraceBuilder().memcpy("HtoD", 0, 5).trace()).account.tensor_core.values()) == {None}
 
 
 def test_moving_gpu_times_for_disagreeing_clocks_leaves_the_timeline_as_it_is() -> None:
     trace = TraceBuilder()
     for row in range(10):
         trace.kernel(TENSOR_GEMM, 100 * row, 60, launch_us=100 * row + 25)
-    rank = RankRun(trace.trace())
+    rank = Rank(trace.trace())
     assert rank.clock_shift_ns == 25_000
     assert rank.trace.gpu.start_ns[0] == 25_000
     assert any("clocks of CPU and GPU" in warning for warning in rank.trace.warnings)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.communication.match_collectives import match_collectives
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -19,7 +19,7 @@ def rank_of(number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us
     trace = TraceBuilder(rank=number)
     for end in ends_us:
         trace.kernel(ALL_REDUCE, end + clock_us - waits_us, waits_us)
-    return collectives_of(RankRun(trace.trace()))
+    return collectives_of(Rank(trace.trace()))
 
 
 # Ends that do not repeat with any period, at least 2 ms apart: partners agree to 0.1 ms, others differ by more.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfdoctor import pipeline as engine
 from perfdoctor.analysis.host.cpu_ops import framework_time, optimizers_of, unprofiled, zeroing_of
 from perfdoctor.analyzers._pd104_busiest_line import busiest_line
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -24,7 +24,7 @@ spans = st.tuples(st.integers(0, 1990), st.integers(0, 150), st.integers(1, 2))
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> RankRun:
+def programs(draw: st.DrawFn) -> Rank:
     """Any ops and ranges in two steps, with or without steps timed before."""
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 1000)
     for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(OPS), spans), max_size=30)):
@@ -32,12 +32,12 @@ def programs(draw: st.DrawFn) -> RankRun:
     for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(RANGES), spans), max_size=6)):
         trace.range(name, start, dur, thread)
     timed = draw(st.none() | st.lists(st.integers(1, 3_000_000), min_size=1, max_size=3))
-    return RankRun(trace.trace(), facts=None if timed is None else {"base_step_ns": timed})
+    return Rank(trace.trace(), facts=None if timed is None else {"base_step_ns": timed})
 
 
 @relaxed
 @given(programs())
-def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: RankRun) -> None:
+def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: Rank) -> None:
     zeroing = zeroing_of(rank)
     framework = framework_time(rank)
     for other in (zeroing.adding, *(steps.time for steps in optimizers_of(rank))):
@@ -48,7 +48,7 @@ def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: RankRu
 
 @relaxed
 @given(programs())
-def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(rank: RankRun) -> None:
+def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(rank: Rank) -> None:
     for time in (framework_time(rank), zeroing_of(rank).time, rank.window):
         own = unprofiled(rank, time)
         assert 0 <= own.own_ns <= own.most_ns <= rank.per_step(iv.total(time))
@@ -61,7 +61,7 @@ def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_sh
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 5000)
     for row in range(99):
         trace.op("aten::mul", 10 * row, 5).op("aten::mul", 1000 + 10 * row, 5)
-    rank = RankRun(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
+    rank = Rank(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
     own = unprofiled(rank, iv.window(0, 10_000))
     # 100 events take 100 us of the first step; two of them begin in these 10 us, of which a step has half
     assert (own.own_ns, own.most_ns, own.timed) == (4_000, 5_000, True)
@@ -75,31 +75,31 @@ def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> Trac
 
 
 def test_the_line_that_calls_most_ops_and_how_often_it_repeats_them() -> None:
-    line = busiest_line(RankRun(loop(times=39).trace()))
+    line = busiest_line(Rank(loop(times=39).trace()))
     assert line is not None
     assert (str(line.place), line.repeats, line.layers) == ("train.py:3", 39, False)
     assert (line.share, line.alike) == pytest.approx((39 / 40, 38 / 39))
 
 
 def test_matrix_maths_makes_layers_of_a_loop() -> None:
-    line = busiest_line(RankRun(loop(times=39, name="aten::linear").trace()))
+    line = busiest_line(Rank(loop(times=39, name="aten::linear").trace()))
     assert line is not None
     assert line.layers
 
 
 def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
-    line = busiest_line(RankRun(loop(times=39, backward=True).trace()))
+    line = busiest_line(Rank(loop(times=39, backward=True).trace()))
     assert line is not None
     assert (str(line.place), line.share) == ("net.py:8", 1 / 40)
 
 
 def test_no_line_is_known_without_lines() -> None:
-    assert busiest_line(RankRun(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
+    assert busiest_line(Rank(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
 
 
 def outcomes(trace: TraceBuilder) -> dict[str, Any]:
     rules = [a for a in registry.registered() if a.rule in ("PD104", "PD303", "PD304")]
-    return {o.rule: (o.status, o.why) for o in engine.diagnose(Run((RankRun(trace.trace()),)), rules).outcomes}
+    return {o.rule: (o.status, o.why) for o in engine.diagnose(Run((Rank(trace.trace()),)), rules).outcomes}
 
 
 def test_rules_for_either_device_run_on_a_program_on_the_cpu() -> None:

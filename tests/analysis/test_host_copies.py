@@ -6,13 +6,13 @@ from trace_strategies import TENSOR_GEMM
 
 from perfdoctor import pipeline as engine
 from perfdoctor.analysis.host.host_copies import by_place, host_copies
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
 
 
-def copying(*sizes: int, lines: bool) -> RankRun:
+def copying(*sizes: int, lines: bool) -> Rank:
     """A step with a copy each 100 us, all from lines of their own, and a wait of 10 us in the same op."""
     trace = TraceBuilder().step(0, 1000)
     for row, size in enumerate(sizes):
@@ -22,10 +22,10 @@ def copying(*sizes: int, lines: bool) -> RankRun:
         trace.op("aten::to", at, 80)
         trace.memcpy("HtoD", at + 5, 20, size_bytes=size, correlation=trace.call("cudaMemcpyAsync", at + 2, 25))
         trace.call("cudaStreamSynchronize", at + 30, 10)
-    return RankRun(trace.trace())
+    return Rank(trace.trace())
 
 
-def lines_of(run: RankRun) -> list[tuple[str | None, int]]:
+def lines_of(run: Rank) -> list[tuple[str | None, int]]:
     found = by_place(run, host_copies(run, "HtoD"))
     return [(str(place) if place else None, len(copies)) for place, copies in found]
 
@@ -36,7 +36,7 @@ def test_lines_of_the_analysed_window_come_first() -> None:
 
 def test_where_it_has_none_a_copy_of_the_same_size_in_the_evidence_window_tells() -> None:
     timing, evidence = copying(16, 8, 16, 999, lines=False), copying(8, 16, lines=True)
-    run = RankRun(timing.source, detail=evidence.source)
+    run = Rank(timing.raw_trace, evidence_trace=evidence.raw_trace)
     assert lines_of(run) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
 
 
@@ -51,17 +51,17 @@ def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
     trace.op("aten::to", 100, 30, thread=2)
     trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
     trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
-    run = RankRun(trace.trace())
+    run = Rank(trace.trace())
     assert host_copies(run, "HtoD").done_ns.tolist() == [27_000, 127_000]
     assert host_copies(copying(8, lines=False), "HtoD").done_ns.tolist() == [40_000]
 
 
 def test_copies_outside_of_the_window_are_left_out() -> None:
     trace = TraceBuilder().memcpy("HtoD", 5, 20, launch_us=2).step(100, 100).memcpy("HtoD", 105, 20, launch_us=102)
-    assert len(host_copies(RankRun(trace.trace()), "HtoD")) == 1
+    assert len(host_copies(Rank(trace.trace()), "HtoD")) == 1
 
 
-def batch_behind_the_queue(*, pinned: bool) -> RankRun:
+def batch_behind_the_queue(*, pinned: bool) -> Rank:
     """Steps of 10 ms: products until 4 ms, the batch of 1 ms that is launched beside them, then more products.
 
     From pageable memory the copying call and a synchronize call hold the CPU until 5.06 ms, and it launches nothing
@@ -77,10 +77,10 @@ def batch_behind_the_queue(*, pinned: bool) -> RankRun:
             trace.call("cudaStreamSynchronize", at + 5020, 40)
         resumed = at + (5020 if pinned else 6000)
         trace.kernel(TENSOR_GEMM, resumed, at + 9990 - resumed, launch_us=at + 200 if pinned else resumed - 10)
-    return RankRun(trace.trace())
+    return Rank(trace.trace())
 
 
-def told(run: RankRun, *rules: str) -> dict[str, Finding]:
+def told(run: Rank, *rules: str) -> dict[str, Finding]:
     report = engine.diagnose(Run((run,)), [rule for rule in registry.registered() if rule.rule in rules])
     return {finding.rule: finding for finding in report.findings}
 

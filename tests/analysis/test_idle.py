@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, run_of
 
 from perfdoctor.analysis.host.loader_waits import loader_waits
-from perfdoctor.analysis.timeline.queue_stalls import EVENT, GRAPH, NOT_HELD, UNKNOWN, is_thinned
-from perfdoctor.rank import RankRun
+from perfdoctor.analysis.timeline.queue_stalls import EVENT, GRAPH, NOT_HELD, UNKNOWN, is_subsampled
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
@@ -18,14 +18,14 @@ GEMM = TENSOR_GEMM
 
 def idle(trace: TraceBuilder) -> dict[str, int]:
     """Idle time in us by cause, what is 0 left out."""
-    detail = RankRun(trace.trace()).account.detail
+    detail = Rank(trace.trace()).account.detail
     return {name[5:]: ns // 1000 for name, ns in detail.items() if ns and name.startswith("idle_")}
 
 
 def held(trace: TraceBuilder) -> list[int]:
     """Why the item behind each gap did not start."""
-    gaps = RankRun(trace.trace()).gaps
-    found: list[int] = gaps.held[gaps.next_item >= 0].tolist()
+    gaps = Rank(trace.trace()).gaps
+    found: list[int] = gaps.stall[gaps.next_item >= 0].tolist()
     return found
 
 
@@ -85,9 +85,9 @@ def graph(*starts_us: float, returns_us: float = 30) -> TraceBuilder:
 
 
 def test_a_pause_within_a_graph_is_work_that_was_not_recorded() -> None:
-    rank = RankRun(graph(10, 115, 500).trace())
-    assert rank.gaps.held.tolist() == [NOT_HELD, NOT_HELD, GRAPH]
-    assert iv.total(rank.unrecorded) == rank.account.detail["idle_unexplained"] == 285_000
+    rank = Rank(graph(10, 115, 500).trace())
+    assert rank.gaps.stall.tolist() == [NOT_HELD, NOT_HELD, GRAPH]
+    assert iv.total(rank.missing_kernels) == rank.account.detail["idle_unexplained"] == 285_000
 
 
 def test_so_is_one_after_a_graph_and_not_one_after_a_kernel() -> None:
@@ -150,8 +150,8 @@ def numbered(every: int) -> TraceBuilder:
 
 
 def test_a_file_that_holds_a_tenth_of_its_op_numbers_was_thinned_out() -> None:
-    assert is_thinned(numbered(every=20).trace())
-    assert not is_thinned(numbered(every=2).trace())
+    assert is_subsampled(numbered(every=20).trace())
+    assert not is_subsampled(numbered(every=2).trace())
 
 
 def copies_back(end_us: float) -> TraceBuilder:
@@ -163,7 +163,7 @@ def copies_back(end_us: float) -> TraceBuilder:
 
 
 def test_gpu_times_are_moved_no_further_than_copies_allow_and_clocks_that_drift_are_marked() -> None:
-    fits, drifts = RankRun(copies_back(1060).trace()), RankRun(copies_back(1090).trace())
+    fits, drifts = Rank(copies_back(1060).trace()), Rank(copies_back(1090).trace())
     assert (fits.clock_shift_ns, fits.clock_shift.consistent) == (25_000, True)
     assert (drifts.clock_shift_ns, drifts.clock_shift.consistent) == (10_000, False)
     assert any("drift apart" in warning for warning in drifts.trace.warnings)
@@ -175,7 +175,7 @@ def test_gpu_times_are_moved_no_further_than_copies_allow_and_clocks_that_drift_
 def test_every_gap_has_one_reason_and_only_what_was_queued_is_held(file: File) -> None:
     rank = run_of(file)
     gaps = rank.gaps
-    assert set(gaps.held.tolist()) <= {NOT_HELD, EVENT, GRAPH, UNKNOWN}
-    assert not (gaps.late & (gaps.held != NOT_HELD)).any()
-    assert iv.total(rank.unrecorded) <= rank.account.detail["idle_unexplained"]
+    assert set(gaps.stall.tolist()) <= {NOT_HELD, EVENT, GRAPH, UNKNOWN}
+    assert not (gaps.late & (gaps.stall != NOT_HELD)).any()
+    assert iv.total(rank.missing_kernels) <= rank.account.detail["idle_unexplained"]
     assert (np.diff(gaps.start_ns) > 0).all()

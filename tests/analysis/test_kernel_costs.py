@@ -18,7 +18,7 @@ from perfdoctor.gpu.roofline.kernel_bounds import (
     bound_launches,
     latency_floor_ns,
 )
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import read
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -56,15 +56,15 @@ class Program:
     def mm(self, m: int, k: int, n: int, *kernels: tuple[str, float], dtype: str = BF16) -> Program:
         return self.op("aten::mm", [[m, k], [k, n]], [dtype, dtype], *kernels)
 
-    def run(self) -> RankRun:
-        return RankRun(self.builder.trace())
+    def run(self) -> Rank:
+        return Rank(self.builder.trace())
 
 
-def kinds(run: RankRun) -> list[str]:
+def kinds(run: Rank) -> list[str]:
     return [BOUNDS[kind] if kind >= 0 else "" for kind in run.bounds.kind]
 
 
-def verdicts(run: RankRun) -> list[tuple[str, str]]:
+def verdicts(run: Rank) -> list[tuple[str, str]]:
     found = run.verdicts
     return [(VERDICTS[v], BASES[b]) for v, b in zip(found.tensor_core, found.basis, strict=True)]
 
@@ -92,7 +92,7 @@ def test_launches_of_one_main_kernel_share_its_work_by_time() -> None:
 
 def test_ops_without_shapes_have_no_work() -> None:
     builder = TraceBuilder(**H100).op("aten::mm", 0, 50).kernel(FAST, 100, 30, launch_us=1)  # type: ignore[arg-type]
-    run = RankRun(builder.trace())
+    run = Rank(builder.trace())
 
     assert np.isnan(run.work.flops).all()
     assert run.work.costs == ()
@@ -253,7 +253,7 @@ def test_without_shapes_the_category_stands_in_and_says_so() -> None:
     for i, (name, dur) in enumerate([(FAST, 50), (ELEMENTWISE, 50), (TAIL, 50), (FAST, 3)]):
         builder.kernel(name, 100 * i, dur)
     builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 900, 50)
-    run = RankRun(builder.memcpy("HtoD", 1000, 50).trace())
+    run = Rank(builder.memcpy("HtoD", 1000, 50).trace())
 
     assert kinds(run) == ["compute", "bandwidth", "bandwidth", "latency", "", ""]
     assert run.bounds.assumed.tolist() == [True, True, True, False, False, False]
@@ -349,7 +349,7 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
     for path in sorted(corpus.rglob("*.json.gz")):
         if path.stat().st_size > 800_000:  # the benchmark does all of them; here the small ones
             continue
-        run = RankRun(read(path))
+        run = Rank(read(path))
         assert run.verdicts.violations == (), path.name
         checked += int(np.isfinite(run.work.flops[run.work.rows_of("gemm", "convolution", "attention")]).sum())
     assert checked > 500
@@ -357,7 +357,7 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
 
 @pytest.mark.corpus
 def test_odd_dimensions_of_timesformer_are_inefficient_for_their_alignment(corpus: Path) -> None:
-    run = RankRun(read(corpus / "h100-timesformer-bf16.json.gz"))
+    run = Rank(read(corpus / "h100-timesformer-bf16.json.gz"))
     gpu, ops = run.trace.gpu, run.trace.ops
     dims = [run.trace.text(int(ops.dims[op])) or "" if op >= 0 else "" for op in gpu.op]
     odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & run.kernels_where(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.host.locations import commonest, doing, place_of_op, places, quoting
-from perfdoctor.rank import RankRun
+from perfdoctor.analysis.host.locations import commonest, doing, location_of_op, places, quoting
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, Saving, SourceLocation
 from perfdoctor.testing import TraceBuilder
 
@@ -58,22 +58,24 @@ def test_a_line_of_5000_digits_is_nobodys_line() -> None:
 def test_frames_on_a_thread_of_their_own_count_for_all() -> None:
     trace = TraceBuilder(device=None).op("aten::mm", 0, 100, thread=1)
     trace.frame("train.py(3): main", 0, 100, thread=2)
-    assert place_of_op(RankRun(trace.trace()), "aten::mm") == SourceLocation("train.py", 3, "main")
+    assert location_of_op(Rank(trace.trace()), "aten::mm") == SourceLocation("train.py", 3, "main")
 
 
 def test_the_evidence_trace_helps_out_where_the_timing_trace_has_no_frames() -> None:
     timing = TraceBuilder(device=None).op("aten::mm", 0, 100).trace()
     evidence = TraceBuilder(device=None).op("aten::mm", 500, 100)
     evidence.frame("train.py(8): step", 400, 300)
-    assert place_of_op(RankRun(timing), "aten::mm") is None
-    assert place_of_op(RankRun(timing, detail=evidence.trace()), "aten::mm") == SourceLocation("train.py", 8, "step")
+    assert location_of_op(Rank(timing), "aten::mm") is None
+    assert location_of_op(Rank(timing, evidence_trace=evidence.trace()), "aten::mm") == SourceLocation(
+        "train.py", 8, "step"
+    )
 
 
 def test_a_name_with_special_characters_is_no_pattern() -> None:
     trace = TraceBuilder(device=None).op("mm.*", 0, 10).op("mm_x", 20, 10)
     trace.frame("a.py(1): f", 0, 12)
     trace.frame("b.py(2): g", 19, 12)
-    assert place_of_op(RankRun(trace.trace()), "mm.*") == SourceLocation("a.py", 1, "f")
+    assert location_of_op(Rank(trace.trace()), "mm.*") == SourceLocation("a.py", 1, "f")
 
 
 def test_what_a_thread_was_in_is_its_innermost_op_else_its_range() -> None:
@@ -102,7 +104,7 @@ def test_a_captured_line_may_name_its_function() -> None:
 
 def test_lines_recorded_among_the_operators_are_places_and_no_operators() -> None:
     trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
-    assert place_of_op(RankRun(trace), "aten::mm") == SourceLocation("train.py", 17, "step")
+    assert location_of_op(Rank(trace), "aten::mm") == SourceLocation("train.py", 17, "step")
 
 
 def found_at(file: str | None, line: int | None = 2) -> Finding:

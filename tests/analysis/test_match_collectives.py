@@ -17,7 +17,7 @@ from perfdoctor.analysis.communication.collectives import MOST_ROWS, CollectiveT
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import find_late_rank
 from perfdoctor.analysis.timeline.phases import PHASES, phases_of
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
 from perfdoctor.trace.tables import intervals as iv
 
@@ -98,7 +98,7 @@ def test_the_same_numbers_at_other_times_are_of_another_run() -> None:
     assert match_collectives([a, other]) is None
     found = matched(a, other, table(2, IRREGULAR, groups=["dp"] * 8, seq=range(8)))
     assert [t.rank for t in found.tables] == [0, 2]
-    assert [t.rank for t in found.apart] == [1]
+    assert [t.rank for t in found.unmatched] == [1]
 
 
 def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
@@ -233,7 +233,7 @@ def test_kinds_are_told_by_name(name: str, kind: str) -> None:
 
 
 def of(built: TraceBuilder) -> CollectiveTable:
-    return collectives_of(RankRun(built.trace()))
+    return collectives_of(Rank(built.trace()))
 
 
 def test_what_is_recorded_of_a_collective_is_in_the_table() -> None:
@@ -298,7 +298,7 @@ def test_phases_split_the_window_exactly(file: File) -> None:
 
 def test_phases_are_those_of_the_loop() -> None:
     [built] = SyntheticFleet(ranks=1, steps=3).late_loader(0, 500).builders()
-    spent = {name: iv.total(phase) // 3 for name, phase in phases_of(RankRun(built.trace())).items()}
+    spent = {name: iv.total(phase) // 3 for name, phase in phases_of(Rank(built.trace())).items()}
     assert spent["loader"] == pytest.approx(530_000, abs=5_000)
     assert spent["forward"] == pytest.approx(3_000_000, rel=0.01)
     assert spent["backward"] == pytest.approx(6_000_000, rel=0.01)

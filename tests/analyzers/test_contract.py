@@ -15,7 +15,7 @@ from rule_cases import ALL_REDUCE, LOADER, SGEMM, Case, healthy
 
 from perfdoctor import pipeline as engine
 from perfdoctor.errors import UsageError
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Claim, Finding, Saving
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer, RankAnalyzer
@@ -104,7 +104,7 @@ def _called() -> TraceBuilder:
 
 @pytest.mark.parametrize("name", tiny_traces())
 def test_no_trace_is_too_small(name: str) -> None:
-    ranks = tuple(RankRun(trace.trace()) for trace in tiny_traces()[name])
+    ranks = tuple(Rank(trace.trace()) for trace in tiny_traces()[name])
     report = engine.diagnose(Run(ranks), ANALYZERS)
     assert [f.title for f in report.findings if f.rule == "PD901"] == []
     assert {o.status for o in report.outcomes} <= {"ran", "skipped"}
@@ -117,12 +117,12 @@ def test_no_argument_is_too_odd(value: object) -> None:
     for event in trace["traceEvents"]:
         event["args"] = dict.fromkeys((*event["args"], "Input Strides", "Concrete Inputs"), value)
         event["name"] += "9" * 5000 if event["name"].startswith("ProfilerStep#") else ""
-    report = engine.diagnose(Run((RankRun(parse(orjson.dumps(trace), "x")),)), ANALYZERS)
+    report = engine.diagnose(Run((Rank(parse(orjson.dumps(trace), "x")),)), ANALYZERS)
     assert [o for o in report.outcomes if o.status == "failed"] == []
 
 
 def run_of(case: Case) -> Run:
-    return Run(tuple(RankRun(trace.trace(), facts=case.facts) for trace in case.ranks()))
+    return Run(tuple(Rank(trace.trace(), facts=case.facts) for trace in case.ranks()))
 
 
 @pytest.mark.parametrize("case", SPEAKING, ids=str)
@@ -136,8 +136,8 @@ def test_an_analyzer_is_deterministic_and_leaves_the_run_as_it_is(case: Case) ->
         assert all(np.array_equal(a, b) for a, b in zip(columns(rank), kept, strict=True))
 
 
-def columns(rank: RankRun) -> list[np.ndarray]:
-    return [getattr(table, name) for table in rank.source.tables for name in ("start_ns", "end_ns", "name")]
+def columns(rank: Rank) -> list[np.ndarray]:
+    return [getattr(table, name) for table in rank.raw_trace.tables for name in ("start_ns", "end_ns", "name")]
 
 
 @pytest.mark.parametrize("case", SPEAKING, ids=str)
@@ -180,7 +180,7 @@ class Crashing(RankAnalyzer):
     rule: ClassVar[str] = "XX001"
     name: ClassVar[str] = "crashing"
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         yield self.finding(rank, title="half", cost_ns=1, advice="", saving=Saving(), claim=Claim())
         _ = 1 // 0
 
@@ -254,7 +254,7 @@ def test_a_strangers_promises_are_capped_too() -> None:
 
 
 def test_what_an_analyzer_lacks_is_skipped_with_how_to_capture_it() -> None:
-    cpu_only = Run((RankRun(TraceBuilder(device=None).op("aten::mm", 0, 10).trace()),))
+    cpu_only = Run((Rank(TraceBuilder(device=None).op("aten::mm", 0, 10).trace()),))
     why = {o.rule: (o.status, o.why) for o in engine.diagnose(cpu_only, [*ANALYZERS, Demanding]).outcomes}
     assert why["PD201"] == ("skipped", NEEDS["kernels"])
     assert why["PD401"][0] == "skipped"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.analyzers._pd104_launches import launching
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
@@ -22,7 +22,7 @@ def program(steps: int = 2, extra: int = 0) -> TraceBuilder:
 
 
 def test_cpu_time_for_a_launch_is_runtime_dispatcher_and_python() -> None:
-    found = launching(RankRun(program().trace()))
+    found = launching(Rank(program().trace()))
     assert found is not None
     assert (found.launches, found.graphs, found.steady, found.compiled) == (8, 0, True, False)
     assert (found.runtime_ns, found.dispatcher_ns, found.python_ns) == (5_000, 35_000, 60_000)
@@ -32,19 +32,19 @@ def test_cpu_time_for_a_launch_is_runtime_dispatcher_and_python() -> None:
 def test_waits_and_loading_are_not_the_cpus_time_for_launches() -> None:
     trace = program().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 80)
     trace.call("cudaDeviceSynchronize", 600, 120)
-    found = launching(RankRun(trace.trace()))
+    found = launching(Rank(trace.trace()))
     assert found is not None
     assert found.python_ns == 60_000 - (80_000 + 120_000) // 8
 
 
 def test_queue_depth_counts_what_was_launched_and_had_not_started() -> None:
-    ahead, starved = launching(RankRun(program().trace())), TraceBuilder()
+    ahead, starved = launching(Rank(program().trace())), TraceBuilder()
     assert ahead is not None
     assert ahead.depth == 1  # 0, 1, 2, 3 in each step
     assert ahead.ahead_share == 0.75
     for row in range(4):
         starved.kernel(POINTWISE, 50 * row + 10, 10, launch_us=50 * row)
-    found = launching(RankRun(starved.trace()))
+    found = launching(Rank(starved.trace()))
     assert found is not None
     assert (found.depth, found.ahead_share) == (0, 0)
     assert (found.dispatcher_ns, found.python_ns, found.steady) == (None, None, None)
@@ -55,13 +55,13 @@ def test_a_graph_is_one_launch() -> None:
     correlation = trace.call("cudaGraphLaunch", 0, 30)
     for row in range(40):
         trace.kernel(POINTWISE, 10 + 24 * row, 14, correlation=correlation)
-    found = launching(RankRun(trace.trace()))
+    found = launching(Rank(trace.trace()))
     assert found is not None
     assert (found.launches, found.graphs) == (1, 1)
 
 
 def test_steps_that_launch_differently_are_not_steady_and_nothing_launched_is_nothing() -> None:
-    found = launching(RankRun(program(extra=1).trace()))
+    found = launching(Rank(program(extra=1).trace()))
     assert found is not None
     assert found.steady is False
-    assert launching(RankRun(TraceBuilder().kernel(POINTWISE, 0, 10).trace())) is None
+    assert launching(Rank(TraceBuilder().kernel(POINTWISE, 0, 10).trace())) is None

@@ -13,7 +13,7 @@ from rule_cases import Case, Says, healthy
 
 import perfdoctor
 from perfdoctor import pipeline as engine
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
@@ -34,7 +34,7 @@ def by_itself(rule: type[Analyzer]) -> type[Analyzer]:
 
 def found_in(case: Case, rule: type[Analyzer] | None = None) -> tuple[Finding, ...]:
     """What the rule says, through the engine."""
-    ranks = tuple(RankRun(trace.trace(), facts=case.facts) for trace in case.ranks())
+    ranks = tuple(Rank(trace.trace(), facts=case.facts) for trace in case.ranks())
     report = engine.diagnose(Run(ranks), [rule or RULES[case.rule]])
     assert [o.status for o in report.outcomes if o.rule == case.rule] != ["failed"], report.outcomes
     return report.findings
@@ -77,7 +77,7 @@ def test_the_same_comes_out_of_a_file_and_the_public_door(case: Case, tmp_path: 
 
 
 def test_a_healthy_step_gets_no_finding_from_any_rule() -> None:
-    report = engine.diagnose(Run((RankRun(healthy(5).trace()),)), registry.registered())
+    report = engine.diagnose(Run((Rank(healthy(5).trace()),)), registry.registered())
     assert report.findings == ()
 
 

@@ -15,7 +15,7 @@ import perfdoctor
 from perfdoctor import pipeline as engine
 from perfdoctor.analysis.captured_facts import RunSteps, run_steps
 from perfdoctor.analyzers._pd003_slow_steps import growth, slow_steps
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Finding, Saving
 from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
@@ -68,7 +68,7 @@ def told(text: bytes) -> tuple[Finding, ...]:
     trace = TraceBuilder(device=None)
     for number in range(6):
         trace.step(1000 * number, 1000).op("aten::addmm", 1000 * number, 990)
-    run = Run((RankRun(trace.trace(), run_steps=run_steps(text)),))
+    run = Run((Rank(trace.trace(), run_steps=run_steps(text)),))
     return engine.diagnose(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
 
 

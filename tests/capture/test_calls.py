@@ -88,7 +88,7 @@ def test_the_line_that_calls_and_waits_is_named(
 
 def test_the_rows_fit_the_clock_and_the_thread_of_the_trace(tmp_path: Path) -> None:
     trace = read(record(tmp_path / "out", nap) / "evidence.json.gz")
-    sleeping = trace.named(trace.frames, "built-in function sleep")
+    sleeping = trace.match_rows(trace.frames, "built-in function sleep")
     frames = trace.frames
     middle = (frames.start_ns[sleeping] + frames.end_ns[sleeping]) // 2
     assert len(middle) == 3, "the warm-up step is recorded, too"

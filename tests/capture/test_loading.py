@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfdoctor import pipeline as engine
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
@@ -64,7 +64,7 @@ def stalled(wait_us: float, cpu_share: float | None, cores: int, workers: int = 
         loader["wait_cpu_ns"] = round(cpu_share * 1_000_000)
     facts = {"cpu": {"affinity": cores}, "loaders": [loader]}
     rule = next(analyzer for analyzer in registry.registered() if analyzer.rule == "PD101")
-    (finding,) = engine.diagnose(Run((RankRun(trace.trace(), facts=facts),)), [rule]).findings
+    (finding,) = engine.diagnose(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
     return finding
 
 

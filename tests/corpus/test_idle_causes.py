@@ -8,7 +8,7 @@ import pytest
 
 import perfdoctor
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.merged_ranks import split_ranks
 
@@ -66,9 +66,9 @@ BOUNDS = {
 WITHOUT_GPU = ("cpu-only-rank34.json.gz", "no-distributed-info.json.gz", "a100-cupti-counters.json.gz")
 
 
-def first_rank(path: Path) -> RankRun:
+def first_rank(path: Path) -> Rank:
     trace = perfdoctor.read(path)
-    return RankRun((split_ranks(trace) or (trace,))[0])
+    return Rank((split_ranks(trace) or (trace,))[0])
 
 
 def test_every_real_trace_has_a_bound(corpus: Path) -> None:
@@ -81,11 +81,11 @@ def test_idle_time_has_causes_and_what_has_none_was_not_recorded(name: str, corp
     rank = first_rank(corpus / name)
     detail = rank.account.detail
     idle_ns = sum(ns for cause, ns in detail.items() if cause.startswith("idle_"))
-    unexplained, unrecorded = detail["idle_unexplained"], iv.total(rank.unrecorded)
+    unexplained, unrecorded = detail["idle_unexplained"], iv.total(rank.missing_kernels)
     most, most_unrecorded = BOUNDS[name]
     assert unexplained <= most / 100 * idle_ns
     assert (most_unrecorded - 2) / 100 * idle_ns <= unrecorded <= most_unrecorded / 100 * idle_ns
-    assert rank.thinned == name.startswith("sampled")
+    assert rank.subsampled == name.startswith("sampled")
     # The requirement: under 10 % of what idle time the file can tell of.
     assert unexplained - unrecorded < 0.1 * (idle_ns - unrecorded)
 
@@ -95,7 +95,7 @@ def test_whole_recordings_of_graphs_never_pause_within_one(name: str, corpus: Pa
     """What makes a longer pause within a graph a hole in the recording."""
     rank = first_rank(corpus / name)
     gaps, calls = rank.gaps, rank.trace.calls
-    inner = (gaps.launch >= 0) & ~gaps.late & rank.trace.named(calls, "GraphLaunch")[gaps.launch]
+    inner = (gaps.launch >= 0) & ~gaps.late & rank.trace.match_rows(calls, "GraphLaunch")[gaps.launch]
     returned = calls.end_ns[gaps.launch] < gaps.start_ns
     assert (inner & returned).sum() > 100
     assert ((gaps.end_ns - gaps.start_ns)[inner & returned] <= DEVICE_LATENCY_NS).all()

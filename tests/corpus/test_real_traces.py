@@ -15,7 +15,7 @@ import pytest
 from timeline_oracle import timeline
 
 import perfdoctor
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.json_ import Json, load_schema
 
@@ -82,7 +82,7 @@ def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str
     expected = timeline(gzip.decompress(path.read_bytes()))
     assert expected is not None
     items = expected.pop("items")
-    found = RankRun(perfdoctor.read(path)).timeline.to_dict()
+    found = Rank(perfdoctor.read(path)).timeline.to_dict()
     assert {name: found[name] for name in expected} == expected
     for name, value_ns in expected.items():
         reference_ns = float(line[name.removesuffix("_ns") + "_ms"]) * 1e6
@@ -193,7 +193,7 @@ def test_two_ranks_are_analysed_together(name: str, report_on: Reports) -> None:
 @pytest.mark.parametrize("name", ["gtx1650-clock-skew.json.gz", "v100-resnet18-2ranks/rank1.json.gz"])
 def test_gpu_times_are_moved_where_clocks_disagree_and_the_timeline_stays(name: str, corpus: Path) -> None:
     source = perfdoctor.read(corpus / name)
-    rank = RankRun(source)
+    rank = Rank(source)
     assert rank.clock_shift_ns > 0
     linked = rank.trace.gpu.call >= 0
     launched = rank.trace.calls.start_ns[rank.trace.gpu.call[linked]]
@@ -205,7 +205,7 @@ def test_gpu_times_are_moved_where_clocks_disagree_and_the_timeline_stays(name: 
 
 
 def test_clocks_that_agree_are_left_alone(corpus: Path) -> None:
-    assert RankRun(perfdoctor.read(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift_ns == 0
+    assert Rank(perfdoctor.read(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift_ns == 0
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ import pytest
 
 import perfdoctor
 from perfdoctor.analyzers._pd102_syncs import COPY, IF, ITEM, MASK, PAGEABLE, PINNED, TO_CPU, find_syncs
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 
 pytestmark = pytest.mark.corpus
 
 
-def rank_of(path: Path) -> RankRun:
-    return RankRun(perfdoctor.read(path))
+def rank_of(path: Path) -> Rank:
+    return Rank(perfdoctor.read(path))
 
 
-def cost_of_syncs(rank: RankRun) -> float:
+def cost_of_syncs(rank: Rank) -> float:
     """Idle time after syncs as a share of the window."""
     return rank.account.detail["idle_sync"] / rank.window_ns
 
@@ -30,7 +30,7 @@ def test_not_one_of_945_item_calls_waits_for_the_gpu(corpus: Path, report_on: Ca
     with the GPU busy all the while: 0.3 % of the step is idle after them."""
     name = "a100-negative-queue/rank0.json.gz"
     rank = rank_of(corpus / name)
-    assert int(rank.trace.named(rank.trace.ops, "^aten::item$").sum()) == 945
+    assert int(rank.trace.match_rows(rank.trace.ops, "^aten::item$").sum()) == 945
     syncs = find_syncs(rank)
     assert ITEM not in syncs.cause
     assert set(syncs.cause) == {TO_CPU, PAGEABLE, PINNED, "synchronize"}
@@ -47,7 +47,7 @@ def test_the_276_stream_syncs_of_segment_anything_are_masks_and_copies_and_cost_
 ) -> None:
     name = "a100-sam-fp32.json.gz"
     rank = rank_of(corpus / name)
-    assert int(rank.trace.named(rank.trace.calls, "Synchronize$").sum()) == 276
+    assert int(rank.trace.match_rows(rank.trace.calls, "Synchronize$").sum()) == 276
     syncs = find_syncs(rank)
     found = Counter(syncs.cause)
     assert found[MASK] == 145  # 80 masks, most as a copy and the wait for it

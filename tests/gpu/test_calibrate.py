@@ -21,7 +21,7 @@ from perfdoctor.gpu.calibration import (
     store_calibration,
 )
 from perfdoctor.gpu.devices import PrecisionAdvice, reduced_precision_advice
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
 FAST = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"
@@ -40,11 +40,11 @@ def measured(device: str = "NVIDIA H100 80GB HBM3", **flops: float) -> Calibrati
     return Calibration(device, "2026-01-31", flops or {"bf16": 700e12, "fp64": 55e12}, 3.0e12, 4e-6, SWEEP)
 
 
-def product(device: str) -> RankRun:
+def product(device: str) -> Rank:
     builder = TraceBuilder(device=device, capability=(9, 0), sm_count=132)
     bf16 = "c10::BFloat16"
     builder.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]], types=[bf16, bf16])
-    return RankRun(builder.kernel(FAST, 100, 250, launch_us=1).trace())
+    return Rank(builder.kernel(FAST, 100, 250, launch_us=1).trace())
 
 
 def test_what_is_stored_is_found_again_by_the_name_of_the_device() -> None:

@@ -18,7 +18,7 @@ from reports import said
 
 import perfdoctor
 from perfdoctor import pipeline as engine
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.report.finding import Claim, Finding, Saving
 from perfdoctor.report.merge_findings import in_ranges, merge_ranks
 from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
@@ -33,9 +33,9 @@ RANKS = 7
 
 
 @cache
-def ranks() -> tuple[RankRun, ...]:
+def ranks() -> tuple[Rank, ...]:
     builders = SyntheticFleet(ranks=RANKS, steps=3).late_loader(2, by_us=4000).slow_backward(5, 1.3).builders()
-    return tuple(RankRun(builder.trace()) for builder in builders)
+    return tuple(Rank(builder.trace()) for builder in builders)
 
 
 @cache
@@ -91,7 +91,7 @@ def test_a_summary_survives_the_way_to_another_process() -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["v100-torchrec-4ranks/rank0", "a100-ddp-control/rank3", "v100-df-index/rank1"])
 def test_the_summary_of_a_real_rank_is_small(corpus: Path, name: str) -> None:
-    rank = RankRun(read(corpus / f"{name}.json.gz"))
+    rank = Rank(read(corpus / f"{name}.json.gz"))
     assert len(pickle.dumps(engine.summarize(rank, registry.registered()))) < 300_000
 
 
@@ -105,7 +105,7 @@ def test_only_a_single_rank_keeps_the_intervals_that_an_annotated_trace_needs() 
 
 def test_only_ranks_that_are_compared_tell_where_their_cpu_spends_its_time() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 100).range("@/me/train.py:12 main", 100, 900)
-    rank = RankRun(trace.trace())
+    rank = Rank(trace.trace())
     (place,) = summary_of(rank).places
     assert str(place.location) == "/me/train.py:12"
     assert summary_of(rank, whole=True).places == ()
@@ -119,7 +119,7 @@ def test_a_claim_loses_its_place_but_not_its_length() -> None:
     (kept,) = summary_of(rank, [finding]).findings
     assert kept.claim.intervals.tolist() == wait[:2].tolist()
     assert kept.claim.total_ns == claim.total_ns
-    assert kept.claim.elsewhere_ns == iv.total(work[:3])
+    assert kept.claim.exclusive_ns == iv.total(work[:3])
 
 
 class Waiting(FleetAnalyzer):
@@ -145,7 +145,7 @@ class Overlapping(RankAnalyzer):
     rule: ClassVar[str] = "XX002"
     name: ClassVar[str] = "overlapping"
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         if rank.rank != 0:
             return
         parts = rank.account.parts

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_strategies import lawful_file, run_of
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.savings import edits
 from perfdoctor.savings.edits import Edit, edited
 from perfdoctor.savings.replay_graph import graph_of
@@ -22,7 +22,7 @@ KERNEL, POINTWISE = "ampere_sgemm_128x64_nn", "void at::native::vectorized_eleme
 
 
 def step_us(trace: Trace, *some: Edit, strength: float = 1.0) -> float:
-    run = RankRun(trace)
+    run = Rank(trace)
     graph = graph_of(run.trace, run.window)
     return graph.span_ns(graph.replayed(edited(graph, [(edit, strength) for edit in some]))) / 1000
 
@@ -48,31 +48,31 @@ def cpu_bound() -> Trace:
 
 def test_kernels_that_save_half_of_their_time_save_it_of_a_step_that_waits_for_them() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.kernels_sped_up(trace, np.array([0, 1]), 0.5)) == 1000 - 400
-    assert step_us(trace, edits.kernels_sped_up(trace, np.array([True, False]), 0.5)) == 1000 - 200
+    assert step_us(trace, edits.scale_durations(trace, np.array([0, 1]), 0.5)) == 1000 - 400
+    assert step_us(trace, edits.scale_durations(trace, np.array([True, False]), 0.5)) == 1000 - 200
 
 
 def test_half_of_an_edit_is_half_of_what_it_shortens() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.kernels_sped_up(trace, np.array([0]), 0.5), strength=0.5) == 1000 - 100
+    assert step_us(trace, edits.scale_durations(trace, np.array([0]), 0.5), strength=0.5) == 1000 - 100
 
 
 def test_kernels_never_get_slower() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.faster_kernels(trace, np.array([0]), 900_000.0)) == 1000
-    assert step_us(trace, edits.faster_kernels(trace, np.array([0, 1]), np.array([np.nan, 100_000.0]))) == 1000 - 300
+    assert step_us(trace, edits.set_durations(trace, np.array([0]), 900_000.0)) == 1000
+    assert step_us(trace, edits.set_durations(trace, np.array([0, 1]), np.array([np.nan, 100_000.0]))) == 1000 - 300
 
 
 def test_of_two_edits_of_one_kernel_the_shorter_duration_holds() -> None:
     trace = gpu_bound()
-    slower, faster = (edits.kernels_sped_up(trace, np.array([0]), share) for share in (0.25, 0.5))
+    slower, faster = (edits.scale_durations(trace, np.array([0]), share) for share in (0.25, 0.5))
     assert step_us(trace, slower, faster) == step_us(trace, faster, slower) == 1000 - 200
     assert step_us(trace, slower | faster) == 1000 - 200
 
 
 def test_without_an_item_its_op_takes_the_cpu_no_time_either() -> None:
     trace = cpu_bound()
-    assert step_us(trace, edits.without_items(trace, np.array([1]))) == 1000 - 200
+    assert step_us(trace, edits.remove_items(trace, np.array([1]))) == 1000 - 200
 
 
 def test_an_op_that_launches_more_stays() -> None:
@@ -81,7 +81,7 @@ def test_an_op_that_launches_more_stays() -> None:
     builder.call("cudaStreamSynchronize", 200, 10)
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.without_items(trace, np.array([1]))) == 1000 - 5  # of the call
+    assert step_us(trace, edits.remove_items(trace, np.array([1]))) == 1000 - 5  # of the call
 
 
 def test_what_is_fused_is_launched_once() -> None:
@@ -92,9 +92,9 @@ def test_what_is_fused_is_launched_once() -> None:
 
 def test_a_wait_that_ends_gives_the_cpu_its_lead_back() -> None:
     trace = gpu_bound()
-    sync = np.flatnonzero(trace.named(trace.calls, "Synchronize"))
+    sync = np.flatnonzero(trace.match_rows(trace.calls, "Synchronize"))
     # What is left: a call like others, and the GPU, which is done at 810.
-    assert step_us(trace, edits.without_waits(sync)) == 810
+    assert step_us(trace, edits.remove_waits(sync)) == 810
 
 
 def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
@@ -105,20 +105,20 @@ def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
     builder.call("cudaGetDevice", 0, 5)
     trace = builder.trace()
     thread, spans = trace.calls.thread[:1], (np.array([100_000]), np.array([500_000]))
-    gone = edits.without_cpu_time(thread, spans, iv.window(0, 10**6))
-    half = edits.without_cpu_time(thread, spans, iv.window(0, 10**6), 0.5)
+    gone = edits.remove_cpu_time(thread, spans, iv.window(0, 10**6))
+    half = edits.remove_cpu_time(thread, spans, iv.window(0, 10**6), 0.5)
     assert step_us(trace, gone) == 600
     assert step_us(trace, half) == 800
     assert step_us(trace, gone, half) == 600  # nothing is taken away twice
-    assert step_us(trace, edits.without_cpu_time(thread + 1, spans, iv.window(0, 10**6))) == 1000
+    assert step_us(trace, edits.remove_cpu_time(thread + 1, spans, iv.window(0, 10**6))) == 1000
 
 
 def test_cheaper_launches_leave_the_gpu_its_time() -> None:
     trace = cpu_bound()
-    launches = np.flatnonzero(trace.named(trace.calls, "Launch"))
+    launches = np.flatnonzero(trace.match_rows(trace.calls, "Launch"))
     # The first call of the thread has nothing before it.
-    assert step_us(trace, edits.cheaper_launches(trace, launches, iv.window(0, 10**6))) == 1000 - 3 * 200 - 5
-    assert step_us(trace, edits.cheaper_launches(trace, launches, iv.window(0, 10**6), 0.5)) == 1000 - 302.5
+    assert step_us(trace, edits.shorten_launches(trace, launches, iv.window(0, 10**6))) == 1000 - 3 * 200 - 5
+    assert step_us(trace, edits.shorten_launches(trace, launches, iv.window(0, 10**6), 0.5)) == 1000 - 302.5
 
 
 def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
@@ -129,8 +129,8 @@ def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
     builder.call("cudaStreamSynchronize", 410, 20)
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
-    copy = np.flatnonzero(trace.named(trace.calls, "Memcpy"))
-    assert step_us(trace, edits.without_blocking(trace, copy, np.array([430_000]))) == 1000 - 330
+    copy = np.flatnonzero(trace.match_rows(trace.calls, "Memcpy"))
+    assert step_us(trace, edits.remove_blocking(trace, copy, np.array([430_000]))) == 1000 - 330
 
 
 def test_allocations_that_are_not_made_take_no_time() -> None:
@@ -140,7 +140,7 @@ def test_allocations_that_are_not_made_take_no_time() -> None:
     builder.kernel(KERNEL, 510, 20, launch_us=500)
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.without_calls(trace, trace.named(trace.calls, "Malloc"))) == 700
+    assert step_us(trace, edits.remove_calls(trace, trace.match_rows(trace.calls, "Malloc"))) == 700
 
 
 def test_rows_outside_the_window_change_nothing() -> None:
@@ -149,7 +149,7 @@ def test_rows_outside_the_window_change_nothing() -> None:
     builder.call("cudaStreamSynchronize", 1020, 500)
     builder.call("cudaGetDevice", 1995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.without_items(trace, np.array([0]))) == 1000
+    assert step_us(trace, edits.remove_items(trace, np.array([0]))) == 1000
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_rows_outside_the_window_change_nothing() -> None:
     [
         {"items": np.array([1])},
         {"items": np.array([1]), "dur_ns": np.array([-1])},
-        {"hidden": (edits.Hidden(0, iv.EMPTY, 1.5),)},
+        {"removed_cpu_time": (edits.Hidden(0, iv.EMPTY, 1.5),)},
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ def test_an_edit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 
 @st.composite
-def _edits(draw: st.DrawFn, run: RankRun) -> Edit:
+def _edits(draw: st.DrawFn, run: Rank) -> Edit:
     trace = run.trace
     begun = np.flatnonzero(iv.contains(run.window, trace.gpu.start_ns)).tolist()
     called = np.flatnonzero(iv.contains(run.window, trace.calls.start_ns)).tolist()
@@ -174,16 +174,16 @@ def _edits(draw: st.DrawFn, run: RankRun) -> Edit:
     calls = np.array(draw(st.lists(st.sampled_from(called), unique=True)) if called else [], np.int64)
     kind = draw(st.integers(0, 5))
     if kind == 0:
-        return edits.kernels_sped_up(trace, items, draw(st.floats(0, 1)))
+        return edits.scale_durations(trace, items, draw(st.floats(0, 1)))
     if kind == 1:
-        return edits.without_items(trace, items)
+        return edits.remove_items(trace, items)
     if kind == 2:
         return edits.fused(trace, items, draw(st.floats(0, 1)), items[:1])
     if kind == 3:
-        return edits.without_waits(calls)
+        return edits.remove_waits(calls)
     if kind == 4:
-        return edits.cheaper_launches(trace, calls, run.window, draw(st.floats(0, 1)))
-    return edits.without_blocking(trace, calls, trace.calls.end_ns[calls] + 1000)
+        return edits.shorten_launches(trace, calls, run.window, draw(st.floats(0, 1)))
+    return edits.remove_blocking(trace, calls, trace.calls.end_ns[calls] + 1000)
 
 
 @given(lawful_file(), st.data(), st.floats(0, 1))

@@ -127,7 +127,7 @@ def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int,
     result = promised(merge_ranks(many), ledgers)
     assert sum(f.saving.high_ns or 0 for f in result) <= WINDOW_NS / steps
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in result)
-    worth = [f.worth_ns for f in result]
+    worth = [f.expected_saving_ns for f in result]
     assert worth == sorted(worth, reverse=True)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_strategies import any_file, lawful_file, run_of
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.savings import longest_path as settling
 from perfdoctor.savings.graph_edges import OWN, median_ns
 from perfdoctor.savings.replay_graph import Graph, graph_of
@@ -27,8 +27,8 @@ def test_the_median_of_times_is_that_of_numpy(took_ns: list[int]) -> None:
     assert median_ns(np.array(took_ns, np.int64)) == int(np.median(took_ns))
 
 
-def graph(built: TraceBuilder | RankRun) -> Graph:
-    run = built if isinstance(built, RankRun) else RankRun(built.trace())
+def graph(built: TraceBuilder | Rank) -> Graph:
+    run = built if isinstance(built, Rank) else Rank(built.trace())
     return graph_of(run.trace, run.window)
 
 
@@ -200,7 +200,7 @@ def test_time_shift_and_order_of_the_file_change_nothing(file: dict[str, Any], s
     random.shuffle(events)
     first, second = run_of(file), run_of(file | {"traceEvents": events}, shift_us=shift)
 
-    def free_ns(run: RankRun) -> int:
+    def free_ns(run: Rank) -> int:
         of = graph_of(run.trace, run.window)
         lag = of.lag_ns.copy()
         lag[of.events.item_end, OWN] = 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.savings import what_if as gain
-from perfdoctor.savings.edits import cheaper_launches, kernels_sped_up, without_cpu_time
+from perfdoctor.savings.edits import remove_cpu_time, scale_durations, shorten_launches
 from perfdoctor.savings.what_if import Gates, cpu_wait_ns, replay_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -18,7 +18,7 @@ KERNEL = "ampere_sgemm_128x64_nn"
 
 
 def wait_us(trace: TraceBuilder) -> float | None:
-    ns = cpu_wait_ns(RankRun(trace.trace()))
+    ns = cpu_wait_ns(Rank(trace.trace()))
     return None if ns is None else ns / 1000
 
 
@@ -91,7 +91,7 @@ def test_without_calls_nothing_is_known_about_the_cpu() -> None:
 
 
 def gates_of(trace: TraceBuilder) -> Gates:
-    replay = replay_of(RankRun(trace.trace()))
+    replay = replay_of(Rank(trace.trace()))
     assert replay is not None
     return replay.gates
 
@@ -109,7 +109,7 @@ def waiting(*, launched: int = 10, unlaunched: int = 0) -> TraceBuilder:
 def test_a_trace_whose_waits_are_explained_is_replayed() -> None:
     gates = gates_of(waiting())
     assert (gates.error, gates.coverage, gates.why) == (0, 1, None)
-    assert gates.released > 0.95
+    assert gates.explained_wait_share > 0.95
 
 
 def test_a_trace_without_some_launches_is_not_replayed() -> None:
@@ -123,7 +123,7 @@ def test_a_trace_whose_waits_are_not_explained_is_not_replayed() -> None:
     trace.kernel(KERNEL, 1010, 10, launch_us=1000).kernel(KERNEL, 1890, 5, launch_us=1090)  # why so late?
     trace.call("cudaGetDevice", 1990, 5)
     gates = gates_of(trace)
-    assert gates.released < 0.8
+    assert gates.explained_wait_share < 0.8
     assert gates.why is not None
     assert gates.why.endswith("of the CPU's waits are explained by the GPU's work")
 
@@ -133,12 +133,12 @@ def test_waits_that_decide_nothing_need_no_explanation() -> None:
     trace.call("cudaStreamSynchronize", 5000, 50)
     trace.call("cudaGetDevice", 9990, 5)
     gates = gates_of(trace)
-    assert (gates.released, gates.why) == (0, None)
+    assert (gates.explained_wait_share, gates.why) == (0, None)
 
 
 @pytest.mark.parametrize("trace", [TraceBuilder().kernel(KERNEL, 0, 10), TraceBuilder().op("aten::mm", 0, 10)])
 def test_without_calls_or_kernels_there_is_nothing_to_replay(trace: TraceBuilder) -> None:
-    assert replay_of(RankRun(trace.trace())) is None
+    assert replay_of(Rank(trace.trace())) is None
 
 
 def test_of_a_long_trace_steps_in_the_middle_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_of_a_long_trace_steps_in_the_middle_are_replayed(monkeypatch: pytest.Mo
         trace.step(1000 * i, 1000).kernel(KERNEL, 1000 * i + 10, 10, launch_us=1000 * i)
         trace.call("cudaGetDevice", 1000 * i + 990, 5)
     monkeypatch.setattr(gain, "MOST_EVENTS", 10)
-    replay = replay_of(RankRun(trace.trace()))
+    replay = replay_of(Rank(trace.trace()))
     assert replay is not None
     assert replay.window_ns == 3_000_000
     assert replay.step_ns() == replay.now_ns == 1_000_000
@@ -167,19 +167,19 @@ def small_ops(count: int = 100) -> TraceBuilder:
 
 def test_savings_are_of_the_step_without_the_profiler_where_that_was_timed() -> None:
     trace = small_ops().trace()
-    profiled = replay_of(RankRun(trace))
-    real = replay_of(RankRun(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}))
+    profiled = replay_of(Rank(trace))
+    real = replay_of(Rank(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}))
     assert profiled is not None
     assert real is not None
     assert (profiled.now_ns, profiled.profiled, real.now_ns, real.profiled) == (1_000_000, True, 700_000, False)
     assert real.step_ns() == 700_000
-    launches = cheaper_launches(trace, trace.named(trace.calls, "Launch"), RankRun(trace).window)
+    launches = shorten_launches(trace, trace.match_rows(trace.calls, "Launch"), Rank(trace).window)
     assert 0 < 700_000 - real.step_ns([(launches, 1.0)]) < 1_000_000 - profiled.step_ns([(launches, 1.0)])
 
 
 @pytest.mark.parametrize("base_ns", [[], [1_000_000], [2_000_000]])
 def test_a_profiler_that_cost_nothing_is_not_taken_off(base_ns: list[int]) -> None:
-    replay = replay_of(RankRun(small_ops().trace(), facts={"base_step_ns": base_ns}))
+    replay = replay_of(Rank(small_ops().trace(), facts={"base_step_ns": base_ns}))
     assert replay is not None
     assert (replay.now_ns, replay.profiled) == (1_000_000, True)
 
@@ -203,31 +203,31 @@ def test_a_profiler_that_cost_nothing_is_not_taken_off(base_ns: list[int]) -> No
     ],
 )
 def test_which_real_traces_can_be_replayed(corpus: Path, name: str, why: str | None) -> None:
-    replay = replay_of(RankRun(perfdoctor.read(corpus / f"{name}.json.gz")))
+    replay = replay_of(Rank(perfdoctor.read(corpus / f"{name}.json.gz")))
     assert replay is not None
     assert replay.gates.error == 0
     assert replay.gates.why == why
 
 
 def test_convolutions_of_a_step_that_the_cpu_sets_the_pace_of_save_no_tenth_of_their_time(corpus: Path) -> None:
-    run = RankRun(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
+    run = Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
     replay = replay_of(run)
     assert replay is not None
     slow = run.kernels_where(lambda k: k.category == "convolution" and k.tensor_core == "no")
     slow &= iv.contains(run.window, run.trace.gpu.start_ns)
     naive_ns = run.per_step(int(run.trace.gpu.dur_ns[slow].sum())) * 2 / 3
-    saved_ns = replay.now_ns - replay.step_ns([(kernels_sped_up(run.trace, slow, 2 / 3), 1.0)])
+    saved_ns = replay.now_ns - replay.step_ns([(scale_durations(run.trace, slow, 2 / 3), 1.0)])
     assert 0.15 * replay.now_ns < naive_ns < 0.3 * replay.now_ns
     assert saved_ns < 0.1 * naive_ns
 
 
 def test_a_loader_without_workers_was_worth_about_what_workers_gained(corpus: Path) -> None:
     """208 ms a step without workers, 173 ms with four: a promise of all of the wait would be a third too much."""
-    without, with_four = (RankRun(perfdoctor.read(corpus / f"v100-bare-list-workers{n}.json.gz")) for n in (0, 4))
+    without, with_four = (Rank(perfdoctor.read(corpus / f"v100-bare-list-workers{n}.json.gz")) for n in (0, 4))
     replay, waits = replay_of(without), without.loader_waits
     assert replay is not None
     gained_ns = replay.now_ns - with_four.per_step(with_four.window_ns)
-    gone = without_cpu_time(waits.thread, (waits.start_ns, waits.end_ns), without.window)
+    gone = remove_cpu_time(waits.thread, (waits.start_ns, waits.end_ns), without.window)
     saved_ns = replay.now_ns - replay.step_ns([(gone, 1.0)])
     assert 35e6 < gained_ns < 36e6
     assert gained_ns < saved_ns < 1.25 * gained_ns

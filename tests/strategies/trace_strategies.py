@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from matrix_bursts import BURSTS as MATRIX_BURSTS
 from memory_bursts import BURSTS as MEMORY_BURSTS
 
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.trace import parse
 
@@ -39,7 +39,7 @@ OPS = ("aten::item", "aten::mm", "aten::nonzero", "aten::copy_", "c10d::allreduc
 DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB", "Quadro GP100", None)
 
 
-def run_of(file: File, scale: int = 1, shift_us: float = 0) -> RankRun:
+def run_of(file: File, scale: int = 1, shift_us: float = 0) -> Rank:
     """The rank of a file whose times were multiplied and then shifted; whole microseconds stay exact.
 
     What was copied grows with the time that it took: the rates of links are no matter of scale.
@@ -48,7 +48,7 @@ def run_of(file: File, scale: int = 1, shift_us: float = 0) -> RankRun:
     events = [
         e | {"args": e["args"] | {"bytes": e["args"]["bytes"] * scale}} if "bytes" in e["args"] else e for e in events
     ]
-    return RankRun(parse(json.dumps(file | {"traceEvents": events}).encode(), "made.json"))
+    return Rank(parse(json.dumps(file | {"traceEvents": events}).encode(), "made.json"))
 
 
 def _builder(device: str | None, rank: int | None = None) -> TraceBuilder:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor import Claim, Evidence, Finding, RankAnalyzer, Saving
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
 
 
@@ -46,15 +46,15 @@ class SmallCopies(RankAnalyzer):
         "https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#data-transfer-between-host-and-device",
     )
 
-    def analyze_rank(self, rank: RankRun) -> Iterator[Finding]:
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when there are `min_copies` a step."""
         gpu = rank.trace.gpu
         small = (gpu.bytes >= 0) & (gpu.bytes <= self.settings["max_bytes"])
-        rows = small & rank.trace.named(gpu, "HtoD") & iv.contains(rank.window, gpu.start_ns)
+        rows = small & rank.trace.match_rows(gpu, "HtoD") & iv.contains(rank.window, gpu.start_ns)
         copies = int(np.count_nonzero(rows)) / max(rank.steps.count, 1)
         if copies < self.settings["min_copies"]:
             return
-        time = rank.within_window(rows)
+        time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         yield self.finding(
             rank,

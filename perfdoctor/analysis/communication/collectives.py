@@ -24,7 +24,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 _MARK = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
@@ -122,7 +122,7 @@ class CollectiveTable:
         return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
 
 
-def collectives_of(rank: RankRun, most: int = MOST_ROWS) -> CollectiveTable:
+def collectives_of(rank: Rank, most: int = MOST_ROWS) -> CollectiveTable:
     """The collectives of a rank, at most so many of them: the last ones, because ranks stop recording together.
 
     Those outside the analysed window are there, too, with `step` -1: they help to align the clocks.
@@ -174,7 +174,7 @@ class _Found:
     comms: Int32Array
 
 
-def _on_the_gpu(rank: RankRun) -> _Found:
+def _on_the_gpu(rank: Rank) -> _Found:
     """The kernels that are collectives.
 
     A kernel that serves several kinds (NCCL's send and receive, RCCL's generic one) is what the range around its launch
@@ -200,7 +200,7 @@ def _on_the_gpu(rank: RankRun) -> _Found:
 def _on_the_cpu(trace: Trace) -> _Found:
     """The collectives that threads of the CPU ran: their ranges, or the ops that recorded them where there are none."""
     ranges, ops = trace.ranges, trace.ops
-    rows = np.flatnonzero(trace.named(ranges, BY_CPU))
+    rows = np.flatnonzero(trace.match_rows(ranges, BY_CPU))
     issued = np.flatnonzero((trace.comms.gpu < 0) & (trace.comms.op >= 0))
     issued = issued[_kinds(trace, trace.comms.collective[issued]) != OTHER_KIND].astype(np.int32)
     nowhere = np.full(max(len(rows), len(issued)), NONE, np.int64)
@@ -222,7 +222,7 @@ def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
     return np.array(kinds, np.int8)[which]
 
 
-def _before(rank: RankRun, phases: Mapping[str, Intervals], start: Int64Array) -> npt.NDArray[np.float32]:
+def _before(rank: Rank, phases: Mapping[str, Intervals], start: Int64Array) -> npt.NDArray[np.float32]:
     """For each row the time of each phase between the start before it (or the begin of the window) and its own."""
     order = np.argsort(start, kind="stable")
     until = start[order]
@@ -233,10 +233,10 @@ def _before(rank: RankRun, phases: Mapping[str, Intervals], start: Int64Array) -
     return spent
 
 
-def _step_numbers(rank: RankRun) -> tuple[int, ...]:
+def _step_numbers(rank: Rank) -> tuple[int, ...]:
     """The numbers in the marks of the analysed steps; none where marks and steps do not correspond."""
     trace = rank.trace
-    codes = np.flatnonzero(trace.fitting(trace.ranges, _MARK)).tolist()
+    codes = np.flatnonzero(trace.match_strings(trace.ranges, _MARK)).tolist()
     numbers = sorted(int(mark[1]) for code in codes if (mark := _MARK.match(trace.strings[code])))
     chosen = numbers[rank.step_slice]
     return tuple(chosen) if len(chosen) == rank.steps.count else ()
@@ -249,7 +249,7 @@ def _longest(pieces: Intervals) -> Intervals:
     return pieces[np.sort(np.argsort(pieces[:, 0] - pieces[:, 1], kind="stable")[:_MOST_PIECES])]
 
 
-def _totals(rank: RankRun, found: _Found, told: Recorded) -> tuple[CollectiveTotal, ...]:
+def _totals(rank: Rank, found: _Found, told: Recorded) -> tuple[CollectiveTotal, ...]:
     """Sums over the window by kind and group, the longest exposed one first."""
     inside: BoolArray = iv.contains(rank.window, found.start_ns)
     exposed = rank.account.parts["communication"]

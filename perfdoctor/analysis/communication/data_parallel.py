@@ -18,7 +18,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 FORWARD = r"^DistributedDataParallel\.forward$"
 SEARCH = r"ddp\.reducer::search_unused_parameters"
@@ -27,18 +27,18 @@ _REDUCES = r"^c10d::allreduce_$"
 _GRADIENT = re.compile(r"^autograd::engine::evaluate_function|AccumulateGrad")
 
 
-def spans_of(rank: RankRun, pattern: str) -> Intervals:
+def spans_of(rank: Rank, pattern: str) -> Intervals:
     """When ops of such a name ran on the CPU, within the window."""
     ops = rank.trace.ops
-    rows = rank.trace.named(ops, pattern)
+    rows = rank.trace.match_rows(ops, pattern)
     return iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
 
 
-def work_of_ops(rank: RankRun, pattern: str) -> Intervals:
+def work_of_ops(rank: Rank, pattern: str) -> Intervals:
     """What ops of such a name made the device do, within the window; without a GPU they themselves are the work."""
     if rank.device_kind == "cpu":
         return spans_of(rank, pattern)
-    return rank.within_window(launched_inside(rank.trace, re.compile(pattern)))
+    return rank.time_in_window(launched_inside(rank.trace, re.compile(pattern)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,13 +69,13 @@ class Passes:
         return needless
 
 
-def passes_of(rank: RankRun) -> Passes:
+def passes_of(rank: Rank) -> Passes:
     """The passes of complete updates in the window: what follows the last step of an optimizer is left out."""
     trace, ranges = rank.trace, rank.trace.ranges
     inside = iv.contains(rank.window, ranges.start_ns)
-    optimizer = trace.named(ranges, STEP_RANGE) & inside
+    optimizer = trace.match_rows(ranges, STEP_RANGE) & inside
     updates = np.sort(ranges.start_ns[optimizer])
-    start = np.sort(ranges.start_ns[trace.named(ranges, FORWARD) & inside])
+    start = np.sort(ranges.start_ns[trace.match_rows(ranges, FORWARD) & inside])
     # A closure's passes (LBFGS) are evaluations of their own, not accumulated ones.
     start = start[~iv.contains(iv.union(ranges.start_ns[optimizer], ranges.end_ns[optimizer]), start)]
     update = np.searchsorted(updates, start)
@@ -86,21 +86,21 @@ def passes_of(rank: RankRun) -> Passes:
     return Passes(start, end, update, reduces)
 
 
-def _reductions(rank: RankRun) -> Int64Array:
+def _reductions(rank: Rank) -> Int64Array:
     """When all-reduces were issued by a backward pass, sorted: those of metrics and of losses are not among them."""
     trace, ops = rank.trace, rank.trace.ops
-    rows = np.flatnonzero(trace.named(ops, _REDUCES)).astype(np.int32)
+    rows = np.flatnonzero(trace.match_rows(ops, _REDUCES)).astype(np.int32)
     if not len(rows):
         return np.empty(0, np.int64)
     _, within = climb(trace, rows, lambda name: not _GRADIENT.search(name))
     return np.sort(ops.start_ns[rows[within >= 0]])
 
 
-def exposed_in(rank: RankRun, passes: Passes, chosen: BoolArray) -> Intervals:
+def exposed_in(rank: Rank, passes: Passes, chosen: BoolArray) -> Intervals:
     """Exposed communication that was issued in some of the passes."""
     trace, gpu = rank.trace, rank.trace.gpu
     if rank.device_kind == "cpu":
-        rows = np.flatnonzero(trace.named(trace.ranges, BY_CPU))
+        rows = np.flatnonzero(trace.match_rows(trace.ranges, BY_CPU))
         start, end, issued = (
             column[rows] for column in (trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.start_ns)
         )

@@ -33,7 +33,7 @@ class MatchedCollectives:
     Attributes:
         tables: The ranks that could be aligned, in the order given.
         offset_ns: For each of them what was added to its times.
-        apart: Ranks with collectives that fit with none of theirs.
+        unmatched: Ranks with collectives that fit with none of theirs.
         row: For each of `tables` the collective of each of its rows; -1 for rows without partners.
         kind: Indices into KINDS.
         end_ns: When it was over, by the first rank that took part.
@@ -50,7 +50,7 @@ class MatchedCollectives:
 
     tables: tuple[CollectiveTable, ...]
     offset_ns: Int64Array
-    apart: tuple[CollectiveTable, ...]
+    unmatched: tuple[CollectiveTable, ...]
     row: tuple[Int64Array, ...]
     kind: Int8Array
     end_ns: Int64Array
@@ -332,7 +332,7 @@ def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCol
     return MatchedCollectives(
         tables=tuple(tables),
         offset_ns=np.array(island.offsets, np.int64),
-        apart=apart,
+        unmatched=apart,
         row=tuple(place[rows] for rows in island.rows),
         **{name: column[by_end] for name, column in fields.items()},
     )

@@ -33,7 +33,7 @@ class LateRank:
     Attributes:
         matched: The collectives of all ranks.
         index: Which of `matched.tables` it is.
-        together: It and those that are as late as it is, such as the ranks of a slow host, in order.
+        co_late: It and those that are as late as it is, such as the ranks of a slow host, in order.
         counts: Which collectives count: those in the window at which ranks wait for each other.
         last: At which of these it is the last to arrive.
         caused: At which of these it is to blame, if only because the last to arrive had waited for it before.
@@ -44,7 +44,7 @@ class LateRank:
 
     matched: MatchedCollectives
     index: int
-    together: tuple[int, ...]
+    co_late: tuple[int, ...]
     counts: BoolArray
     last: BoolArray
     caused: BoolArray
@@ -67,17 +67,17 @@ class LateRank:
         """Whether a host is late as a whole: several ranks, and those of that host alone."""
         tables = self.matched.tables
         of_host = tuple(i for i, table in enumerate(tables) if table.host is not None and table.host == self.table.host)
-        return len(of_host) > 1 and of_host == self.together
+        return len(of_host) > 1 and of_host == self.co_late
 
     @property
-    def of(self) -> int:
+    def collective_count(self) -> int:
         """How many collectives count."""
         return int(self.counts.sum())
 
     @property
     def stands_out(self) -> bool:
         """Whether it, with those late with it, causes more of the waiting than chance gives to so many ranks."""
-        return self.blame >= max(STANDS_OUT, _TIMES_ITS_SHARE * len(self.together) / len(self.matched.tables))
+        return self.blame >= max(STANDS_OUT, _TIMES_ITS_SHARE * len(self.co_late) / len(self.matched.tables))
 
     @property
     def persists(self) -> bool:
@@ -110,7 +110,7 @@ class LateRank:
         Not only until the late rank arrives: what it then still computes beside the collective the others have done.
         What the late rank waits for, too, is the collective itself.
         """
-        if index in self.together:
+        if index in self.co_late:
             return iv.EMPTY
         table, row = self.matched.tables[index], self.matched.row[index]
         rows = np.flatnonzero((row >= 0) & self.caused[row])
@@ -164,7 +164,7 @@ def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
     return LateRank(
         matched=matched,
         index=worst,
-        together=together,
+        co_late=together,
         counts=counts,
         last=counts & np.isin(matched.last, together),
         caused=counts & np.isin(blamed, together),

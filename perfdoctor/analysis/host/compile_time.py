@@ -13,5 +13,5 @@ COMPILE_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_comp
 def compile_time(trace: Trace) -> Intervals:
     """When any thread compiled."""
     tables = (trace.ops, trace.ranges)
-    rows = [trace.named(table, COMPILE_PHASE) for table in tables]
+    rows = [trace.match_rows(table, COMPILE_PHASE) for table in tables]
     return iv.union_of(iv.union(t.start_ns[r], t.end_ns[r]) for t, r in zip(tables, rows, strict=True))

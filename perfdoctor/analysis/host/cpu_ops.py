@@ -25,7 +25,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 # An op takes a few us in Python and the dispatcher, under the profiler and on a busy machine some ten. What a program
 # does for longer between two ops is its own.
@@ -58,7 +58,7 @@ class Unprofiled(NamedTuple):
         return Saving(0, expected, self.most_ns, "bounded")
 
 
-def unprofiled(rank: RankRun, time: Intervals) -> Unprofiled:
+def unprofiled(rank: Rank, time: Intervals) -> Unprofiled:
     """What of some time in the window is the program's own: all events cost the profiler the same."""
     trace, recorded_ns, spent_ns = rank.trace, rank.per_step(rank.window_ns), rank.per_step(iv.total(time))
     base = captured_steps(rank.facts, "base") if rank.steps.count else ()
@@ -70,7 +70,7 @@ def unprofiled(rank: RankRun, time: Intervals) -> Unprofiled:
     return Unprofiled(own_ns, most_ns, own_ns / max(whole_ns, own_ns, 1), bool(base))
 
 
-def _event_ns(rank: RankRun, base_ns: int) -> float:
+def _event_ns(rank: Rank, base_ns: int) -> float:
     """What the profiler takes for an event: what the least recorded step takes longer than `base_ns`, the least other.
 
     The least, because whatever else the machine does only adds to a step.
@@ -85,7 +85,7 @@ def _begun(trace: Trace, time: Intervals) -> int:
     return sum(int(iv.contains(time, table.start_ns).sum()) for table in (trace.ops, trace.ranges))
 
 
-def framework_time(rank: RankRun) -> Intervals:
+def framework_time(rank: Rank) -> Intervals:
     """Time of the window in Python and the dispatcher: pieces of ops up to 5 us, and breaks up to 100 us between ops.
 
     As in the account, so no other thread computes meanwhile. Without compiling, optimizers and zeroing, which have
@@ -98,15 +98,15 @@ def framework_time(rank: RankRun) -> Intervals:
     return iv.subtract(iv.union_of((parts["kernel_latency"], breaks)), iv.union_of(others))
 
 
-def called_ops(rank: RankRun) -> Int64Array:
+def called_ops(rank: Rank) -> Int64Array:
     """The outermost ops that began in the window, in no optimizer: what the program itself called."""
     trace = rank.trace
-    own = (_inside(trace, trace.named(trace.ranges, f"{STEP_RANGE}|{ZERO_RANGE}")) < 0) & (trace.ops.parent < 0)
+    own = (_inside(trace, trace.match_rows(trace.ranges, f"{STEP_RANGE}|{ZERO_RANGE}")) < 0) & (trace.ops.parent < 0)
     return np.flatnonzero(own & iv.contains(rank.window, trace.ops.start_ns))
 
 
 def _ranges(trace: Trace, pattern: str) -> Intervals:
-    rows = trace.named(trace.ranges, pattern)
+    rows = trace.match_rows(trace.ranges, pattern)
     return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
@@ -130,14 +130,14 @@ class HostOptimizer(NamedTuple):
     foreach: bool
 
 
-def optimizers_of(rank: RankRun) -> Iterator[HostOptimizer]:
+def optimizers_of(rank: Rank) -> Iterator[HostOptimizer]:
     """Each class of optimizer that steps in the window, but for fused ones."""
     trace, ranges = rank.trace, rank.trace.ranges
-    around = _inside(trace, trace.named(ranges, STEP_RANGE))
+    around = _inside(trace, trace.match_rows(ranges, STEP_RANGE))
     around[~iv.contains(rank.window, trace.ops.start_ns)] = -1
     outermost = (around >= 0) & ((trace.ops.parent < 0) | (around[trace.ops.parent] < 0))
     rows = np.flatnonzero(outermost)
-    fused, foreach = trace.named(trace.ops, r"fused"), trace.named(trace.ops, r"_foreach_")
+    fused, foreach = trace.match_rows(trace.ops, r"fused"), trace.match_rows(trace.ops, r"_foreach_")
     name = ranges.name[around[rows]]
     for code in occurring(name, len(trace.strings)).tolist():
         mine = rows[name == code]
@@ -182,13 +182,13 @@ class HostZeroing(NamedTuple):
         return iv.union_of((self.filling, self.adding))
 
 
-def zeroing_of(rank: RankRun) -> HostZeroing:
+def zeroing_of(rank: Rank) -> HostZeroing:
     """What `Optimizer.zero_grad` fills, and additions to it; those of accumulation over several passes are wanted."""
     trace, ops = rank.trace, rank.trace.ops
-    inside = (_inside(trace, trace.named(trace.ranges, ZERO_RANGE)) >= 0) & iv.contains(rank.window, ops.start_ns)
-    fills = inside & trace.named(ops, r"^aten::(_foreach_)?zero_$")
-    count = int((fills & trace.named(ops, r"^aten::zero_$")).sum())
-    adds = trace.named(ops, r"^aten::add_$") & (ops.parent >= 0) & trace.named(ops, ACCUMULATES)[ops.parent]
+    inside = (_inside(trace, trace.match_rows(trace.ranges, ZERO_RANGE)) >= 0) & iv.contains(rank.window, ops.start_ns)
+    fills = inside & trace.match_rows(ops, r"^aten::(_foreach_)?zero_$")
+    count = int((fills & trace.match_rows(ops, r"^aten::zero_$")).sum())
+    adds = trace.match_rows(ops, r"^aten::add_$") & (ops.parent >= 0) & trace.match_rows(ops, ACCUMULATES)[ops.parent]
     adds &= iv.contains(rank.window, ops.start_ns)
     if adds.sum() > count:
         adds[:] = False

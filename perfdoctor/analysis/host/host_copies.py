@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
 from perfdoctor.analysis.host.locations import commonest, places
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import SourceLocation
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -51,10 +51,10 @@ class HostCopies:
         return HostCopies(self.rows[keep], self.calls[keep], self.maker[keep], self.begin_ns[keep], self.done_ns[keep])
 
 
-def host_copies(run: RankRun, pattern: str) -> HostCopies:
+def host_copies(run: Rank, pattern: str) -> HostCopies:
     """The copies of the window whose name fits, with a launching call in the window, by time of that call."""
     trace, gpu, calls = run.trace, run.trace.gpu, run.trace.calls
-    rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & trace.named(gpu, pattern))
+    rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & trace.match_rows(gpu, pattern))
     rows = rows[iv.contains(run.window, calls.start_ns[gpu.call[rows]])]
     rows = rows[np.lexsort((gpu.start_ns[rows], calls.start_ns[gpu.call[rows]]))]
     call = gpu.call[rows]
@@ -69,7 +69,7 @@ def host_copies(run: RankRun, pattern: str) -> HostCopies:
 def _done(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
     """The end of the call, or of the wait that follows it next on its thread and begins before `until_ns`."""
     calls, done_ns = trace.calls, trace.calls.end_ns[call]
-    waits, thread = trace.fitting(calls, _WAIT), calls.thread[call]
+    waits, thread = trace.match_strings(calls, _WAIT), calls.thread[call]
     for number in set(thread.tolist()):
         mine, on_thread = np.flatnonzero(thread == number), np.flatnonzero(calls.thread == number)
         waiting = on_thread[waits[calls.name[on_thread]]]
@@ -85,7 +85,7 @@ def _done(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
     return done_ns
 
 
-def lost_time(run: RankRun, copies: HostCopies, led_ns: Int64Array) -> Intervals:
+def lost_time(run: Rank, copies: HostCopies, led_ns: Int64Array) -> Intervals:
     """The time of the window that the GPU lost by copies.
 
     What only the copies themselves filled; and idle time from the beginning of each copy's op until the next GPU item
@@ -107,7 +107,7 @@ def lost_time(run: RankRun, copies: HostCopies, led_ns: Int64Array) -> Intervals
     )
 
 
-def by_place(run: RankRun, copies: HostCopies) -> list[tuple[SourceLocation | None, HostCopies]]:
+def by_place(run: Rank, copies: HostCopies) -> list[tuple[SourceLocation | None, HostCopies]]:
     """The copies by the user's line, in the order of the lines' first copies.
 
     Where the analysed window has no lines, a copy of the same name and size in the evidence window tells.
@@ -123,10 +123,10 @@ def by_place(run: RankRun, copies: HostCopies) -> list[tuple[SourceLocation | No
     return [(place, copies.only(np.array(rows, np.int64))) for place, rows in groups.items()]
 
 
-def _told_by_evidence(run: RankRun) -> dict[tuple[str, int], SourceLocation | None]:
-    if run.detail is None:
+def _told_by_evidence(run: Rank) -> dict[tuple[str, int], SourceLocation | None]:
+    if run.evidence_trace is None:
         return {}
-    trace, gpu = run.detail, run.detail.gpu
+    trace, gpu = run.evidence_trace, run.evidence_trace.gpu
     rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0))
     calls = gpu.call[rows]
     groups: dict[tuple[str, int], list[SourceLocation | None]] = defaultdict(list)
@@ -136,7 +136,7 @@ def _told_by_evidence(run: RankRun) -> dict[tuple[str, int], SourceLocation | No
     return {key: commonest(group) for key, group in groups.items()}
 
 
-def pinned_bytes_per_s(run: RankRun) -> float | None:
+def pinned_bytes_per_s(run: Rank) -> float | None:
     """What a large copy from or to pinned memory reaches here, one direction; None where the link is not known.
 
     By generation and width of the link as NVML told while the program ran, else by the table of devices.

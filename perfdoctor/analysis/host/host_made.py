@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -34,7 +34,7 @@ _SIZELESS_BYTES_PER_NS = 20
 _OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
 
 
-def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[HostCopies, BoolArray]:
+def host_made(run: Rank, copies: HostCopies, batch_bytes: float) -> tuple[HostCopies, BoolArray]:
     """Those copies whose tensor was made on the host by the op before, on the thread and level of the copying one.
 
     Tensors made inside a DataLoader are its batches. So are values that are copied together with something of
@@ -48,7 +48,7 @@ def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[Hos
     op = trace.calls.op[copies.calls]
     if not len(ops) or not (op >= 0).any():
         return copies.only(np.zeros(len(copies), bool)), np.zeros(0, bool)
-    copying = trace.named(ops, _COPYING)
+    copying = trace.match_rows(ops, _COPYING)
     outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
     before, kind = _last_telling(run, outer)
     loading = run.loader_waits.intervals
@@ -59,14 +59,14 @@ def host_made(run: RankRun, copies: HostCopies, batch_bytes: float) -> tuple[Hos
     return replace(copies.only(made), maker=maker, begin_ns=ops.start_ns[maker]), factory[made]
 
 
-def sizes(run: RankRun, rows: Int64Array) -> Int64Array:
+def sizes(run: Rank, rows: Int64Array) -> Int64Array:
     """Bytes of copies; an estimate from above where the file does not tell."""
     gpu = run.trace.gpu
     known = gpu.bytes[rows]
     return np.where(known >= 0, known, gpu.dur_ns[rows] * _SIZELESS_BYTES_PER_NS)
 
 
-def _last_telling(run: RankRun, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
+def _last_telling(run: Rank, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
     """For each op (or -1) the last one before it that does not just pass a tensor on, and what that one means.
 
     On its thread and inside the same op; -1 where there is none.
@@ -86,13 +86,13 @@ def _last_telling(run: RankRun, outer: Int32Array) -> tuple[Int64Array, Int64Arr
     return np.where(same, row, NONE), np.where(same, kind[before], NONE)
 
 
-def _kinds(run: RankRun, rows: Int64Array) -> Int64Array:
+def _kinds(run: Rank, rows: Int64Array) -> Int64Array:
     """What some ops mean for where a tensor came from; whatever launched GPU work is another story."""
     trace, ops = run.trace, run.trace.ops
     table = np.full(len(trace.strings), _OTHER, np.int64)
     # The later wins: lift_fresh passes on what came before, but tells by itself as well.
     for pattern, meaning in ((_PASSING, _PASSING_OP), (_FACTORY, _FACTORY_OP), (_FROM_VALUES, _VALUES_OP)):
-        table[trace.fitting(ops, pattern)] = meaning
+        table[trace.match_strings(ops, pattern)] = meaning
     return np.where(_launching(trace)[rows], _OTHER, table[ops.name[rows]])
 
 
@@ -108,14 +108,14 @@ def _launching(trace: Trace) -> BoolArray:
     return launching
 
 
-def _in_batch(run: RankRun, copies: HostCopies, batch_bytes: float) -> BoolArray:
+def _in_batch(run: Rank, copies: HostCopies, batch_bytes: float) -> BoolArray:
     """Whether a copy belongs to a run of copies, without a kernel launch between, that moves the batch."""
     trace, gpu, calls = run.trace, run.trace.gpu, run.trace.calls
     launched = gpu.call >= 0
     launching = np.zeros(len(calls), bool)
     launching[gpu.call[launched & (gpu.kind == KERNEL)]] = True
     launches = calls.start_ns[launching]  # calls are sorted by start
-    every = np.flatnonzero(launched & (gpu.kind == MEMCPY) & trace.named(gpu, _TO_DEVICE))
+    every = np.flatnonzero(launched & (gpu.kind == MEMCPY) & trace.match_rows(gpu, _TO_DEVICE))
     large = every[sizes(run, every) >= batch_bytes]
     moved = np.searchsorted(launches, calls.start_ns[gpu.call[large]])
     first = np.searchsorted(launches, run.steps.intervals[:, 0])

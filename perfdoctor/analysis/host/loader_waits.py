@@ -59,11 +59,11 @@ def loader_waits(trace: Trace) -> LoaderWaits:
     Of frames that call each other (a wrapper around a DataLoader) the outermost counts.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.named(ranges, LOADER_RANGE))
+    rows = np.flatnonzero(trace.match_rows(ranges, LOADER_RANGE))
     if len(rows):
         return LoaderWaits(ranges.start_ns[rows], ranges.end_ns[rows], ranges.name[rows], ranges.thread[rows])
     frames = trace.frames
-    loading = trace.named(frames, _LOADER_FRAME)
+    loading = trace.match_rows(frames, _LOADER_FRAME)
     rows = np.flatnonzero(loading)
     up = frames.parent[rows]
     while len(rows) and (up >= 0).any():

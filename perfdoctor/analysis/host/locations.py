@@ -21,7 +21,7 @@ from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 # `perfdoctor run` puts a range "@file:line function" around every torch call and every long call of other code in the
 # evidence window: the executing line. Without the function in recordings of 0.1.0.
@@ -51,7 +51,7 @@ def places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLo
 
 
 def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    lines = trace.named(trace.ranges, _EXACT)
+    lines = trace.match_rows(trace.ranges, _EXACT)
     if not lines.any():
         return [None] * len(at_ns)
     r = trace.ranges
@@ -116,37 +116,37 @@ def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def place_of_calls(run: RankRun, rows: Int32Array) -> SourceLocation | None:
+def location_of_calls(run: Rank, rows: Int32Array) -> SourceLocation | None:
     """Where in the user's code most of some runtime calls were made."""
     some = rows[:_ENOUGH]
     calls = run.trace.calls
     return commonest(places(run.trace, calls.thread[some], calls.start_ns[some]))
 
 
-def place_of_items(run: RankRun, rows: BoolArray | Int64Array) -> SourceLocation | None:
+def location_of_items(run: Rank, rows: BoolArray | Int64Array) -> SourceLocation | None:
     """Where in the user's code most of some GPU items were launched."""
     calls = run.trace.gpu.call[rows]
-    return place_of_calls(run, calls[calls >= 0])
+    return location_of_calls(run, calls[calls >= 0])
 
 
-def place_of_op(run: RankRun, name: str) -> SourceLocation | None:
+def location_of_op(run: Rank, name: str) -> SourceLocation | None:
     """Where the user's code calls an op, from the evidence window when the analysed one has no places."""
-    for trace in (run.trace, run.detail):
+    for trace in (run.trace, run.evidence_trace):
         if trace is None:
             continue
-        rows = np.flatnonzero(trace.named(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))[:_ENOUGH]
+        rows = np.flatnonzero(trace.match_rows(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))[:_ENOUGH]
         found = commonest(places(trace, trace.ops.thread[rows], trace.ops.start_ns[rows]))
         if found is not None:
             return found
     return None
 
 
-def place_of_range(run: RankRun, pattern: str) -> SourceLocation | None:
+def location_of_range(run: Rank, pattern: str) -> SourceLocation | None:
     """Where the user's code was when ranges whose name fits the pattern began."""
-    for trace in (run.trace, run.detail):
+    for trace in (run.trace, run.evidence_trace):
         if trace is None:
             continue
-        rows = np.flatnonzero(trace.named(trace.ranges, pattern))[:_ENOUGH]
+        rows = np.flatnonzero(trace.match_rows(trace.ranges, pattern))[:_ENOUGH]
         found = commonest(places(trace, trace.ranges.thread[rows], trace.ranges.start_ns[rows]))
         if found is not None:
             return found

@@ -16,7 +16,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 # Shorter breaks between ops are Python itself; of the longer ones so many hold nearly all of the time.
 _LONG_NS = 100_000
@@ -33,13 +33,13 @@ class HostPlace(NamedTuple):
     per_step_ns: int
 
 
-def host_places_of(rank: RankRun) -> tuple[HostPlace, ...]:
+def host_places_of(rank: Rank) -> tuple[HostPlace, ...]:
     """The places with the most such time, longest first; none where neither lines nor stacks were recorded.
 
     Of a capture it is the evidence window that has them: its times are longer than without a profiler, which comparing
     one rank with another forgives.
     """
-    trace = next((t for t in (rank.detail, rank.trace) if t is not None and _has_places(t)), None)
+    trace = next((t for t in (rank.evidence_trace, rank.trace) if t is not None and _has_places(t)), None)
     if trace is None:
         return ()
     steps = find_steps(trace)
@@ -58,13 +58,13 @@ def host_places_of(rank: RankRun) -> tuple[HostPlace, ...]:
 
 
 def _has_places(trace: Trace) -> bool:
-    return bool(len(trace.frames)) or bool(trace.named(trace.ranges, r"^@.+:[0-9]").any())
+    return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, r"^@.+:[0-9]").any())
 
 
 def _breaks(trace: Trace, window: Intervals) -> Intervals:
     """The longest times of the window without any op, on any thread, and without a collective of the CPU."""
     ops, ranges = trace.ops, trace.ranges
-    collective = trace.named(ranges, BY_CPU)
+    collective = trace.match_rows(ranges, BY_CPU)
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]
@@ -74,6 +74,6 @@ def _breaks(trace: Trace, window: Intervals) -> Intervals:
 
 def _loop_thread(trace: Trace) -> int:
     """The thread that marks the steps, else the one with the most ops."""
-    marks = trace.ranges.thread[trace.named(trace.ranges, r"^ProfilerStep#")]
+    marks = trace.ranges.thread[trace.match_rows(trace.ranges, r"^ProfilerStep#")]
     threads = marks if len(marks) else trace.ops.thread
     return int(np.bincount(threads).argmax()) if len(threads) else 0

@@ -24,7 +24,7 @@ from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 WHOLE = -1  # an op that is one part
@@ -100,7 +100,7 @@ class Work:
         return result
 
 
-def work_of(run: RankRun) -> Work:
+def kernel_costs_of(run: Rank) -> Work:
     """The work of each GPU item of a rank."""
     trace = run.trace
     gpu = trace.gpu
@@ -141,7 +141,7 @@ def _by_cost(costs: tuple[OpCost, ...], test: Callable[[OpCost], bool]) -> BoolA
     return np.array([*(test(cost) for cost in costs), False], bool)
 
 
-def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
+def names_where(run: Rank, test: Callable[[KernelClass], bool]) -> BoolArray:
     """For each string of the trace whether it is the name of a kernel that passes."""
     hits = np.zeros(len(run.trace.strings), bool)
     hits[[code for code, kernel in run.kernel_classes.items() if test(kernel)]] = True
@@ -151,7 +151,7 @@ def names_where(run: RankRun, test: Callable[[KernelClass], bool]) -> BoolArray:
 def ops_where(trace: Trace, test: Callable[[str], bool]) -> BoolArray:
     """For each string of the trace whether it is the name of an op that passes."""
     hits = np.zeros(len(trace.strings), bool)
-    hits[[code for code in trace.names(trace.ops) if test(trace.strings[code])]] = True
+    hits[[code for code in trace.name_ids(trace.ops) if test(trace.strings[code])]] = True
     return hits
 
 

@@ -25,7 +25,7 @@ from perfdoctor.gpu.roofline.layouts import elements_per_access
 from perfdoctor.trace.arrays import FloatArray, Int8Array
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 COVERAGE = 0.9
@@ -36,7 +36,7 @@ _HOPPER = (9, 0)
 _TRIPLE = 3.0  # float32 attention as three TF32 products
 
 
-def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
+def bounds_of(run: Rank, work: Work, verdicts: Verdicts) -> Bounds:
     """What bounds each GPU item; copies, sets and communication have no bound."""
     trace, device, items = run.trace, run.device, work.items
     gpu = trace.gpu
@@ -59,7 +59,7 @@ def bounds_of(run: RankRun, work: Work, verdicts: Verdicts) -> Bounds:
         item=work.item,
         share=work.share,
         blocks=gpu.blocks,
-        sm_count=run.source.device.sm_count or (device.sm_count if device else None),
+        sm_count=run.raw_trace.device.sm_count or (device.sm_count if device else None),
         floor_ns=floor_ns,
         shortest_ns=shortest_ns,
     )
@@ -70,7 +70,7 @@ def _mostly_maths(kernel: KernelClass) -> bool:
     return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.gemv_like
 
 
-def _rates(run: RankRun, work: Work, verdicts: Verdicts) -> tuple[FloatArray, FloatArray]:
+def _rates(run: Rank, work: Work, verdicts: Verdicts) -> tuple[FloatArray, FloatArray]:
     """FLOP/s attainable, and at the peak, on the unit that each item uses; NaN where unknown."""
     device, operands, items = run.device, verdicts.operands, work.items
     tables = np.full((2, len(VERDICTS), len(operands)), np.nan)  # attainable and peak, by verdict and operand
@@ -98,10 +98,10 @@ def _unit_rates(device: Device, operand: str) -> tuple[tuple[float, float], tupl
     return (matrix[0] or np.nan, matrix[1] or np.nan), (vector[0] or np.nan, vector[1] or np.nan)
 
 
-def _reasons(run: RankRun, work: Work) -> Int8Array:
+def _reasons(run: Rank, work: Work) -> Int8Array:
     """What a kernel's name or shapes tell about why it might be slow."""
-    capability = run.device.compute_capability if run.device else run.source.device.capability
-    hopper = capability is not None and capability >= _HOPPER and run.source.vendor != "amd"
+    capability = run.device.compute_capability if run.device else run.raw_trace.device.capability
+    hopper = capability is not None and capability >= _HOPPER and run.raw_trace.vendor != "amd"
     table = np.full(len(run.trace.strings), NO_REASON, np.int8)
     for code, kernel in run.kernel_classes.items():
         if kernel.slow_path:
@@ -123,7 +123,7 @@ def _misaligned(n: int | None, k: int | None, dtype: str) -> bool:
     return n is not None and k is not None and elements is not None and (n % elements != 0 or k % elements != 0)
 
 
-def model_flops_utilization(run: RankRun) -> float | None:
+def model_flops_utilization(run: Rank) -> float | None:
     """FLOPs of products, convolutions and attention in the window, over what the units they ran on could do in it.
 
     Recomputed work counts too (some call this HFU). Each launch is compared with the peak of its own unit and operand
@@ -145,7 +145,7 @@ def model_flops_utilization(run: RankRun) -> float | None:
     return float(counted[known].sum() / run.window_ns)
 
 
-def achieved_bytes_per_s(run: RankRun) -> float | None:
+def achieved_bytes_per_s(run: Rank) -> float | None:
     """Compulsory bytes over time of the kernels in the window that memory bounds: how fast they move their data.
 
     None if the bytes of a tenth of their time or more are unknown, or there are none.

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.analysis.kernels.kernel_costs import op_names
-from perfdoctor.rank import RankRun
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import nesting
@@ -42,7 +42,7 @@ class Remedy(NamedTuple):
     bytes_ratio: float = 1.0
 
 
-def matrix_rows(rank: RankRun, category: MatrixCategory) -> BoolArray:
+def matrix_rows(rank: Rank, category: MatrixCategory) -> BoolArray:
     """For each GPU item whether it is a kernel of the window that does the maths of a product, or of a convolution.
 
     Libraries compute convolutions by gemm kernels, too: what a convolution op launched is a convolution. Helpers
@@ -50,19 +50,19 @@ def matrix_rows(rank: RankRun, category: MatrixCategory) -> BoolArray:
     """
     trace = rank.trace
     maths = ~rank.verdicts.is_("na") & rank.in_window
-    launched: BoolArray = np.append(trace.fitting(trace.ops, _CONVOLUTION_OP), False)[op_names(trace)]
+    launched: BoolArray = np.append(trace.match_strings(trace.ops, _CONVOLUTION_OP), False)[op_names(trace)]
     gemm = rank.kernels_where(lambda k: k.category == "gemm")
     if category == "gemm":
         return gemm & ~launched & maths
     return (rank.kernels_where(lambda k: k.category == "convolution") | (gemm & launched)) & maths
 
 
-def on_tensor_cores(rank: RankRun, category: MatrixCategory) -> BoolArray:
+def on_tensor_cores(rank: Rank, category: MatrixCategory) -> BoolArray:
     """The same, of those on Tensor Cores."""
     return matrix_rows(rank, category) & rank.verdicts.is_("yes")
 
 
-def saved_share(rank: RankRun, rows: BoolArray, remedy: Remedy) -> float:
+def saved_share(rank: Rank, rows: BoolArray, remedy: Remedy) -> float:
     """Which share of the time of some kernels a remedy can save at most, 0 to 1.
 
     By the roofline of each where FLOPs, bytes and rates are known, else by the ratio of peaks; 1 where neither is.
@@ -77,7 +77,7 @@ def saved_share(rank: RankRun, rows: BoolArray, remedy: Remedy) -> float:
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
 
 
-def by_name(rank: RankRun, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
+def by_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
     """String code and total time of each distinct kernel name, costliest first, of equals by name."""
     gpu, strings = rank.trace.gpu, rank.trace.strings
     codes, inverse = np.unique(gpu.name[rows], return_inverse=True)
@@ -86,13 +86,13 @@ def by_name(rank: RankRun, rows: BoolArray | Int64Array) -> list[tuple[int, int]
     return sorted(pairs, key=lambda pair: (-pair[1], strings[pair[0]]))
 
 
-def top_kernels(rank: RankRun, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
+def top_kernels(rank: Rank, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
     """The costliest kernel names with their time a step."""
     for code, ns in by_name(rank, rows)[:most]:
         yield Evidence(rank.trace.strings[code], rank.per_step(ns), "ns")
 
 
-def top_op(rank: RankRun, rows: BoolArray) -> str | None:
+def top_op(rank: Rank, rows: BoolArray) -> str | None:
     """The outermost op that launched most of the time of some kernels; None when no op is known."""
     trace = rank.trace
     rows = rows & (trace.gpu.op >= 0)
@@ -105,7 +105,7 @@ def top_op(rank: RankRun, rows: BoolArray) -> str | None:
     return names[max(range(len(names)), key=lambda i: (totals[i], names[i]))]
 
 
-def without_small_products(rank: RankRun, items: BoolArray) -> BoolArray:
+def without_small_products(rank: Rank, items: BoolArray) -> BoolArray:
     """Some GPU items without those whose op multiplies matrices with a dimension of 16 or less; all without shapes."""
     trace, work = rank.trace, rank.work
     rows = np.flatnonzero(items)

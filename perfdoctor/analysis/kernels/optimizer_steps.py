@@ -14,7 +14,7 @@ from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 _FUSED = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _MANY = r"multi_tensor_apply"
@@ -52,7 +52,7 @@ class OptimizerSteps(NamedTuple):
         return round(self.busy_ns * (1 - 1 / max(self.passes, 1))) + (self.wait_ns if self.starved else 0)
 
 
-def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps | None:
+def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | None:
     """What one class of optimizer did; None for fused and generated ones, and where other work prevails."""
     trace, gpu = rank.trace, rank.trace.gpu
     own = rank.traffic.rows_of(OPTIMIZER)[launched]
@@ -60,12 +60,12 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
     time = int(gpu.dur_ns[rows].sum())
     if not time or gpu.dur_ns[other].sum() > time:
         return None
-    done = (trace.named(gpu, _FUSED) | trace.named(gpu, GENERATED))[rows]
+    done = (trace.match_rows(gpu, _FUSED) | trace.match_rows(gpu, GENERATED))[rows]
     if 2 * gpu.dur_ns[rows[done]].sum() > time:
         return None
-    many = trace.named(gpu, _MANY)[rows]
+    many = trace.match_rows(gpu, _MANY)[rows]
     longest_ns, passes = _passes(rank, rows)
-    busy = rank.within_window(rows)
+    busy = rank.time_in_window(rows)
     waits = iv.intersect(_phases(rank, rows), rank.account.parts["idle_launch"])
     starved = iv.total(waits) > iv.total(busy)
     return OptimizerSteps(
@@ -81,7 +81,7 @@ def steps_of(rank: RankRun, launched: Int64Array, name: str) -> OptimizerSteps |
     )
 
 
-def _phases(rank: RankRun, rows: Int64Array) -> Intervals:
+def _phases(rank: Rank, rows: Int64Array) -> Intervals:
     """From the first to the last GPU item of each step of the optimizer."""
     gpu = rank.trace.gpu
     _, step = np.unique(rank.traffic.optimizer[rows], return_inverse=True)
@@ -92,7 +92,7 @@ def _phases(rank: RankRun, rows: Int64Array) -> Intervals:
     return iv.union(start, end)
 
 
-def _passes(rank: RankRun, rows: Int64Array) -> tuple[float, int]:
+def _passes(rank: Rank, rows: Int64Array) -> tuple[float, int]:
     """The longest pass and the number of passes of GPU items, see `longest_pass`."""
     gpu, ops = rank.trace.gpu, rank.trace.ops
     op, dur = gpu.op[rows], gpu.dur_ns[rows]

@@ -14,10 +14,10 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
-def step_flops(rank: RankRun) -> tuple[int, ...]:
+def step_flops(rank: Rank) -> tuple[int, ...]:
     """FLOPs of matrix maths in each recorded step, by the ops' input shapes; empty where shapes or steps are missing.
 
     An op and the one that it calls both count, so that this compares ranks and steps with each other and is no measure
@@ -25,8 +25,8 @@ def step_flops(rank: RankRun) -> tuple[int, ...]:
     """
     if (rank.trace.ops.dims >= 0).any():
         return _flops(rank.trace, rank.steps)
-    if rank.detail is not None and (rank.detail.ops.dims >= 0).any():
-        return _flops(rank.detail, find_steps(rank.detail))
+    if rank.evidence_trace is not None and (rank.evidence_trace.ops.dims >= 0).any():
+        return _flops(rank.evidence_trace, find_steps(rank.evidence_trace))
     return ()
 
 

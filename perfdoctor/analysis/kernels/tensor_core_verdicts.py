@@ -19,7 +19,7 @@ from perfdoctor.trace.tables.distinct import distinct
 
 if TYPE_CHECKING:
     from perfdoctor.analysis.kernels.kernel_costs import Items, Work
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 
 VERDICTS = ("yes", "no", "unknown", "na")
@@ -86,7 +86,7 @@ class Verdicts(NamedTuple):
         return result & np.isin(self.basis, [BASES.index(basis) for basis in bases]) if bases else result
 
 
-def verdicts_of(run: RankRun, work: Work) -> Verdicts:
+def verdicts_of(run: Rank, work: Work) -> Verdicts:
     """The verdict of each GPU item of a rank."""
     items, item, dur = work.items, work.item, run.trace.gpu.dur_ns
     operand, operands = _operands(run, work)
@@ -125,7 +125,7 @@ def verdicts_of(run: RankRun, work: Work) -> Verdicts:
     return Verdicts(tensor_core, why, operand, operands, impossible, violations)
 
 
-def _operands(run: RankRun, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
+def _operands(run: Rank, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
     """The operand type of each item: what the kernel's name says, else what its op was given."""
     classes = run.kernel_classes
     given = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in work.costs]
@@ -139,7 +139,7 @@ def _operands(run: RankRun, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
     return np.where(by_name == number[_NO_TYPE], by_op, by_name), operands
 
 
-def _by_name(run: RankRun) -> Int8Array:
+def _by_name(run: Rank) -> Int8Array:
     """The verdict of each string that is a kernel's name; `na` for all others."""
     table = np.full(len(run.trace.strings), NA, np.int8)
     for code, kernel in run.kernel_classes.items():
@@ -147,7 +147,7 @@ def _by_name(run: RankRun) -> Int8Array:
     return table
 
 
-def _fewer_products(run: RankRun) -> BoolArray:
+def _fewer_products(run: Rank) -> BoolArray:
     table = np.zeros(len(run.trace.strings), bool)
     for code in run.kernel_classes:
         text = run.trace.strings[code].lower()
@@ -173,7 +173,7 @@ def _same_code(items: Items, operand: Int8Array, proof: npt.NDArray[np.int64]) -
 
 
 def _violations(
-    run: RankRun, rows: npt.NDArray[np.int64], achieved: FloatArray, peak: FloatArray, unit: str
+    run: Rank, rows: npt.NDArray[np.int64], achieved: FloatArray, peak: FloatArray, unit: str
 ) -> tuple[Violation, ...]:
     """One a kernel name, by its fastest launch."""
     found: dict[int, Violation] = {}

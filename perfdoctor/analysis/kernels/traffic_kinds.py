@@ -23,7 +23,7 @@ from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 STORIES = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
 OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(STORIES))
@@ -66,7 +66,7 @@ class Traffic(NamedTuple):
         return result
 
 
-def traffic_of(rank: RankRun) -> Traffic:
+def traffic_kinds_of(rank: Rank) -> Traffic:
     """The story of each GPU item of the window."""
     trace = rank.trace
     gpu = trace.gpu
@@ -76,11 +76,11 @@ def traffic_of(rank: RankRun) -> Traffic:
         for name in ("elementwise", "random", "copy")
     }
     pointwise = category["elementwise"] | category["random"]
-    copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.named(gpu, "DtoD"))
+    copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.match_rows(gpu, "DtoD"))
     compiled, accumulates, packs, casting, copying, convolves = launched_inside_each(
         trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )
-    compiled |= trace.named(gpu, GENERATED)
+    compiled |= trace.match_rows(gpu, GENERATED)
     story[pointwise & ~accumulates & ~_epilogue(trace)] = POINTWISE
     moving = copies & ~packs
     story[category["copy"] & moving & casting] = POINTWISE
@@ -114,7 +114,7 @@ def launched_in(trace: Trace, pattern: str) -> Int32Array:
     """For each GPU item the row in `trace.ranges` of the innermost range of such a name that launched it, or -1."""
     gpu, calls, ranges = trace.gpu, trace.calls, trace.ranges
     found = np.full(len(gpu), NONE, np.int32)
-    wanted = np.flatnonzero(trace.named(ranges, pattern))
+    wanted = np.flatnonzero(trace.match_rows(ranges, pattern))
     rows = np.flatnonzero(gpu.call >= 0)
     if not len(wanted) or not len(rows):
         return found
@@ -135,7 +135,7 @@ def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> l
     gpu, ops = trace.gpu, trace.ops
     fits = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
     for i, pattern in enumerate(patterns):
-        fits[trace.fitting(ops, pattern)] |= np.uint8(1 << i)
+        fits[trace.match_strings(ops, pattern)] |= np.uint8(1 << i)
     met = np.zeros(len(gpu), np.uint8)
     rows = np.flatnonzero(gpu.op >= 0) if fits.any() else np.zeros(0, np.int64)
     at = gpu.op[rows]
@@ -147,13 +147,13 @@ def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> l
     return [(met & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
 
 
-def _layout(rank: RankRun, copies: BoolArray, inside: BoolArray) -> BoolArray:
+def _layout(rank: Rank, copies: BoolArray, inside: BoolArray) -> BoolArray:
     """Layout copies beside convolutions: launched inside of one, or of a library where no op is recorded."""
     trace = rank.trace
     library = rank.kernels_where(lambda k: k.rule == _LAYOUT_RULE)
     convolves = rank.kernels_where(lambda k: k.category == "convolution" and k.tensor_core != "na").any()
     result: BoolArray = copies & ((inside & (trace.gpu.kind == KERNEL)) | (library & (trace.gpu.op < 0) & convolves))
-    return result & ~trace.named(trace.gpu, r"im2col|col2im|im2d2col|im3d2col|vol2col")
+    return result & ~trace.match_rows(trace.gpu, r"im2col|col2im|im2d2col|im3d2col|vol2col")
 
 
 def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:

@@ -28,7 +28,7 @@ from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 from perfdoctor.trace.tables.model import KERNEL, Ops, Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "kernel_latency")
 IDLE_CAUSES = ("dataloader", "sync", "launch", "communication", "allocator", "unexplained")
@@ -113,7 +113,7 @@ class Account:
         }
 
 
-def timeline_of(run: RankRun) -> Timeline:
+def timeline_of(run: Rank) -> Timeline:
     """The timeline over the whole trace, from the first GPU item's start to the last one's end.
 
     Collectives are here the kernels named nccl or rccl, as in contracts.md and HTA, so that the figures compare with
@@ -123,7 +123,7 @@ def timeline_of(run: RankRun) -> Timeline:
     if not len(gpu):
         return Timeline(rank=run.trace.rank)
     kernel = gpu.kind == KERNEL
-    collective = kernel & run.trace.named(gpu, _COLLECTIVE_NAME)
+    collective = kernel & run.trace.match_rows(gpu, _COLLECTIVE_NAME)
     computation = _union(run.trace, kernel & ~collective)
     communication = _union(run.trace, collective)
     memcpy = _union(run.trace, ~kernel)
@@ -144,9 +144,11 @@ def timeline_of(run: RankRun) -> Timeline:
     )
 
 
-def account_of(run: RankRun) -> Account:
+def account_of(run: Rank) -> Account:
     """Where the window of a run went; a partition, whatever the trace."""
-    layers = {"gpu": _gpu_layers, "cpu": _cpu_layers, "unseen": _unseen_layers}[run.device_kind](run)
+    layers = {"gpu": _gpu_layers, "cpu": _cpu_layers, "gpu_not_recorded": _layers_without_gpu_events}[run.device_kind](
+        run
+    )
     ordered = {name: layers.get(name, EMPTY) for name in (*BUSY_DETAILS, *(f"idle_{c}" for c in _LAYERED_CAUSES))}
     sets = iv.partition(run.window, ordered.values())
     parts = dict(zip((*ordered, "idle_unexplained"), sets, strict=True))
@@ -169,7 +171,7 @@ def _union(trace: Trace, rows: BoolArray) -> Intervals:
     return iv.union(trace.gpu.start_ns[rows], trace.gpu.end_ns[rows])
 
 
-def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
+def _gpu_layers(run: Rank) -> dict[str, Intervals]:
     """Kernels by what bounds them, `run.bounds`.
 
     A kernel that is bound by neither maths nor memory (inefficient), or whose roofline is invalid, counts to the
@@ -189,7 +191,7 @@ def _gpu_layers(run: RankRun) -> dict[str, Intervals]:
     return busy | {f"idle_{cause}": layer for cause, layer in causes.items()}
 
 
-def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
+def _cpu_layers(run: Rank) -> dict[str, Intervals]:
     """Without a GPU the innermost op of each instant is the work.
 
     Inside a DataLoader's `__next__` it is loading, and while torch.compile compiles the framework's own.
@@ -197,7 +199,7 @@ def _cpu_layers(run: RankRun) -> dict[str, Intervals]:
     trace, ranges = run.trace, run.trace.ranges
     loading, compiling = run.loader_waits.intervals, compile_time(trace)
     elsewhere = iv.union_of((loading, compiling))
-    waits = trace.named(ranges, CALLED)
+    waits = trace.match_rows(ranges, CALLED)
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
     short = end - start <= LATENCY_FLOOR_NS
@@ -235,7 +237,7 @@ def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
 def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
     """The category of each op; worked out once a distinct name."""
     table = np.full(len(trace.strings), "other", "U16")
-    for code in trace.names(trace.ops):
+    for code in trace.name_ids(trace.ops):
         table[code] = classify_op(trace.strings[code])
     return table[trace.ops.name]
 
@@ -252,17 +254,17 @@ def _between_ops(ops: Ops) -> Intervals:
     return iv.union_of(parts)
 
 
-def _unseen_layers(run: RankRun) -> dict[str, Intervals]:
+def _layers_without_gpu_events(run: Rank) -> dict[str, Intervals]:
     """A GPU program whose GPU events are missing: only what the CPU says for certain, the rest stays unexplained."""
     return {"idle_dataloader": run.loader_waits.intervals}
 
 
-def _tensor_core_use(run: RankRun) -> dict[str, int | None]:
+def _tensor_core_use(run: Rank) -> dict[str, int | None]:
     """Kernel time in the window of gemm, convolution and attention kernels, by use of Tensor Cores.
 
     All None without GPU kernels.
     """
-    if "kernels" not in run.evidence:
+    if "kernels" not in run.available_data:
         return dict.fromkeys(TENSOR_CORE_USE)
     use = {
         "used": lambda k: k.tensor_core == "yes" and not k.slow_path,

@@ -52,6 +52,6 @@ def clock_shift(trace: Trace) -> ClockShift:
     if (early > 0).mean() <= _SKEWED_SHARE:
         return ClockShift()
     needed = int(early.max())
-    waited = np.flatnonzero(linked & trace.named(gpu, _WAITED_FOR))
+    waited = np.flatnonzero(linked & trace.match_rows(gpu, _WAITED_FOR))
     room = int((calls.end_ns[gpu.call[waited]] - gpu.end_ns[waited]).min()) if len(waited) else needed
     return ClockShift(min(needed, max(room, 0)), room >= needed, needed)

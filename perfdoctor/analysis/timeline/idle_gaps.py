@@ -10,7 +10,7 @@ The causes, in the order in which they take an instant:
   waited for an event of another stream, as every collective does;
 - launch: the next item's launch call came after the gap had begun or still ran, or the device took its few
   microseconds between two items that were queued in time;
-- unexplained: none of these. Where the next item had been queued, `IdleGaps.held` says what is known.
+- unexplained: none of these. Where the next item had been queued, `IdleGaps.stall` says what is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.communication.collective_names import BY_CPU
-from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, held_items
+from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, find_queue_stalls
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -51,7 +51,7 @@ class IdleGaps(NamedTuple):
         sync: Row of the blocking call after which the queue was empty, or -1.
         blocked_ns: How long that call had waited, 0 without one.
         late: The launch call began after the gap had begun: the GPU was starved.
-        held: Why an item that had been queued did not start; see `held.HELD`.
+        stall: Why an item that had been queued did not start; see `held.HELD`.
     """
 
     start_ns: Int64Array
@@ -61,7 +61,7 @@ class IdleGaps(NamedTuple):
     sync: Int32Array
     blocked_ns: Int64Array
     late: BoolArray
-    held: Int8Array
+    stall: Int8Array
 
     @property
     def sync_end_ns(self) -> Int64Array:
@@ -90,7 +90,7 @@ def find_gaps(trace: Trace) -> IdleGaps:
     sync = _drained_by(trace, start, launch_start)
     blocked = np.where(sync >= 0, trace.calls.dur_ns[sync] if len(trace.calls) else 0, 0)
     late = (launch >= 0) & (launch_start > start)
-    held = held_items(trace, start, end, next_item, ~late)
+    held = find_queue_stalls(trace, start, end, next_item, ~late)
     return IdleGaps(start, end, next_item, launch, sync, blocked, late, held)
 
 
@@ -104,7 +104,7 @@ def _first_at(trace: Trace, at_ns: Int64Array) -> Int32Array:
     never = -np.iinfo(np.int64).max
     launched = np.where(gpu.call >= 0, trace.calls.start_ns[gpu.call] if len(trace.calls) else never, never)
     order = np.lexsort((gpu.kind, -launched, gpu.start_ns))
-    following = iv.ranks(gpu.start_ns[order], at_ns)
+    following = iv.count_before(gpu.start_ns[order], at_ns)
     found = np.full(len(at_ns), NONE, np.int32)
     inside = following < len(gpu)
     found[inside] = order[following[inside]]
@@ -117,8 +117,8 @@ def blocking_calls(trace: Trace) -> BoolArray:
     Synchronize calls, and copies from or to the host that returned only with their copy.
     """
     calls, gpu = trace.calls, trace.gpu
-    blocking = trace.named(calls, _SYNC_CALL)
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.named(gpu, ON_DEVICE))
+    blocking = trace.match_rows(calls, _SYNC_CALL)
+    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.match_rows(gpu, ON_DEVICE))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
     blocking[call[waited]] = True
@@ -157,8 +157,8 @@ def cause_layers(
     Made for `intervals.partition`.
     """
     calls = trace.calls
-    allocator = trace.named(calls, ALLOCATOR_CALL)
-    waiting = gaps.held == EVENT
+    allocator = trace.match_rows(calls, ALLOCATOR_CALL)
+    waiting = gaps.stall == EVENT
     return {
         "dataloader": loading,
         "sync": iv.union(gaps.start_ns, gaps.sync_end_ns),
@@ -174,7 +174,7 @@ def _waits_for_ranks(trace: Trace, launching_thread: int) -> Intervals:
     """Collectives on the CPU, and barriers: on the launching thread all of them, on others as far as it has no op."""
     own, others = [], []
     for table in (trace.ranges, trace.ops):
-        waits = trace.named(table, _COMMUNICATION_WAIT)
+        waits = trace.match_rows(table, _COMMUNICATION_WAIT)
         mine = waits & (table.thread == launching_thread)
         own.append(iv.union(table.start_ns[mine], table.end_ns[mine]))
         others.append(iv.union(table.start_ns[waits & ~mine], table.end_ns[waits & ~mine]))
@@ -191,7 +191,7 @@ def _launch_time(trace: Trace, gaps: IdleGaps) -> Intervals:
     Where the link to the launch is missing, the time in CPU events.
     """
     unlinked = gaps.launch < 0
-    known = ~unlinked & (gaps.late | (gaps.held == NOT_HELD))
+    known = ~unlinked & (gaps.late | (gaps.stall == NOT_HELD))
     known |= unlinked & (gaps.next_item >= 0) & (gaps.end_ns - gaps.start_ns <= DEVICE_LATENCY_NS)
     certain = iv.union(gaps.start_ns[known], gaps.end_ns[known])
     holes = iv.union(gaps.start_ns[unlinked], gaps.end_ns[unlinked])

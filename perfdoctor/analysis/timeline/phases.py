@@ -19,7 +19,7 @@ from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 from perfdoctor.trace.tables.model import Trace
 
 if TYPE_CHECKING:
-    from perfdoctor.rank import RankRun
+    from perfdoctor.rank import Rank
 
 LOADER, FORWARD, BACKWARD, OPTIMIZER, COMPUTE, SYNC, COPY, LAUNCH, ALLOCATOR, COMMUNICATION, OTHER = PHASES = (
     "loader",
@@ -53,7 +53,7 @@ BACKWARD_RANGE = r"^perfdoctor::backward$"
 _AUTOGRAD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::")
 
 
-def phases_of(rank: RankRun) -> Mapping[str, Intervals]:
+def phases_of(rank: Rank) -> Mapping[str, Intervals]:
     """The window of a rank split by PHASES, in their order: disjoint sets that add up to it exactly.
 
     On a GPU it is the GPU's time: what it worked at is told by the launch, and why it was idle by the account. "launch"
@@ -81,7 +81,7 @@ def _split(whole: Intervals, layers: Mapping[str, Intervals], rest: str) -> dict
     return dict(zip((*layers, rest), iv.partition(whole, layers.values()), strict=True))
 
 
-def _gpu_layers(rank: RankRun) -> dict[str, Intervals]:
+def _gpu_layers(rank: Rank) -> dict[str, Intervals]:
     """GPU items by the part of the loop that launched them.
 
     Where a backward pass is seen, what ops launch outside of it and of the optimizer is the forward pass.
@@ -98,10 +98,10 @@ def _gpu_layers(rank: RankRun) -> dict[str, Intervals]:
 def _cpu_layers(trace: Trace) -> dict[str, Intervals]:
     """The time of the CPU within the ranges that mark a part of the loop, and in autograd's ops on any thread."""
     ranges, ops = trace.ranges, trace.ops
-    autograd = trace.named(ops, _AUTOGRAD)
+    autograd = trace.match_rows(ops, _AUTOGRAD)
 
     def marked(pattern: str) -> Intervals:
-        which: BoolArray = trace.named(ranges, pattern)
+        which: BoolArray = trace.match_rows(ranges, pattern)
         return iv.union(ranges.start_ns[which], ranges.end_ns[which])
 
     backward = iv.union_of((marked(BACKWARD_RANGE), iv.union(ops.start_ns[autograd], ops.end_ns[autograd])))

@@ -39,13 +39,13 @@ HELD: Mapping[int, str] = MappingProxyType(
 )
 
 
-def is_thinned(trace: Trace) -> bool:
+def is_subsampled(trace: Trace) -> bool:
     """Whether most events were taken out of the file: then what looks idle may be work that is missing."""
     ids = distinct(trace.ops.external_id[trace.ops.external_id > 0])
     return len(ids) >= _LEAST_OPS and len(ids) < _THINNED_SHARE * (int(ids[-1]) - int(ids[0]) + 1)
 
 
-def held_items(
+def find_queue_stalls(
     trace: Trace, start_ns: Int64Array, end_ns: Int64Array, next_item: Int32Array, queued: BoolArray
 ) -> Int8Array:
     """For each gap one of `HELD`.
@@ -67,7 +67,7 @@ def held_items(
         return held
     item, call = next_item[rows], launch[rows]
     before = _launched_before(trace, item)
-    graphs = trace.named(trace.calls, GRAPH_LAUNCH)
+    graphs = trace.match_rows(trace.calls, GRAPH_LAUNCH)
     first = _first_start(trace)[call] >= start_ns[rows]  # a later node of a graph cannot wait for another stream
     event = first & (_is_collective(trace, item) | _waits_between(trace, item, before))
     graph = graphs[call] | ((before >= 0) & graphs[before])
@@ -112,7 +112,7 @@ def _waits_between(trace: Trace, item: Int32Array, before: Int32Array) -> BoolAr
     wait between the two launches counts.
     """
     calls, syncs, gpu = trace.calls, trace.syncs, trace.gpu
-    waits = np.flatnonzero(trace.named(calls, _EVENT_WAIT))
+    waits = np.flatnonzero(trace.match_rows(calls, _EVENT_WAIT))
     since = np.where(before >= 0, calls.start_ns[before], np.iinfo(np.int64).min)
     until = calls.start_ns[gpu.call[item]]
     record = first_with(calls.correlation[waits], syncs.correlation)

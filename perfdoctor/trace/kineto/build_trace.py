@@ -86,7 +86,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
 
 def _forget_work_items(trace: Trace) -> None:
     """Set to unknown what is recorded as blocks of a grid and is work items: HIP's manual says so of these calls."""
-    in_items = trace.fitting(trace.calls, _WORK_ITEM_CALL)
+    in_items = trace.match_strings(trace.calls, _WORK_ITEM_CALL)
     if in_items.any():
         gpu = trace.gpu
         launched = gpu.call >= 0
@@ -327,11 +327,11 @@ def _vendor(trace: Trace) -> str | None:
         return "amd"
     if _NVIDIA.search(name):
         return "nvidia"
-    hip = int(trace.named(trace.calls, _HIP_CALL).sum())
-    cuda = int(trace.named(trace.calls, _CUDA_CALL).sum())
+    hip = int(trace.match_rows(trace.calls, _HIP_CALL).sum())
+    cuda = int(trace.match_rows(trace.calls, _CUDA_CALL).sum())
     if hip or cuda:
         return "amd" if hip > cuda else "nvidia"
-    return "amd" if trace.fitting(trace.gpu, _AMD_KERNEL).any() else None
+    return "amd" if trace.match_strings(trace.gpu, _AMD_KERNEL).any() else None
 
 
 def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list[str]:

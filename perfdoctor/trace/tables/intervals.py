@@ -30,7 +30,7 @@ def _ascending(values: IntArray) -> bool:
     return bool((values[1:] >= values[:-1]).all())
 
 
-def ranks(of: IntArray, at: IntArray, side: Literal["left", "right"] = "left") -> Int64Array:
+def count_before(of: IntArray, at: IntArray, side: Literal["left", "right"] = "left") -> Int64Array:
     """For each instant how many of ascending ones lie before it, with side "right" also at it: `np.searchsorted`.
 
     Instants that ascend, too, are merged with them, which takes a fifth of searching for each.
@@ -83,8 +83,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
         a, b = b, a  # the fewer are looked up among the more
     if len(a) < 2:
         return clip(b, int(a[0, 0]), int(a[0, 1])) if len(a) else EMPTY
-    low = ranks(b[:, 1], a[:, 0], side="right")
-    high = ranks(b[:, 0], a[:, 1], side="left")
+    low = count_before(b[:, 1], a[:, 0], side="right")
+    high = count_before(b[:, 0], a[:, 1], side="left")
     count = np.maximum(high - low, 0)
     if not count.any():
         return EMPTY
@@ -147,7 +147,7 @@ def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
     before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
 
     def covered_until(t: Int64Array) -> Int64Array:
-        i = ranks(a[:, 0], t, side="right")
+        i = count_before(a[:, 0], t, side="right")
         inside = np.minimum(t, a[np.maximum(i, 1) - 1, 1]) - a[np.maximum(i, 1) - 1, 0]
         return np.where(i > 0, before[np.maximum(i, 1) - 1] + inside, 0)
 

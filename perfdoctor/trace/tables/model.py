@@ -237,13 +237,13 @@ class Trace:
         """The string of a code; None for -1."""
         return self.strings[code] if code >= 0 else None
 
-    def names(self, table: Table) -> tuple[int, ...]:
+    def name_ids(self, table: Table) -> tuple[int, ...]:
         """The codes of the names that occur in a table, ascending."""
-        return self._asked(table)[0]
+        return self._names_and_matches(table)[0]
 
-    def named(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
+    def match_rows(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each row of a table whether the regular expression is found in its name."""
-        fits = self.fitting(table, pattern)
+        fits = self.match_strings(table, pattern)
         codes = np.flatnonzero(fits).tolist()
         # Most patterns fit few names or none, and comparing takes a tenth of looking up in the table.
         if len(codes) > _FEW:
@@ -253,10 +253,10 @@ class Trace:
             rows |= table.name == code
         return rows
 
-    def fitting(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
+    def match_strings(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each string whether it is a name in a table and the regular expression is found in it; read-only."""
         regex = re.compile(pattern)
-        used, fits = self._asked(table)
+        used, fits = self._names_and_matches(table)
         if regex not in fits:
             hits = np.zeros(len(self.strings), bool)
             hits[[code for code in used if regex.search(self.strings[code])]] = True
@@ -264,7 +264,7 @@ class Trace:
             fits[regex] = hits
         return fits[regex]
 
-    def _asked(self, table: Table) -> tuple[tuple[int, ...], _Fits]:
+    def _names_and_matches(self, table: Table) -> tuple[tuple[int, ...], _Fits]:
         """The names of a table, and what was asked of them so far."""
         if table not in _NAMES:
             # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.

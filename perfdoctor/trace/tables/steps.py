@@ -97,8 +97,8 @@ def find_steps(trace: Trace) -> Steps:
     file holds only those, and ranges of the user that count steps where there are no marks. Of several threads (several
     ranks in one file, evaluation in another thread) the one with most marks counts.
     """
-    marks = _on_busiest_thread(trace.ranges, trace.named(trace.ranges, _MARK))
-    if not len(marks) and trace.named(trace.gpu_ranges, _MARK).any():
+    marks = _on_busiest_thread(trace.ranges, trace.match_rows(trace.ranges, _MARK))
+    if not len(marks) and trace.match_rows(trace.gpu_ranges, _MARK).any():
         return Steps(_chained(_gpu_marks(trace), None), "annotated")
     if not len(marks):
         marks = _counting(trace)
@@ -132,7 +132,7 @@ def _counting(trace: Trace) -> Int64Array:
     overlap) is none: better no steps than wrong ones.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.named(ranges, _NUMBERED))
+    rows = np.flatnonzero(trace.match_rows(ranges, _NUMBERED))
     series: dict[tuple[int, str], list[tuple[int, int]]] = {}
     names = {code: _NUMBERED.match(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
     for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
@@ -150,7 +150,7 @@ def _counting(trace: Trace) -> Int64Array:
 
 def _gpu_marks(trace: Trace) -> Intervals:
     """One span a mark from the GPU row, where every stream shows the mark once more."""
-    rows = np.flatnonzero(trace.named(trace.gpu_ranges, _MARK))
+    rows = np.flatnonzero(trace.match_rows(trace.gpu_ranges, _MARK))
     names, which = np.unique(trace.gpu_ranges.name[rows], return_inverse=True)
     spans = np.empty((len(names), 2), np.int64)
     spans[:, 0], spans[:, 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -166,8 +166,8 @@ def _loader_boundaries(trace: Trace) -> Int64Array | None:
     optimizer since the last boundary makes a new one.
     """
     ranges = trace.ranges
-    asked = ranges.start_ns[_on_busiest_thread(ranges, trace.named(ranges, _LOADER))]
-    stepped = np.sort(ranges.end_ns[trace.named(ranges, _OPTIMIZER)])
+    asked = ranges.start_ns[_on_busiest_thread(ranges, trace.match_rows(ranges, _LOADER))]
+    stepped = np.sort(ranges.end_ns[trace.match_rows(ranges, _OPTIMIZER)])
     if not len(asked) or not len(stepped):
         return None
     done = np.searchsorted(stepped, asked, side="right")
@@ -184,7 +184,7 @@ def _optimizer_boundaries(trace: Trace) -> Int64Array:
     belong to different loops, and which one is meant cannot be told.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.named(ranges, _OPTIMIZER))
+    rows = np.flatnonzero(trace.match_rows(ranges, _OPTIMIZER))
     names, first, count = np.unique(ranges.name[rows], return_index=True, return_counts=True)
     often = count >= _LEAST_OPTIMIZER_STEPS
     if not often.any():

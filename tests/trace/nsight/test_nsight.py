@@ -31,7 +31,7 @@ from rule_cases import Case, healthy
 
 from perfdoctor import pipeline as engine
 from perfdoctor.errors import TraceError
-from perfdoctor.rank import RankRun, Run
+from perfdoctor.rank import Rank, Run
 from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import DeviceProperties, Trace, parse, read
@@ -99,7 +99,7 @@ def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: Case) -> Non
             (tmp_path / str(number)).mkdir()
             pairs.append(both(tmp_path / str(number), builder))
     reports = [
-        engine.diagnose(Run(tuple(RankRun(trace, facts=case.facts) for trace in traces)), registry.registered())
+        engine.diagnose(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.registered())
         for traces in zip(*pairs, strict=True)
     ]
     first, second = (replace(r, traces=(), outcomes=()) for r in reports)

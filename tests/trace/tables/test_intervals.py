@@ -86,7 +86,7 @@ def test_contains_says_which_instants_are_members(a: Intervals, instants: list[i
 def test_ranks_are_those_of_a_search(of: list[int], at: list[int], side: Literal["left", "right"]) -> None:
     known = np.array(of, np.int64)
     for asked in (np.array(at, np.int64), np.sort(np.array(at, np.int64))):
-        assert iv.ranks(known, asked, side).tolist() == np.searchsorted(known, asked, side).tolist()
+        assert iv.count_before(known, asked, side).tolist() == np.searchsorted(known, asked, side).tolist()
 
 
 @given(SETS, st.lists(SETS, max_size=5))

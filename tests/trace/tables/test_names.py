@@ -21,7 +21,7 @@ def trace() -> Trace:
 
 
 def names(trace: Trace, pattern: str | re.Pattern[str]) -> list[str]:
-    return [trace.strings[code] for code in trace.ops.name[trace.named(trace.ops, pattern)]]
+    return [trace.strings[code] for code in trace.ops.name[trace.match_rows(trace.ops, pattern)]]
 
 
 def test_rows_are_told_by_their_names(trace: Trace) -> None:
@@ -37,32 +37,32 @@ def test_many_names_are_told_as_few_are() -> None:
     trace = builder.trace()
     for some in (1, 5, 6, 20):
         fits = {f"aten::op{i}" for i in range(some)}
-        told = trace.named(trace.ops, f"^({'|'.join(fits)})$")
+        told = trace.match_rows(trace.ops, f"^({'|'.join(fits)})$")
         assert told.tolist() == [trace.strings[code] in fits for code in trace.ops.name.tolist()]
 
 
 def test_what_is_asked_twice_is_answered_alike_and_may_be_changed(trace: Trace) -> None:
-    first = trace.named(trace.ops, "mm")
+    first = trace.match_rows(trace.ops, "mm")
     expected = first.tolist()
     first[:] = True
-    assert trace.named(trace.ops, "mm").tolist() == expected
+    assert trace.match_rows(trace.ops, "mm").tolist() == expected
 
 
 def test_strings_fit_only_where_they_are_names_of_that_table(trace: Trace) -> None:
-    fits = trace.fitting(trace.ops, "copy")
+    fits = trace.match_strings(trace.ops, "copy")
     assert [name for name, fit in zip(trace.strings, fits, strict=True) if fit] == ["aten::copy_"]
-    assert trace.fitting(trace.ranges, "copy").any()
-    assert not trace.fitting(trace.gpu, "copy").any()
+    assert trace.match_strings(trace.ranges, "copy").any()
+    assert not trace.match_strings(trace.gpu, "copy").any()
 
 
 def test_what_is_kept_cannot_be_changed(trace: Trace) -> None:
     with pytest.raises(ValueError, match="read-only"):
-        trace.fitting(trace.ops, "mm")[:] = True
+        trace.match_strings(trace.ops, "mm")[:] = True
 
 
 def test_another_trace_is_asked_anew(trace: Trace) -> None:
-    assert trace.named(trace.ops, "mm").sum() == 2
+    assert trace.match_rows(trace.ops, "mm").sum() == 2
     builder = TraceBuilder()
     builder.op("aten::mm", 0, 5)
     other = builder.trace()
-    assert np.array_equal(other.named(other.ops, "mm"), [True])
+    assert np.array_equal(other.match_rows(other.ops, "mm"), [True])
