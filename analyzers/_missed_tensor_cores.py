@@ -14,7 +14,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part
-from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     MatrixCategory,
@@ -105,7 +104,7 @@ class TensorCoresMissed(RankAnalyzer):
             fix=cause.fix,
             claim=Claim() if pointer else Claim(missed.time, kernels=True),
             confidence=cause.confidence,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("launched by", op),
                 Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import commonest, doing, places
+from perfdoctor.analysis.host.locations import innermost_activity, most_common_location
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -79,7 +79,7 @@ class GpuIdle(RankAnalyzer):
         longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
         middle = longest.mean(axis=1).astype(np.int64)
         thread = np.full(len(middle), rank.launching_thread, np.int32)
-        place = commonest(places(rank.trace, thread, middle))
+        place = most_common_location(rank.locations.at(thread, middle))
         cost = rank.per_step(iv.total(idle))
         where = f" at {place.short}" if place else ""
         many = "one pause" if count == 1 else f"{count} pauses"
@@ -94,7 +94,7 @@ class GpuIdle(RankAnalyzer):
             location=place,
             evidence=(
                 *_gap_evidence(rank, idle, count),
-                Evidence("what the CPU was in", doing(rank.trace, rank.launching_thread, int(middle[0]))),
+                Evidence("what the CPU was in", innermost_activity(rank.trace, rank.launching_thread, int(middle[0]))),
             ),
             subject="pauses",
         )

@@ -11,8 +11,9 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import captured_list
 from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
 from perfdoctor.analysis.host.host_made import host_made
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, set_durations
 from perfdoctor.trace.tables import intervals as iv

@@ -10,8 +10,9 @@ import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time
 from perfdoctor.analysis.host.host_made import host_made, sizes
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, remove_items
 from perfdoctor.trace.tables import intervals as iv

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_calls
 from perfdoctor.analysis.timeline.idle_gaps import ALLOCATOR_CALL
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
@@ -78,7 +77,7 @@ class AllocatorChurn(RankAnalyzer):
             claim=Claim(idle),
             edit=remove_calls(rank.trace, rows),
             confidence=0.8 if rank.steps.count else 0.5,
-            location=location_of_calls(rank, rows.astype(np.int32)),
+            location=rank.locations.of_calls(rows.astype(np.int32)),
             evidence=(
                 Evidence("calls per step", round(len(rows) / max(rank.steps.count, 1), 1), "count"),
                 Evidence("longest call", int(calls.dur_ns[worst]), "ns"),

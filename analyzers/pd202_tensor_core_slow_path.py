@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     on_tensor_cores,
@@ -104,7 +103,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             advice=_advice(blamed, op),
             claim=Claim(time, kernels=True),
             confidence=0.8 if over else 0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("time over the roofline's", round(over, 1) if over else None, "x"),
                 *(

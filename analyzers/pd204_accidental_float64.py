@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import places
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.kernels.kernel_costs import ops_where
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, Remedy, saved_share, top_kernels, top_op
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import scale_durations
 from perfdoctor.trace.arrays import BoolArray
@@ -182,4 +182,4 @@ def _first_op(rank: Rank, rows: BoolArray) -> int:
 def _place(rank: Rank, op: int) -> SourceLocation | None:
     """Where in the user's code an op was called."""
     ops = rank.trace.ops
-    return places(rank.trace, ops.thread[[op]], ops.start_ns[[op]])[0] if op >= 0 else None
+    return rank.locations.at(ops.thread[[op]], ops.start_ns[[op]])[0] if op >= 0 else None

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import commonest, places
+from perfdoctor.analysis.host.locations import most_common_location
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, top_kernels
 from perfdoctor.analyzers._pd205_attention import (
     Attentions,
@@ -108,8 +108,8 @@ class UnfusedAttention(RankAnalyzer):
             fix=None if fell_back else "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
-            location=commonest(
-                places(rank.trace, rank.trace.ops.thread[top[:_ENOUGH]], rank.trace.ops.start_ns[top[:_ENOUGH]])
+            location=most_common_location(
+                rank.locations.at(rank.trace.ops.thread[top[:_ENOUGH]], rank.trace.ops.start_ns[top[:_ENOUGH]])
             ),
             evidence=(
                 Evidence("attentions", rank.per_step(calls), "count"),

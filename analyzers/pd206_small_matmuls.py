@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
 from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
 from perfdoctor.rank import Rank
@@ -98,7 +97,7 @@ class SmallMatmuls(RankAnalyzer):
             else None,
             claim=Claim(time, kernels=True),
             confidence=0.7 if cells else 0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("share of the step's matrix products", round(100 * count / max(whole, 1), 1), "%"),
                 Evidence("median kernel", median_ns, "ns"),

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import (
     WORTH_NS,
     Remedy,
@@ -98,7 +97,7 @@ class OldArchitectureKernels(RankAnalyzer):
             fix='model = torch.compile(model, mode="max-autotune")',
             claim=Claim(time, kernels=True),
             confidence=0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("most that the older instructions reach of the peak", _percent(_CAP.get(major)), "%"),
                 Evidence("launched by", op),

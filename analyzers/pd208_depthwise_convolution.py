@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
 from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
@@ -80,7 +79,7 @@ class DepthwiseConvolution(RankAnalyzer):
             "a new design may do better with dense convolutions of fewer channels.",
             claim=Claim(),
             confidence=0.8,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(Evidence("launched by", op), *top_kernels(rank, rows)),
         )
         yield replace(finding, severity="info")

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analyzers._pd301_pointwise_chains import Chains, chains_of
 from perfdoctor.rank import Rank
@@ -95,7 +94,7 @@ class UnfusedPointwise(RankAnalyzer):
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=location_of_items(rank, costliest),
+            location=rank.locations.of_items(costliest),
             evidence=(
                 Evidence("costliest chain", pattern),
                 Evidence(f"chains per {rank.unit_name}", rank.per_step(chains.count), "count"),

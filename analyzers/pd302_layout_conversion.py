@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
 from perfdoctor.rank import Rank
@@ -86,7 +85,7 @@ class LayoutConversion(RankAnalyzer):
             "inputs = inputs.to(memory_format=torch.channels_last)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
-            location=location_of_items(rank, rows),
+            location=rank.locations.of_items(rows),
             evidence=(
                 Evidence(
                     "convolutions themselves", rank.per_step(iv.total(rank.time_in_window(convolutions & ~rows))), "ns"

@@ -11,7 +11,6 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, yes_or_no
 from perfdoctor.analysis.host.cpu_ops import optimizers_of, unprofiled
-from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.optimizer_steps import OptimizerSteps, steps_of
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER, STEP_RANGE
@@ -123,7 +122,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else "optimizer.step = torch.compile(optimizer.step)",
             claim=Claim(steps.claim, kernels=not steps.starved),
             confidence=0.8,
-            location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+            location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
             evidence=(
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
@@ -154,7 +153,7 @@ class UnfusedOptimizer(RankAnalyzer):
                 fix=f"torch.optim.{steps.optimizer}(..., fused=True)",
                 claim=Claim(steps.time),
                 confidence=0.8,
-                location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+                location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
                 evidence=(
                     Evidence("without the profiler's part", own.own_ns, "ns"),
                     Evidence("longest pass", round(100 * steps.kept, 1), "%"),

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import unprofiled, zeroing_of
-from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
 from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
 from perfdoctor.rank import Rank
@@ -116,7 +115,7 @@ class GradientZeroing(RankAnalyzer):
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
-            location=location_of_range(rank, ZERO_RANGE),
+            location=rank.locations.of_range(ZERO_RANGE),
             evidence=(
                 Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
                 Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),

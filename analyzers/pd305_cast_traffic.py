@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST, launched_inside
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
@@ -84,7 +83,7 @@ class CastTraffic(RankAnalyzer):
             fix=None if trains else "model = model.to(torch.bfloat16)   # in place of torch.autocast",
             claim=Claim(time, kernels=True),
             confidence=0.8,
-            location=location_of_items(rank, rows & ~back),
+            location=rank.locations.of_items(rows & ~back),
             evidence=(
                 Evidence("of weights", _spent(rank, rows & ~back), "ns"),
                 Evidence("of their gradients", _spent(rank, back), "ns"),

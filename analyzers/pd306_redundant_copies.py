@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
 from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY, climb
 from perfdoctor.rank import Rank
@@ -81,7 +80,7 @@ class RedundantCopies(RankAnalyzer):
             advice=_advice(asked),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=location_of_items(rank, chains[0][2]),
+            location=rank.locations.of_items(chains[0][2]),
             evidence=(
                 *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
                 *top_kernels(rank, rows),

@@ -11,7 +11,6 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
 from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
-from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -135,7 +134,7 @@ class DdpFlags(RankAnalyzer):
             fix=fix,
             claim=claim,
             confidence=0.8,
-            location=location_of_range(rank, FORWARD),
+            location=rank.locations.of_range(FORWARD),
             evidence=(
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(said.get(flag))) for flag in flags if said),

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.communication.data_parallel import FORWARD, exposed_in, passes_of
-from perfdoctor.analysis.host.locations import location_of_range
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -74,7 +73,7 @@ class NoSyncMissing(RankAnalyzer):
             fix="with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
             claim=Claim(wasted),
             confidence=0.9,
-            location=location_of_range(rank, FORWARD),
+            location=rank.locations.of_range(FORWARD),
             evidence=(
                 Evidence("updates of the weights", updates, "count"),
                 Evidence("forward passes", len(passes), "count"),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits
+from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.kernels.kernel_costs import Work, kernel_costs_of
 from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, bounds_of, model_flops_utilization
 from perfdoctor.analysis.kernels.tensor_core_verdicts import Verdicts, verdicts_of
@@ -259,6 +260,11 @@ class Rank:
     def account(self) -> Account:
         """Where the window went."""
         return account_of(self)
+
+    @cached_property
+    def locations(self) -> Locations:
+        """Where the user's code was when events began."""
+        return Locations(self.trace, self.evidence_trace)
 
     @cached_property
     def launching_thread(self) -> int:

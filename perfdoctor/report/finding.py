@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals, total
 
 if TYPE_CHECKING:
@@ -29,27 +30,6 @@ def severity_of(share: float | None) -> Severity:
         if share is not None and share >= least:
             return severity
     return "info"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
-    """A place in the user's code; `line` and `function` are None where only the file is known."""
-
-    file: str
-    line: int | None = None
-    function: str | None = None
-
-    def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
-
-    @property
-    def short(self) -> str:
-        """File name and line without folders, for titles."""
-        return str(SourceLocation(self.file.replace("\\", "/").rpartition("/")[2], self.line))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"file": self.file, "line": self.line, "function": self.function}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +150,7 @@ class Finding:
             "cost_ns": self.cost_ns,
             "share_of_step": self.share_of_step,
             "saving": self.saving.to_dict(),
-            "location": self.location.to_dict() if self.location else None,
+            "location": asdict(self.location) if self.location else None,
             "evidence": [e.to_dict() for e in self.evidence],
             "advice": self.advice,
             "fix": self.fix,

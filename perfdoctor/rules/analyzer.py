@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.errors import UsageError
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation, severity_of
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, severity_of
 
 if TYPE_CHECKING:
     from perfdoctor.rank import Rank, Run

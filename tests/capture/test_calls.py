@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from perfdoctor.analysis.host import locations as source  # noqa: E402
+from perfdoctor.analysis.host.locations import find_locations  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject import profiler as window_profiler  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.calls import absolute  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
@@ -92,7 +92,7 @@ def test_the_rows_fit_the_clock_and_the_thread_of_the_trace(tmp_path: Path) -> N
     frames = trace.frames
     middle = (frames.start_ns[sleeping] + frames.end_ns[sleeping]) // 2
     assert len(middle) == 3, "the warm-up step is recorded, too"
-    found = source.places(trace, frames.thread[sleeping], middle)
+    found = find_locations(trace, frames.thread[sleeping], middle)
     assert {(place.file, place.line, place.function) for place in found if place} == {
         (__file__, nap.__code__.co_firstlineno + 2, "nap")
     }

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.account import DETAILS, Account, Timeline
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
 from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.trace.tables.intervals import Intervals
 

@@ -8,7 +8,8 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding, Saving
 from perfdoctor.report.merge_findings import Shared
 from perfdoctor.report.report import StepSummary
 from perfdoctor.reporters import rank_table as ranks

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
-from perfdoctor.analysis.host.locations import commonest, places
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import SourceLocation
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -113,7 +112,11 @@ def by_place(run: Rank, copies: HostCopies) -> list[tuple[SourceLocation | None,
     Where the analysed window has no lines, a copy of the same name and size in the evidence window tells.
     """
     trace = run.trace
-    found = places(trace, trace.calls.thread[copies.calls], trace.calls.start_ns[copies.calls]) if len(copies) else []
+    found = (
+        find_locations(trace, trace.calls.thread[copies.calls], trace.calls.start_ns[copies.calls])
+        if len(copies)
+        else []
+    )
     told = _told_by_evidence(run) if None in found else {}
     groups: dict[SourceLocation | None, list[int]] = defaultdict(list)
     for i, place in enumerate(found):
@@ -130,10 +133,10 @@ def _told_by_evidence(run: Rank) -> dict[tuple[str, int], SourceLocation | None]
     rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0))
     calls = gpu.call[rows]
     groups: dict[tuple[str, int], list[SourceLocation | None]] = defaultdict(list)
-    found = places(trace, trace.calls.thread[calls], trace.calls.start_ns[calls])
+    found = find_locations(trace, trace.calls.thread[calls], trace.calls.start_ns[calls])
     for row, place in zip(rows.tolist(), found, strict=True):
         groups[trace.strings[gpu.name[row]], int(gpu.bytes[row])].append(place)
-    return {key: commonest(group) for key, group in groups.items()}
+    return {key: most_common_location(group) for key, group in groups.items()}
 
 
 def pinned_bytes_per_s(run: Rank) -> float | None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.communication.collective_names import BY_CPU
-from perfdoctor.analysis.host.locations import places
-from perfdoctor.report.finding import SourceLocation
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -49,7 +48,7 @@ def host_places_of(rank: Rank) -> tuple[HostPlace, ...]:
     length = breaks[:, 1] - breaks[:, 0]
     at = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
     spent: dict[SourceLocation, int] = defaultdict(int)
-    found = places(trace, np.full(len(at), thread, np.int32), at)
+    found = find_locations(trace, np.full(len(at), thread, np.int32), at)
     for place, share_ns in zip(found, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
         if place is not None:
             spent[place] += share_ns
