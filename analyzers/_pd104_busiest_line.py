@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, ZERO_RANGE
 from perfdoctor.gpu import classify_op
+from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
 
 # Looking a place up costs some us; of longer traces the first ops will do.
 _MOST = 5_000

@@ -13,9 +13,10 @@ from perfdoctor.analysis.host.loader_waits import SINGLE_PROCESS
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers._pd101_loader_model import Loading, WaitParts, wait_parts, worker_startups
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -194,7 +195,7 @@ def _without(rank: Rank, rows: BoolArray, kept: float = 0.0, *, bound: bool) -> 
     """Some of the waits vanish but for a share."""
     waits = rank.loader_waits
     spans = waits.start_ns[rows], waits.end_ns[rows]
-    return remove_cpu_time(waits.thread[rows], spans, rank.window, kept, bound=bound)
+    return remove_cpu_time(waits.thread[rows], spans, rank.window, kept, is_upper_bound=bound)
 
 
 def _workers(loading: Loading) -> int:

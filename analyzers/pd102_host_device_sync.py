@@ -14,12 +14,14 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers._pd102_advice import advice_for
 from perfdoctor.analyzers._pd102_syncs import Syncs, find_syncs
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_waits
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.rows import CallRows
 
 # More calls than this are not told apart by line: the first ones show which lines there are.
 _MOST_CALLS = 4096
@@ -108,7 +110,7 @@ class HostDeviceSync(RankAnalyzer):
             advice=advice.advice,
             fix=advice.fix or None,
             claim=Claim(waits.idle),
-            edit=remove_waits(waits.calls),
+            edit=remove_waits(CallRows(rank.trace.calls, waits.calls)),
             confidence=0.8,
             location=place,
             evidence=_evidence(rank, waits, cost),

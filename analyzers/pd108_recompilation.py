@@ -13,9 +13,10 @@ from perfdoctor.analysis.captured_facts import captured_part, captured_steps
 from perfdoctor.analysis.host.compile_time import COMPILE_PHASE
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from perfdoctor.api import Report, analyze
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
-    from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+    from perfdoctor.report.finding import Evidence, Finding
     from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
+    from perfdoctor.savings.saving import Claim, Saving
     from perfdoctor.trace import Trace, read
 
 __all__ = [
@@ -47,7 +48,8 @@ _HOMES = {
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),
-    "perfdoctor.report.finding": ("Claim", "Evidence", "Finding", "Saving"),
+    "perfdoctor.report.finding": ("Evidence", "Finding"),
+    "perfdoctor.savings.saving": ("Claim", "Saving"),
     "perfdoctor.errors": ("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
     "perfdoctor.trace": ("Trace", "read"),
 }

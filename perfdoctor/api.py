@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TypeAlias
 
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analyze_files import analyzed
 from perfdoctor.fleet.discover import find_traces
@@ -69,7 +69,7 @@ def analyze(
     device: str | None = None,
     rank: int | None = None,
     steps: slice | None = None,
-    settings: engine.Settings | None = None,
+    settings: pipeline.Settings | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -99,7 +99,7 @@ def analyze(
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     known = registry.registered()
-    engine.check_settings(settings or {}, known)
+    pipeline.check_settings(settings or {}, known)
     chosen = registry.choose(known, select, ignore)
     if device is not None and find_device(device) is None and find_calibration(device) is None:
         raise UsageError(f"the device '{device}' is not in the table of devices")

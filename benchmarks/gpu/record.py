@@ -204,9 +204,9 @@ def summary(path: Path) -> list[dict[str, Any]]:
 
     run = Rank(read(path))
     gpu, rows = run.trace.gpu, []
-    for code, kernel in run.kernel_classes.items():
+    for code, kernel in run.kernel_classes.by_name.items():
         at = np.flatnonzero(gpu.name == code)
-        rate = run.work.flops[at] / np.maximum(gpu.dur_ns[at], 1) * 1e9
+        rate = run.kernel_costs.flops[at] / np.maximum(gpu.dur_ns[at], 1) * 1e9
         best = int(at[0])
         rows.append(
             {

@@ -38,7 +38,7 @@ def runs(folder: Path) -> Iterator[tuple[str, Rank]]:
 
 def expected(run: Rank, cost: OpCost) -> str:
     """What the operand type of an op lets expect of its main kernel."""
-    if run.tensor_cores is not True:
+    if run.hardware.tensor_cores is not True:
         return "no"
     if 1 in (cost.m, cost.n):
         return "either (vector)"
@@ -54,14 +54,14 @@ def confusion(named: Sequence[tuple[str, Rank]]) -> Counter[tuple[str, str, str,
     """Launches by (device, operand type, expected verdict, verdict, basis); an op's helpers count as `na`."""
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
     for _, run in named:
-        work, verdicts = run.work, run.verdicts
+        work, verdicts = run.kernel_costs, run.verdicts
         for row in np.flatnonzero((work.cost >= 0) & (run.trace.gpu.kind == KERNEL)).tolist():
             cost = work.costs[work.cost[row]]
             if cost.kind not in MATRIX_CATEGORIES:
                 continue
             verdict, basis = VERDICTS[verdicts.tensor_core[row]], BASES[verdicts.basis[row]]
             wanted = expected(run, cost) if work.main[row] else "na"
-            counts[run.device_label or "not named", cost.dtype, wanted, verdict, basis] += 1
+            counts[run.hardware.label or "not named", cost.dtype, wanted, verdict, basis] += 1
     return counts
 
 
@@ -78,10 +78,10 @@ def print_self_check(named: Sequence[tuple[str, Rank]]) -> int:
     checked, found = 0, 0
     fastest: dict[str, float] = {}
     for name, run in named:
-        rows = run.work.rows_of(*MATRIX_CATEGORIES)
+        rows = run.kernel_costs.match_rows(*MATRIX_CATEGORIES)
         if run.device is None:
             continue
-        rate = run.work.flops[rows] / np.maximum(run.trace.gpu.dur_ns[rows], 1) / 1e3
+        rate = run.kernel_costs.flops[rows] / np.maximum(run.trace.gpu.dur_ns[rows], 1) / 1e3
         checked += int(np.isfinite(rate).sum())
         label = run.device.name
         fastest[label] = max(fastest.get(label, 0.0), float(np.nanmax(rate, initial=0.0)))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line cleans what it prints with this module, and must not wait for numpy
     from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.finding import Evidence, Saving
+    from perfdoctor.report.finding import Evidence
+    from perfdoctor.savings.saving import Saving
 
 UNKNOWN = "n/a"
 

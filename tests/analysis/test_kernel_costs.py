@@ -76,27 +76,27 @@ def test_flops_go_to_the_longest_kernel_that_multiplies_and_not_to_helpers() -> 
     run = Program().mm(512, 1024, 2048, (TAIL, 90), (OLD, 20), (FAST, 30)).run()
     flops = 2 * 512 * 1024 * 2048
 
-    assert np.nan_to_num(run.work.flops).tolist() == [0, 0, flops]
-    assert run.work.main.tolist() == [False, False, True]
-    assert run.work.cost.tolist() == [0, 0, 0]
-    (found,) = run.work.costs
+    assert np.nan_to_num(run.kernel_costs.flops).tolist() == [0, 0, flops]
+    assert run.kernel_costs.is_main_kernel.tolist() == [False, False, True]
+    assert run.kernel_costs.op_cost.tolist() == [0, 0, 0]
+    (found,) = run.kernel_costs.op_costs
     assert (found.m, found.k, found.n) == (512, 1024, 2048)
 
 
 def test_launches_of_one_main_kernel_share_its_work_by_time() -> None:
     run = Program().mm(512, 1024, 2048, (FAST, 30), (FAST, 10), (TAIL, 5)).run()
 
-    assert run.work.flops[:2].sum() == pytest.approx(2 * 512 * 1024 * 2048)
-    assert run.work.flops[0] == pytest.approx(3 * run.work.flops[1])
+    assert run.kernel_costs.flops[:2].sum() == pytest.approx(2 * 512 * 1024 * 2048)
+    assert run.kernel_costs.flops[0] == pytest.approx(3 * run.kernel_costs.flops[1])
 
 
 def test_ops_without_shapes_have_no_work() -> None:
     builder = TraceBuilder(**H100).op("aten::mm", 0, 50).kernel(FAST, 100, 30, launch_us=1)  # type: ignore[arg-type]
     run = Rank(builder.trace())
 
-    assert np.isnan(run.work.flops).all()
-    assert run.work.costs == ()
-    assert run.mfu is None
+    assert np.isnan(run.kernel_costs.flops).all()
+    assert run.kernel_costs.op_costs == ()
+    assert run.account.mfu is None
 
 
 GRADIENTS = ["", "", "", "[0]", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]"]
@@ -106,7 +106,7 @@ def gradients(*kernels: tuple[str, float]) -> list[float]:
     shapes: list[object] = [[8, 64, 28, 28], [8, 64, 28, 28], [64, 64, 3, 3], *[[]] * 8]
     run = Program().op("aten::convolution_backward", shapes, [BF16] * 3 + [""] * 8, *kernels, concrete=GRADIENTS).run()
     half = 2 * 8 * 64 * 28 * 28 * 64 * 9
-    return [round(value / half, 6) for value in run.work.flops]
+    return [round(value / half, 6) for value in run.kernel_costs.flops]
 
 
 def test_gradients_of_a_convolution_go_to_the_kernels_that_say_so() -> None:
@@ -126,7 +126,7 @@ def test_bytes_of_an_op_that_moves_data_are_shared_by_all_its_kernels() -> None:
     shapes: list[object] = [[1024, 256], [1024, 256]]
     run = Program().op("aten::native_layer_norm_backward", shapes, ["float", "float"], (norm, 30), (norm, 10)).run()
 
-    assert run.work.bytes.sum() == pytest.approx(3 * 1024 * 256 * 4)
+    assert run.kernel_costs.bytes.sum() == pytest.approx(3 * 1024 * 256 * 4)
 
 
 @given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-1, 40), st.integers(-1, 40)), max_size=60))
@@ -165,7 +165,7 @@ def test_a_no_that_beats_cuda_cores_makes_its_rule_suspect() -> None:
 
     assert verdicts(run) == [("unknown", "contradicted")]
     (violation,) = run.verdicts.violations
-    assert violation.rule == run.kernel_classes[int(run.trace.gpu.name[0])].rule
+    assert violation.rule == run.kernel_classes.by_name[int(run.trace.gpu.name[0])].rule
     assert violation.unit == "CUDA cores"
     assert any(violation.rule in note for note in run.notes)
 
@@ -183,7 +183,7 @@ def test_flops_beyond_any_unit_are_left_out_and_reported() -> None:
     (violation,) = run.verdicts.violations
     assert violation.unit == "Tensor Cores"
     assert run.verdicts.impossible.tolist() == [True]
-    assert run.mfu is None
+    assert run.account.mfu is None
     assert kinds(run) == ["invalid"]
 
 
@@ -197,7 +197,7 @@ def test_winograd_may_exceed_the_peak_of_the_direct_count() -> None:
         .run()
     )
 
-    assert run.work.flops[0] / 11e-3 > 15.7e12
+    assert run.kernel_costs.flops[0] / 11e-3 > 15.7e12
     assert run.verdicts.violations == ()
     assert verdicts(run) == [("no", "name")]
 
@@ -206,7 +206,7 @@ def test_an_unknown_device_proves_nothing() -> None:
     run = Program(device="NVIDIA X999").mm(8192, 8192, 8192, (FAST, 1)).run()
 
     assert run.verdicts.violations == ()
-    assert run.mfu is None
+    assert run.account.mfu is None
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
@@ -280,16 +280,16 @@ def test_utilization_and_rates_of_the_window() -> None:
     shapes: list[object] = [[8192, 4096], [8192, 4096], []]
     adding = Program().op("aten::add", shapes, ["float", "float", "Scalar"], (ELEMENTWISE, 160)).run()
 
-    assert run.mfu == pytest.approx(2 * 4096**3 / 200e-6 / 989.4e12)
-    assert run.achieved_bytes_per_s is None
-    assert adding.mfu is None
-    assert adding.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
+    assert run.account.mfu == pytest.approx(2 * 4096**3 / 200e-6 / 989.4e12)
+    assert run.account.achieved_bytes_per_s is None
+    assert adding.account.mfu is None
+    assert adding.account.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
 
 
 def test_utilization_is_unknown_when_much_of_the_maths_is() -> None:
     run = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).run()
 
-    assert run.mfu is None
+    assert run.account.mfu is None
 
 
 def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
@@ -351,7 +351,9 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
             continue
         run = Rank(read(path))
         assert run.verdicts.violations == (), path.name
-        checked += int(np.isfinite(run.work.flops[run.work.rows_of("gemm", "convolution", "attention")]).sum())
+        checked += int(
+            np.isfinite(run.kernel_costs.flops[run.kernel_costs.match_rows("gemm", "convolution", "attention")]).sum()
+        )
     assert checked > 500
 
 
@@ -360,7 +362,7 @@ def test_odd_dimensions_of_timesformer_are_inefficient_for_their_alignment(corpu
     run = Rank(read(corpus / "h100-timesformer-bf16.json.gz"))
     gpu, ops = run.trace.gpu, run.trace.ops
     dims = [run.trace.text(int(ops.dims[op])) or "" if op >= 0 else "" for op in gpu.op]
-    odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & run.kernels_where(
+    odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & run.kernel_classes.match_rows(
         lambda k: k.category == "gemm"
     )
     odd &= gpu.kind == KERNEL

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from perfdoctor import pipeline as engine
-from perfdoctor.rank import Rank, Run
+from perfdoctor import pipeline
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -64,7 +65,7 @@ def stalled(wait_us: float, cpu_share: float | None, cores: int, workers: int = 
         loader["wait_cpu_ns"] = round(cpu_share * 1_000_000)
     facts = {"cpu": {"affinity": cores}, "loaders": [loader]}
     rule = next(analyzer for analyzer in registry.registered() if analyzer.rule == "PD101")
-    (finding,) = engine.diagnose(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
+    (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
     return finding
 
 

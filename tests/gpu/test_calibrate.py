@@ -118,7 +118,7 @@ def test_analyses_use_the_measured_rates_and_say_so() -> None:
 
     assert after.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / 700e12 / 250e-6)
     assert before.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / (0.79 * 989.4e12) / 250e-6)
-    assert before.mfu == after.mfu
+    assert before.account.mfu == after.account.mfu
     assert any("2026-01-31" in note for note in after.notes)
 
 
@@ -128,7 +128,7 @@ def test_an_unknown_device_has_bounds_once_it_is_measured() -> None:
     run = product("NVIDIA RTX X999")
 
     assert not run.bounds.assumed[0]
-    assert run.mfu is None
+    assert run.account.mfu is None
     assert run.verdicts.violations == ()
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _MOST_ASKED = 256
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
     """A place in the user's code; `line` and `function` are None where only the file is known."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("file", "line", "function")
 
     file: str
     line: int | None = None

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel's reducer leaves in a trace: passes of the model, and what the reducer itself did.
+"""The forward passes of DistributedDataParallel, and whether gradients were reduced after each.
 
 The names are those of torch's `reducer.cpp` and `distributed.py`; traces of PyTorch 2.13 were looked at for each.
 """
@@ -7,38 +7,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfdoctor.analysis.communication.collective_names import BY_CPU
-from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, climb, launched_inside
+from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE
+from perfdoctor.analysis.launching_ops import climb_ops
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
-
 FORWARD = r"^DistributedDataParallel\.forward$"
-SEARCH = r"ddp\.reducer::search_unused_parameters"
-COPY_BACK = r"ddp\.reducer::copy_bucket_to_grad"
 _REDUCES = r"^c10d::allreduce_$"
 _GRADIENT = re.compile(r"^autograd::engine::evaluate_function|AccumulateGrad")
-
-
-def spans_of(rank: Rank, pattern: str) -> Intervals:
-    """When ops of such a name ran on the CPU, within the window."""
-    ops = rank.trace.ops
-    rows = rank.trace.match_rows(ops, pattern)
-    return iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
-
-
-def work_of_ops(rank: Rank, pattern: str) -> Intervals:
-    """What ops of such a name made the device do, within the window; without a GPU they themselves are the work."""
-    if rank.device_kind == "cpu":
-        return spans_of(rank, pattern)
-    return rank.time_in_window(launched_inside(rank.trace, re.compile(pattern)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +74,7 @@ def _reductions(rank: Rank) -> Int64Array:
     rows = np.flatnonzero(trace.match_rows(ops, _REDUCES)).astype(np.int32)
     if not len(rows):
         return np.empty(0, np.int64)
-    _, within = climb(trace, rows, lambda name: not _GRADIENT.search(name))
+    _, within = climb_ops(trace, rows, lambda name: not _GRADIENT.search(name))
     return np.sort(ops.start_ns[rows[within >= 0]])
 
 
@@ -105,7 +87,7 @@ def exposed_in(rank: Rank, passes: Passes, chosen: BoolArray) -> Intervals:
             column[rows] for column in (trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.start_ns)
         )
     else:
-        rows = np.flatnonzero(rank.kernels_where(lambda k: k.category == "communication") & (gpu.call >= 0))
+        rows = np.flatnonzero(rank.kernel_classes.match_rows(lambda k: k.category == "communication") & (gpu.call >= 0))
         start, end, issued = gpu.start_ns[rows], gpu.end_ns[rows], trace.calls.start_ns[gpu.call[rows]]
     if not len(rows) or not len(passes):
         return iv.EMPTY

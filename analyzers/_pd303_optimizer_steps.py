@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from perfdoctor.analysis.kernels.optimizer_passes import longest_pass, optimizer_class
 from perfdoctor.analysis.kernels.traffic_kinds import GENERATED, OPTIMIZER
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
-
 _FUSED = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _MANY = r"multi_tensor_apply"
-# Ops that take less than this share of the optimizer's time are counters and checks, not passes.
-_A_PASS = 0.05
 
 
 class OptimizerSteps(NamedTuple):
@@ -55,7 +51,7 @@ class OptimizerSteps(NamedTuple):
 def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | None:
     """What one class of optimizer did; None for fused and generated ones, and where other work prevails."""
     trace, gpu = rank.trace, rank.trace.gpu
-    own = rank.traffic.rows_of(OPTIMIZER)[launched]
+    own = rank.traffic.match_rows(OPTIMIZER)[launched]
     rows, other = launched[own], launched[~own & rank.in_window[launched]]
     time = int(gpu.dur_ns[rows].sum())
     if not time or gpu.dur_ns[other].sum() > time:
@@ -69,7 +65,7 @@ def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | No
     waits = iv.intersect(_phases(rank, rows), rank.account.parts["idle_launch"])
     starved = iv.total(waits) > iv.total(busy)
     return OptimizerSteps(
-        optimizer=optimizer_of(name),
+        optimizer=optimizer_class(name),
         rows=rows,
         claim=iv.union_of((busy, waits)) if starved else busy,
         passes=time / longest_ns,
@@ -84,7 +80,7 @@ def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | No
 def _phases(rank: Rank, rows: Int64Array) -> Intervals:
     """From the first to the last GPU item of each step of the optimizer."""
     gpu = rank.trace.gpu
-    _, step = np.unique(rank.traffic.optimizer[rows], return_inverse=True)
+    _, step = np.unique(rank.traffic.optimizer_step[rows], return_inverse=True)
     start = np.full(int(step.max()) + 1, np.iinfo(np.int64).max)
     end = np.full(len(start), np.iinfo(np.int64).min)
     np.minimum.at(start, step, gpu.start_ns[rows])
@@ -106,20 +102,3 @@ def _passes(rank: Rank, rows: Int64Array) -> tuple[float, int]:
     time = np.bincount(kind, weights=dur)
     count = np.bincount(distinct((kind << 32) + call) >> 32, minlength=len(time))
     return longest_pass(time, count)
-
-
-def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, int]:
-    """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
-
-    Args:
-        time_ns: Of each kind of op within the steps its time, all together.
-        count: How often it was called; the rarest that matters makes one pass.
-    """
-    matters = time_ns >= _A_PASS * time_ns.sum()
-    each = np.maximum(np.round(count[matters] / count[matters].min()), 1)
-    return float((time_ns[matters] / each).max()), int(each.sum())
-
-
-def optimizer_of(step_range: str) -> str:
-    """The class that a range `Optimizer.step#SGD.step` names."""
-    return step_range.partition("#")[2].removesuffix(".step")

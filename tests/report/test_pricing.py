@@ -8,9 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.report.finding import Claim, Finding, Saving, severity_of
+from perfdoctor.report.finding import Finding, severity_of
 from perfdoctor.report.merge_findings import merge_ranks
-from perfdoctor.savings.ledger import Ledger, promised
+from perfdoctor.report.pricing import prioritize_fleet
+from perfdoctor.savings.ledger import Ledger
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 
 WINDOW_NS = 1_000
@@ -44,7 +46,7 @@ def finding(
 
 
 def ranked(*findings: Finding, budget: float | None = None, steps: int = 1) -> tuple[Finding, ...]:
-    return promised(findings, {None: Ledger(WINDOW_NS, steps, budget)})
+    return prioritize_fleet((), findings, {None: Ledger(WINDOW_NS, steps, budget)})
 
 
 def test_the_largest_saving_comes_first():
@@ -124,10 +126,10 @@ findings = st.builds(
 @given(st.lists(findings, max_size=8), st.integers(1, 5), st.one_of(st.none(), st.integers(0, WINDOW_NS)))
 def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int, budget: int | None):
     ledgers = {rank: Ledger(WINDOW_NS, steps, budget) for rank in (None, 0, 1)}
-    result = promised(merge_ranks(many), ledgers)
+    result = prioritize_fleet((), merge_ranks(many), ledgers)
     assert sum(f.saving.high_ns or 0 for f in result) <= WINDOW_NS / steps
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in result)
-    worth = [f.expected_saving_ns for f in result]
+    worth = [f.saving.likely_ns for f in result]
     assert worth == sorted(worth, reverse=True)
 
 
@@ -139,6 +141,6 @@ def test_the_order_given_does_not_matter(many: list[Finding], random):
 
     def promises(given_order: list[Finding]) -> list[tuple[str, int | None]]:
         ledgers = {rank: Ledger(WINDOW_NS, 1, 500) for rank in (None, 0, 1)}
-        return [(f.rule, f.saving.high_ns) for f in promised(merge_ranks(given_order), ledgers)]
+        return [(f.rule, f.saving.high_ns) for f in prioritize_fleet((), merge_ranks(given_order), ledgers)]
 
     assert promises(distinct) == promises(shuffled)

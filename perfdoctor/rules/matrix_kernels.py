@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.kernels.kernel_costs import op_names
+from perfdoctor.analysis.launching_ops import launching_op_names
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence
-from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
-from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.arrays import NONE, BoolArray
 from perfdoctor.trace.tables.distinct import occurring
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
 
 SMALL_DIMENSION = 16
 """A dimension this small leaves a Tensor Core tile (16 x 8 x 16) mostly empty: such a product is bandwidth-bound."""
-WORTH_NS = 10_000
+LEAST_TIME_NS = 10_000
 """Kernels that take less than this in total are not worth a word."""
 
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
@@ -49,17 +46,17 @@ def matrix_rows(rank: Rank, category: MatrixCategory) -> BoolArray:
     (split-K tails, layout copies) are neither.
     """
     trace = rank.trace
-    maths = ~rank.verdicts.is_("na") & rank.in_window
-    launched: BoolArray = np.append(trace.match_strings(trace.ops, _CONVOLUTION_OP), False)[op_names(trace)]
-    gemm = rank.kernels_where(lambda k: k.category == "gemm")
+    maths = ~rank.verdicts.match_rows("na") & rank.in_window
+    launched: BoolArray = np.append(trace.match_strings(trace.ops, _CONVOLUTION_OP), False)[launching_op_names(trace)]
+    gemm = rank.kernel_classes.match_rows(lambda k: k.category == "gemm")
     if category == "gemm":
         return gemm & ~launched & maths
-    return (rank.kernels_where(lambda k: k.category == "convolution") | (gemm & launched)) & maths
+    return (rank.kernel_classes.match_rows(lambda k: k.category == "convolution") | (gemm & launched)) & maths
 
 
 def on_tensor_cores(rank: Rank, category: MatrixCategory) -> BoolArray:
     """The same, of those on Tensor Cores."""
-    return matrix_rows(rank, category) & rank.verdicts.is_("yes")
+    return matrix_rows(rank, category) & rank.verdicts.match_rows("yes")
 
 
 def saved_share(rank: Rank, rows: BoolArray, remedy: Remedy) -> float:
@@ -71,51 +68,25 @@ def saved_share(rank: Rank, rows: BoolArray, remedy: Remedy) -> float:
     best = dur / remedy.peak_ratio if remedy.peak_ratio else np.zeros(len(dur))
     bandwidth = rank.device.attainable_bandwidth_bytes_per_s if rank.device else None
     if remedy.flops_per_s and bandwidth:
-        maths = rank.work.flops[rows] / remedy.flops_per_s
-        roof = np.maximum(maths, rank.work.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
+        maths_s = rank.kernel_costs.flops[rows] / remedy.flops_per_s
+        roof = np.maximum(maths_s, rank.kernel_costs.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
         best = np.where(np.isnan(roof), best, roof)
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
 
 
-def by_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
-    """String code and total time of each distinct kernel name, costliest first, of equals by name."""
-    gpu, strings = rank.trace.gpu, rank.trace.strings
-    codes, inverse = np.unique(gpu.name[rows], return_inverse=True)
-    totals = np.bincount(inverse, weights=gpu.dur_ns[rows]).astype(np.int64)
-    pairs = zip(codes.tolist(), totals.tolist(), strict=True)
-    return sorted(pairs, key=lambda pair: (-pair[1], strings[pair[0]]))
-
-
-def top_kernels(rank: Rank, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
-    """The costliest kernel names with their time a step."""
-    for code, ns in by_name(rank, rows)[:most]:
-        yield Evidence(rank.trace.strings[code], rank.per_step(ns), "ns")
-
-
-def top_op(rank: Rank, rows: BoolArray) -> str | None:
-    """The outermost op that launched most of the time of some kernels; None when no op is known."""
-    trace = rank.trace
-    rows = rows & (trace.gpu.op >= 0)
-    if not rows.any():
-        return None
-    top = nesting.outermost(trace.ops.parent, trace.gpu.op[rows])
-    codes, inverse = np.unique(trace.ops.name[top], return_inverse=True)
-    totals = np.bincount(inverse, weights=trace.gpu.dur_ns[rows]).tolist()
-    names: list[str] = [trace.strings[code] for code in codes.tolist()]
-    return names[max(range(len(names)), key=lambda i: (totals[i], names[i]))]
-
-
-def without_small_products(rank: Rank, items: BoolArray) -> BoolArray:
+def exclude_small_products(rank: Rank, items: BoolArray) -> BoolArray:
     """Some GPU items without those whose op multiplies matrices with a dimension of 16 or less; all without shapes."""
-    trace, work = rank.trace, rank.work
+    trace, costs = rank.trace, rank.kernel_costs
     rows = np.flatnonzero(items)
     dims = np.append(trace.ops.dims, np.int32(NONE))[trace.gpu.op[rows]]
     codes = occurring(dims, len(trace.strings)).tolist()
     small = np.zeros(len(trace.strings) + 1, bool)
     small[[code for code in codes if _has_small_dimension(trace.strings[code])]] = True
-    by_cost = [min(c.m or 0, c.n or 0, c.k or 0) <= SMALL_DIMENSION and c.kind == "gemm" for c in work.costs]
+    small_cost = costs.match_op_costs(
+        lambda c: min(c.m or 0, c.n or 0, c.k or 0) <= SMALL_DIMENSION and c.kind == "gemm"
+    )
     kept = np.zeros(len(items), bool)
-    kept[rows] = ~(small[dims] | np.array([*by_cost, False], bool)[work.cost[rows]])
+    kept[rows] = ~(small[dims] | small_cost[costs.op_cost[rows]])
     return kept
 
 
