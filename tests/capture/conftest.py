@@ -28,7 +28,7 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from perfdoctor.capture.launch import parse_target, run
-from perfdoctor.capture.options import CaptureOptions
+from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import PerfdoctorError
 result, options, argv = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
 options["out"] = Path(options["out"])

@@ -31,7 +31,7 @@ def test_facts_tell_computing_from_waiting(load: Callable[[float], None], comput
     pytest.importorskip("torch")
     from torch.utils.data import DataLoader
 
-    from perfdoctor.capture.notes import read_facts
+    from perfdoctor.capture.capture_notes import read_facts
     from perfdoctor.capture.session import profile
 
     class Slow:

@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.lines import Lines  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.settings import Settings  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLines  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
 from perfdoctor.errors import CaptureError, UsageError  # noqa: E402
 
@@ -32,7 +32,7 @@ STEPS = 14
 @contextmanager
 def recording(folder: Path, **sizes: int) -> Iterator[Recorder]:
     """Automatic detection in this process, without any exit handler."""
-    recorder = Recorder(Settings(folder=str(folder), **{**SIZES, **sizes}))
+    recorder = Recorder(RecorderSettings(folder=str(folder), **{**SIZES, **sizes}))
     hooks = Hooks(recorder)
     hooks.install()
     try:
@@ -307,24 +307,24 @@ def depth() -> int:
 
 @pytest.mark.usefixtures("nothing_compiled")
 def test_the_line_mode_comes_off_from_under_a_users_mode() -> None:
-    lines = Lines()
+    lines = SourceLines()
     before = depth()
-    lines.on()
+    lines.start()
     with UserMode():
-        lines.off()
+        lines.stop()
         assert depth() == before + 1
     assert depth() == before
 
 
 def test_a_users_mode_left_meanwhile_takes_ours_along() -> None:
-    lines = Lines()
+    lines = SourceLines()
     before = depth()
     mode = UserMode()
     mode.__enter__()
-    lines.on()
+    lines.start()
     mode.__exit__(None, None, None)
     assert depth() == before
-    lines.off()
+    lines.stop()
     assert depth() == before
 
 

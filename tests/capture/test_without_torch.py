@@ -81,7 +81,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({!r}, 'w').close(); time.sleep(60)"
     )
     parent = (
-        "import sys; from perfdoctor.capture.process import run_program;"
+        "import sys; from perfdoctor.capture.child_process import run_program;"
         f"sys.exit(run_program([sys.executable, '-c', {child.format(str(ready))!r}], None, grace_s=0.3))"
     )
     process = subprocess.Popen([sys.executable, "-c", parent])
