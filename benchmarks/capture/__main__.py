@@ -83,8 +83,8 @@ def steps(runs: int) -> Iterator[str]:
                 drift = plain["before"] / ours["before"] if phase in ("timing", "evidence") else 1.0
                 ratios[phase].append(drift * ours[phase] / plain[phase])
         for phase, found in ratios.items():
-            told = f"median {median(found):.3f} ({min(found):.2f} to {max(found):.2f})"
-            yield f"{size}, {phase}: {told}, least against least {min(least[phase]) / min(lengths):.3f}"
+            summary = f"median {median(found):.3f} ({min(found):.2f} to {max(found):.2f})"
+            yield f"{size}, {phase}: {summary}, least against least {min(least[phase]) / min(lengths):.3f}"
         yield f"{size}: plain step {min(lengths) / 1e6:.1f} ms at least, median {median(lengths) / 1e6:.1f} ms"
         yield f"{size}: timing trace of {WINDOWS.timing} steps on disk after {median(saving):.2f} s"
 

@@ -114,7 +114,7 @@ def test_isolated_interpreters_are_recognised(command: list[str], flag: str | No
         ("recording failed: OSError()", False),
     ],
 )
-def test_a_recording_that_the_programs_own_profiler_kept_out_says_what_to_do(note: str, todo: bool) -> None:
+def test_a_note_on_the_programs_own_profiler_adds_what_to_do(note: str, todo: bool) -> None:
     *_, last = notes_of_rank({"steps_seen": 40, "windows": {}, "notes": [note]}, CaptureOptions())
     assert last.startswith("there is no trace of the timing window")
     assert ("run the program without its profiler" in last) == todo

@@ -1,4 +1,4 @@
-"""Lines of long calls that are no operators: exact, of the recorded thread, and nothing else."""
+"""Lines of long calls that are no operators: exact, and of the recorded thread only."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def record(folder: Path, function: Callable[[], Any]) -> Path:
 
 
 def lines(folder: Path) -> set[tuple[str, int]]:
-    """Function and line, from its `def`, of every row of this file that is no operator's."""
+    """Function and line (counted from its `def`) of every row of this file that is no operator."""
     with gzip.open(folder / "evidence.json.gz") as file:
         events = json.load(file)["traceEvents"]
     found = set()
@@ -121,7 +121,7 @@ def other_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("other_thread")
-def test_other_threads_lend_no_lines(tmp_path: Path) -> None:
+def test_other_threads_give_no_lines(tmp_path: Path) -> None:
     folder = record(tmp_path / "out", nap)
     with gzip.open(folder / "evidence.json.gz") as file:
         names = {event["name"] for event in json.load(file)["traceEvents"]}
@@ -129,7 +129,7 @@ def test_other_threads_lend_no_lines(tmp_path: Path) -> None:
     assert lines(folder) == {("nap", 2)}
 
 
-def test_a_trace_without_these_rows_is_kept(
+def test_a_trace_without_these_rows_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_trace_without_these_rows_is_kept(
     assert capsys.readouterr().err == "perfdoctor: lines of long calls are missing: RuntimeError('no tree')\n"
 
 
-def test_names_that_the_profiler_has_cut_are_made_whole() -> None:
+def test_shortened_file_names_become_absolute() -> None:
     assert absolute_path("torch/__init__.py") == torch.__file__
     assert absolute_path("threading.py") == threading.__file__
     assert absolute_path("no/such/file.py") == "no/such/file.py"

@@ -53,7 +53,7 @@ def nvmlDeviceGetComputeRunningProcesses(handle): return [Struct(pid=1), Struct(
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The fake module, first on sys.path; returns a function that changes its source."""
+    """The fake module, first on sys.path; the value is a function that changes its source."""
 
     def place(source: str = FAKE) -> None:
         (tmp_path / "modules").mkdir(exist_ok=True)
@@ -76,8 +76,8 @@ def run(sampler: GpuSampler, seconds: float = 0.0) -> dict[str, Any]:
 @pytest.mark.usefixtures("fake")
 def test_samples_are_streamed_and_summarized() -> None:
     lines: list[str] = []
-    told = run(GpuSampler((3,), lines.append), 0.2)
-    assert (told["status"], told["why"], told["driver"]) == ("sampled", None, "570.1")
+    summary = run(GpuSampler((3,), lines.append), 0.2)
+    assert (summary["status"], summary["why"], summary["driver"]) == ("sampled", None, "570.1")
     sample = json.loads(lines[0])
     assert sample["t_ns"] == pytest.approx(time.time_ns(), abs=60e9)
     del sample["t_ns"]
@@ -95,7 +95,7 @@ def test_samples_are_streamed_and_summarized() -> None:
         "pcie_width": 8,
         "processes": 2,
     }
-    (device,) = told["devices"]
+    (device,) = summary["devices"]
     assert 2 <= device["samples"] == len(lines) <= 6  # 20 Hz, on a machine that others use
     assert (device["name"], device["max_sm_mhz"], device["power_limit_w"]) == ("NVIDIA Fake", 1980, 700)
     assert device["power_w"] == {"min": 650.5, "median": 650.5, "max": 650.5}
@@ -107,11 +107,11 @@ def test_samples_are_streamed_and_summarized() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "perfdoctor-nvml"]
 
 
-def test_nobody_says_so_when_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    told = run(GpuSampler((0,), lambda _: None), 0.05)
-    assert told["status"] == "no library"
-    assert told["devices"] == []
+    summary = run(GpuSampler((0,), lambda _: None), 0.05)
+    assert summary["status"] == "no library"
+    assert summary["devices"] == []
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_nobody_says_so_when_the_library_is_missing(monkeypatch: pytest.MonkeyPa
 )
 def test_a_missing_driver_or_device_is_a_fact(fake: Any, broken: str, status: str) -> None:
     fake(f"{FAKE}\n{broken}\n")
-    told = run(GpuSampler(("GPU-bb",), lambda _: None), 0.05)
-    assert told["status"] == status
-    assert told["why"]
+    summary = run(GpuSampler(("GPU-bb",), lambda _: None), 0.05)
+    assert summary["status"] == status
+    assert summary["why"]
 
 
 def test_missing_figures_are_no_zeros() -> None:
     nothing = dict.fromkeys(("sm_mhz", "memory_mhz", "throttle", "power_w", "temperature_c", "gpu_percent"))
     more = dict.fromkeys(("memory_percent", "memory_used_bytes", "pcie_generation", "pcie_width", "processes"))
-    told = summarize([{**nothing, **more}])
-    assert told.pop("samples") == 1
-    assert set(told.values()) == {None}
+    summary = summarize([{**nothing, **more}])
+    assert summary.pop("samples") == 1
+    assert set(summary.values()) == {None}
 
 
 class Cuda:
@@ -175,10 +175,10 @@ def test_the_recorder_samples_until_all_is_recorded(
     rank = session.folder / "rank0"
     facts = json.loads((rank / "facts.json").read_text())
     capture_kit["check_facts"](facts)
-    told = facts["nvml"]
+    summary = facts["nvml"]
     lines = (rank / "nvml.jsonl").read_text().splitlines()
-    assert told["status"] == "sampled"
-    assert told["devices"][0]["samples"] == len(lines) > 2
+    assert summary["status"] == "sampled"
+    assert summary["devices"][0]["samples"] == len(lines) > 2
 
 
 def test_a_program_without_a_gpu_loads_no_nvml(tmp_path: Path) -> None:

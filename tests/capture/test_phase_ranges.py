@@ -1,4 +1,4 @@
-"""Ranges of the phases: the same in NVTX and in the trace, balanced, and none where nothing is recorded."""
+"""Ranges of the phases: the same in NVTX and in the trace, balanced, and none while nothing is recorded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from perfdoctor.capture.inject._perfdoctor_inject.phase_ranges import NvtxDomain, PhaseRanges  # noqa: E402
 
-# The documented part of the nvtx package that is used, writing down what is marked.
+# The documented part of the nvtx package that is used; it writes every range to a file.
 FAKE_NVTX = """
 import os
 class Domain:
@@ -31,8 +31,8 @@ def get_domain(name):
 BATCH = "<data></><forward></><zero_grad></><forward></><backward></><optimizer></>"
 
 
-class Written:
-    """Takes the place of NVTX."""
+class FakeNvtxDomain:
+    """Writes down the ranges, in place of NVTX."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -45,10 +45,10 @@ class Written:
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Written:
-    marks = Written()
-    monkeypatch.setattr(PhaseRanges, "_find_nvtx", lambda _: marks)
-    return marks
+def nvtx(monkeypatch: pytest.MonkeyPatch) -> FakeNvtxDomain:
+    domain = FakeNvtxDomain()
+    monkeypatch.setattr(PhaseRanges, "_find_nvtx", lambda _: domain)
+    return domain
 
 
 def play(ranges: PhaseRanges, *phases: str) -> None:
@@ -63,52 +63,52 @@ def step(ranges: PhaseRanges, *phases: str) -> None:
     ranges.end_step()
 
 
-def test_a_forward_pass_lies_between_batch_or_zero_grad_and_backward(written: Written) -> None:
+def test_a_forward_pass_lies_between_batch_or_zero_grad_and_backward(nvtx: FakeNvtxDomain) -> None:
     step(PhaseRanges(), "data", "zero_grad", "backward", "optimizer")
-    assert written.text == f"<step>{BATCH}</>"
+    assert nvtx.text == f"<step>{BATCH}</>"
 
 
-def test_a_zero_grad_behind_the_optimizer_is_followed_by_no_forward_pass(written: Written) -> None:
+def test_a_zero_grad_behind_the_optimizer_is_followed_by_no_forward_pass(nvtx: FakeNvtxDomain) -> None:
     step(PhaseRanges(), "data", "backward", "optimizer", "zero_grad")
-    assert written.text.endswith("<optimizer></><zero_grad></></>")
+    assert nvtx.text.endswith("<optimizer></><zero_grad></></>")
 
 
-def test_the_second_network_of_a_gan_is_known_from_the_step_before(written: Written) -> None:
+def test_the_second_network_of_a_gan_is_known_from_the_step_before(nvtx: FakeNvtxDomain) -> None:
     ranges = PhaseRanges()
     phases = ("data", "zero_grad", "backward", "optimizer", "zero_grad", "backward", "optimizer")
     step(ranges, *phases)
-    assert written.text.count("<forward>") == 2
-    written.text = ""
+    assert nvtx.text.count("<forward>") == 2
+    nvtx.text = ""
     step(ranges, *phases)
-    assert written.text.count("<optimizer></><zero_grad></><forward></><backward></>") == 1
+    assert nvtx.text.count("<optimizer></><zero_grad></><forward></><backward></>") == 1
 
 
-def test_nothing_is_emitted_while_off(written: Written) -> None:
+def test_nothing_is_emitted_while_off(nvtx: FakeNvtxDomain) -> None:
     ranges = PhaseRanges()
     ranges.begin_step()
     play(ranges, "data", "backward", "optimizer")
     ranges.end_step()
-    assert written.text == ""
+    assert nvtx.text == ""
 
 
-def test_off_in_the_middle_closes_all_and_a_late_end_closes_nothing(written: Written) -> None:
+def test_off_in_the_middle_closes_all_and_a_late_end_closes_nothing(nvtx: FakeNvtxDomain) -> None:
     ranges = PhaseRanges()
     ranges.start(profiled=False)
     ranges.begin_step()
     depth = ranges.begin("optimizer")
     ranges.stop()
-    assert written.text == "<step><optimizer></></>"
+    assert nvtx.text == "<step><optimizer></></>"
     ranges.start(profiled=False)
     ranges.begin_step()
     ranges.end(depth, "optimizer")
-    assert written.text == "<step><optimizer></></><step>"
+    assert nvtx.text == "<step><optimizer></></><step>"
 
 
-def test_a_failure_is_one_line_and_the_end_of_ranges(written: Written, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_one_line_and_the_end_of_ranges(nvtx: FakeNvtxDomain, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(_: str) -> None:
         raise OSError("gone")
 
-    written.push = broken  # type: ignore[method-assign]
+    nvtx.push = broken  # type: ignore[method-assign]
     step(PhaseRanges(), "data", "backward")
     assert re.fullmatch(r"perfdoctor: no more ranges: OSError\('gone'\)\n", capsys.readouterr().err)
 

@@ -1,4 +1,4 @@
-"""Who a process is: by torch.distributed, by its launcher, or alone."""
+"""The rank of a process: by torch.distributed, by its launcher, or alone."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "6"}, (5, 6), 5),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2), None),
         ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (1, 2), 1),
-        ({"RANK": "4"}, (4, 5), None),  # a size that was not said is at least this
+        ({"RANK": "4"}, (4, 5), None),  # a size that is not given is at least this
         ({"RANK": "zero", "WORLD_SIZE": "2"}, (0, 2), None),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (0, 1), None),  # srun around torchrun: one task
     ],
 )
-def test_the_launcher_says_it_in_its_own_words(
+def test_the_rank_is_read_from_the_variables_of_the_launcher(
     environment: Mapping[str, str], expected: tuple[int, int], launched: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -43,7 +43,7 @@ def test_the_launcher_says_it_in_its_own_words(
     assert launcher_rank() == launched
 
 
-def test_torch_distributed_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_distributed_comes_before_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg", reason="this torch has no fake backend")
     import torch.distributed as dist
 

@@ -13,8 +13,11 @@ from perfdoctor.capture.inject._perfdoctor_inject.step_detector import StepDetec
 from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, WindowPlan, make_stages
 
 
-def play(detector: StepDetector, events: str) -> list[int]:
-    """Where steps end. L next, Z zero_grad, B backward, O and P two optimizers, U scaler, S a step with a closure."""
+def feed(detector: StepDetector, events: str) -> list[int]:
+    """Feed events to a detector and return the positions where steps end.
+
+    L next, Z zero_grad, B backward, O and P two optimizers, U scaler, S a step with a closure.
+    """
     ends = []
     for position, event in enumerate(events):
         if event == "L":
@@ -38,7 +41,7 @@ def play(detector: StepDetector, events: str) -> list[int]:
     return ends
 
 
-def trained() -> StepDetector:
+def detector_with_optimizer() -> StepDetector:
     detector = StepDetector()
     detector.on_optimizer_built()
     return detector
@@ -60,7 +63,7 @@ def trained() -> StepDetector:
     ],
 )
 def test_loops_with_a_loader_end_at_the_next_batch(loop: str, steps: int) -> None:
-    ends = play(trained(), loop * 10 + "L")
+    ends = feed(detector_with_optimizer(), loop * 10 + "L")
     assert len(ends) == 10 * steps
     assert all((loop * 10 + "L")[end] == "L" for end in ends)
 
@@ -79,46 +82,46 @@ def test_loops_with_a_loader_end_at_the_next_batch(loop: str, steps: int) -> Non
 )
 def test_loops_without_a_loader_end_at_the_first_sign(loop: str, mark: str, lost: int) -> None:
     events = loop * 10
-    ends = play(trained(), events)
+    ends = feed(detector_with_optimizer(), events)
     assert len(ends) == 9 - lost
     assert {events[end] for end in ends} == {mark}
 
 
 def test_inference_is_cut_at_every_batch() -> None:
-    assert len(play(StepDetector(), "L" * 20)) == 17
+    assert len(feed(StepDetector(), "L" * 20)) == 17
 
 
 def test_validation_before_training_is_no_inference() -> None:
-    assert play(trained(), "L" * 30) == []
+    assert feed(detector_with_optimizer(), "L" * 30) == []
 
 
 def test_weights_updated_by_hand_count_backward_passes() -> None:
-    assert len(play(StepDetector(), "B" * 10)) == 7
+    assert len(feed(StepDetector(), "B" * 10)) == 7
 
 
 def test_a_single_batch_is_no_step() -> None:
-    assert play(trained(), "LZBO") == []
+    assert feed(detector_with_optimizer(), "LZBO") == []
 
 
 def test_nothing_happens_without_events() -> None:
-    assert play(StepDetector(), "ZZZZ") == []
+    assert feed(StepDetector(), "ZZZZ") == []
 
 
 def test_an_optimizer_that_stopped_is_not_waited_for() -> None:
-    detector = trained()
-    play(detector, "ZBOZBP" * 5)
-    assert len(play(detector, "ZBO" * 60)) >= 40
+    detector = detector_with_optimizer()
+    feed(detector, "ZBOZBP" * 5)
+    assert len(feed(detector, "ZBO" * 60)) >= 40
 
 
 def test_a_loader_read_once_before_training_is_forgotten() -> None:
-    detector = trained()
-    play(detector, "L" * 10)
-    assert len(play(detector, "ZBO" * 100)) >= 30
+    detector = detector_with_optimizer()
+    feed(detector, "L" * 10)
+    assert len(feed(detector, "ZBO" * 100)) >= 30
 
 
 @given(st.text(alphabet="LZBOPUS", max_size=200))
 def test_a_step_always_holds_work(events: str) -> None:
-    ends = play(trained(), events.replace("S", "O"))
+    ends = feed(detector_with_optimizer(), events.replace("S", "O"))
     for before, after in itertools.pairwise([0, *ends]):
         assert set(events[before:after]) & set("OPUSL")
 

@@ -1,4 +1,4 @@
-"""What the recorder tells others: one line on stderr for the user, a marker file for the parent process."""
+"""The recorder's messages: lines on stderr for the user, marker files for the parent process."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def describe_ddp(model: nn.Module) -> dict[str, Any] | None:
 
 
 def find_convs_with_useless_bias(modules: list[tuple[str, nn.Module]]) -> list[str]:
-    """Paths of convolutions with a bias and a batch norm registered behind them, which subtracts the bias again."""
+    """Paths of convolutions with a bias that the batch norm registered right after them subtracts again."""
     found = []
     for path, parent in modules:
         previous: tuple[str, nn.Module] | None = None

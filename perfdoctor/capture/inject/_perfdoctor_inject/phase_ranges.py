@@ -10,7 +10,7 @@ copies. Where `zero_grad` stands in between, there are two forward ranges, one o
 
     step [ data [] forward [] zero_grad [] forward [] backward [] optimizer [] ]
 
-A `zero_grad` behind the optimizer is followed by no forward pass. In a loop with several of both, the phases of the
+A `zero_grad` after the optimizer is followed by no forward pass. In a loop with several of both, the phases of the
 step before show which `zero_grad` is followed by a forward pass.
 """
 

@@ -42,7 +42,7 @@ def stages_of_trace(trace: str, warmup: int, count: int) -> list[Stage]:
 
 
 def make_stages(settings: RecorderSettings) -> tuple[Stage, ...]:
-    """The stage of each step from the first step on; every step behind them is `AFTER`.
+    """The stage of each step from the first step on; every later step is `AFTER`.
 
     For skip=1, base=2, warmup=2, timing=2, evidence=1::
 
@@ -97,11 +97,11 @@ class WindowPlan:
         self._position = 0
 
     def skip_trace(self, trace: str, *, but_last: bool = False) -> None:
-        """Go behind the last stage of a trace that was closed early.
+        """Go past the last stage of a trace that was closed early.
 
         Args:
             trace: The trace; nothing happens when the running stage belongs to another one.
-            but_last: Go to the last stage of the trace instead, so that the next `advance` goes behind it.
+            but_last: Go to the last stage of the trace instead, so that the next `advance` goes past it.
         """
         while not self.finished and self.stage.trace == trace:
             if but_last and self.next_stage.trace != trace:
