@@ -152,7 +152,7 @@ def _narrow_groups(rank: Rank) -> BoolArray:
 
 def _memory_bounds(rank: Rank) -> BoolArray:
     """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest == BANDWIDTH) & ~np.isnan(rank.bounds.best_ns)
+    result: BoolArray = (rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns)
     return result
 
 

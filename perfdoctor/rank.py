@@ -26,7 +26,7 @@ from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_gaps
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
 from perfdoctor.gpu.calibration import calibrated, find_calibration
-from perfdoctor.gpu.roofline.kernel_bounds import Bounds
+from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.report.rank_summary import Fleet, summary_of
 from perfdoctor.savings.what_if import cpu_waits
 from perfdoctor.trace.arrays import BoolArray
@@ -199,7 +199,7 @@ class Rank:
         return verdicts_of(self, self.work)
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KernelBounds:
         """What bounds each GPU item: compute, bandwidth, latency; or how far it is from either."""
         return bounds_of(self, self.work, self.verdicts)
 

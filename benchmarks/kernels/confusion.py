@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoctor.gpu import classify_kernel
-from perfdoctor.gpu.classify_kernels import KernelClass, forget_names
+from perfdoctor.gpu.classify_kernels import KernelClass, clear_kernel_cache
 
 DEFAULT_CSV = Path(__file__).resolve().parents[3] / "shared" / "kernels" / "labelled_kernels.csv"
 
@@ -64,7 +64,7 @@ def _print_table(counts: Counter[tuple[str, str]]) -> None:
 def _microseconds_per_name(names: list[str]) -> float:
     best = float("inf")
     for _ in range(5):
-        forget_names()
+        clear_kernel_cache()
         start = time.perf_counter()
         for name in names:
             classify_kernel(name)

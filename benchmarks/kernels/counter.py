@@ -33,9 +33,9 @@ def print_agreement() -> None:
 
 
 def _is_matrix(name: str) -> bool:
-    from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+    from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 
-    return name in MATRIX_COSTS
+    return name in MATRIX_FORMULAS
 
 
 def _cases(torch: Any) -> Iterator[_Case]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from perfdoctor import read
 from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, MATRIX_CATEGORIES, VERDICTS
-from perfdoctor.gpu.classify_kernels import forget_names
+from perfdoctor.gpu.classify_kernels import clear_kernel_cache
 from perfdoctor.gpu.roofline.op_cost import OpCost
 from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import NONE
@@ -113,7 +113,7 @@ def print_speed(path: Path) -> None:
     trace = million(read(path))
     best: dict[str, float] = {}
     for _ in range(5):
-        forget_names()
+        clear_kernel_cache()
         run = Rank(trace)
         for part in ("trace", "kernel_classes", "work", "verdicts", "bounds"):
             began = time.perf_counter()

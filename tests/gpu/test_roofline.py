@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.op_cost import OpCost
 
 BF16, FP32 = "c10::BFloat16", "float"
 SCALAR, LIST, NOTHING = "Scalar", "ScalarList", ""
@@ -105,8 +106,8 @@ def test_gradients_of_a_convolution_are_two_parts() -> None:
 
     assert both is not None
     assert one is not None
-    assert [part.name for part in both.passes] == ["dgrad", "wgrad"]
-    assert [part.name for part in one.passes] == ["wgrad"]
+    assert [part.name for part in both.backward_passes] == ["dgrad", "wgrad"]
+    assert [part.name for part in one.backward_passes] == ["wgrad"]
     assert both.flops == 2 * one.flops == 2 * 2 * 8 * 32 * 36 * 16 * 9
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.gpu import KernelClass
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
-from perfdoctor.gpu.roofline.op_cost import PASSES
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, OpCost
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
@@ -111,7 +111,7 @@ def kernel_costs_of(run: Rank) -> Work:
     computes = names_where(run, lambda k: k.tensor_core != "na")[names]
     moves_data = names_where(run, lambda k: k.category != "communication")[names]
     takes = (kinds >= 0) & np.where(moves, moves_data, computes)
-    halved = takes & _by_cost(costs, lambda c: len(c.passes) > 1)[kinds]
+    halved = takes & _by_cost(costs, lambda c: len(c.backward_passes) > 1)[kinds]
     share = np.full(len(gpu), np.nan)
     rows = np.flatnonzero((takes & ~halved)[item])
     op = gpu.op[rows]
@@ -126,13 +126,13 @@ def kernel_costs_of(run: Rank) -> Work:
         rows = np.flatnonzero(halved[item])
         side = _sides(trace, rows)
         rows, side = rows[side != WHOLE], side[side != WHOLE]
-        _share_main(trace, rows, gpu.op[rows].astype(np.int64) * len(PASSES) + side, share)
+        _share_main(trace, rows, gpu.op[rows].astype(np.int64) * len(BACKWARD_PASSES) + side, share)
         # Either gradient is an item of its own, behind all others.
-        number = len(first) + len(PASSES) * (np.cumsum(halved) - 1)
+        number = len(first) + len(BACKWARD_PASSES) * (np.cumsum(halved) - 1)
         item[rows] = number[item[rows]] + side
-        twice = np.repeat(np.flatnonzero(halved), len(PASSES))
+        twice = np.repeat(np.flatnonzero(halved), len(BACKWARD_PASSES))
         names, kinds = np.concatenate((names, names[twice])), np.concatenate((kinds, kinds[twice]))
-        part = np.concatenate((part, np.tile(np.arange(len(PASSES)) + 1, int(halved.sum()))))
+        part = np.concatenate((part, np.tile(np.arange(len(BACKWARD_PASSES)) + 1, int(halved.sum()))))
     return Work(costs, cost, _items(trace, names, kinds, part, costs), item, share)
 
 
@@ -183,7 +183,7 @@ def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
 
 
 def _items(trace: Trace, names: Int32Array, kinds: Int32Array, part: Int64Array, costs: tuple[OpCost, ...]) -> Items:
-    """Names, costs and parts (0 the whole, then PASSES) with their FLOPs and bytes."""
+    """Names, costs and parts (0 the whole, then BACKWARD_PASSES) with their FLOPs and bytes."""
     flops, moved = _tables(costs)
     single = np.array([_single_read(trace.strings[code]) for code in names.tolist()], np.float64)
     return Items(names, kinds, flops[kinds, part], moved[kinds, part] * single)
@@ -197,7 +197,7 @@ def _share_by_time(trace: Trace, rows: Int64Array, share: FloatArray) -> None:
 
 
 def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
-    """Which gradient of a convolution each kernel computes: index into PASSES, or WHOLE if that cannot be told.
+    """Which gradient of a convolution each kernel computes: index into BACKWARD_PASSES; WHOLE if that is unknown.
 
     A kernel that does not say computes the other one if all its companions say the same.
     """
@@ -208,8 +208,8 @@ def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
         table[code] = said[0] if len(said) == 1 else WHOLE
     side = table[trace.gpu.name[rows]]
     op = trace.gpu.op[rows]
-    said_by_op = [np.bincount(op[side == i], minlength=len(trace.ops)) > 0 for i in range(len(PASSES))]
-    for i in range(len(PASSES)):
+    said_by_op = [np.bincount(op[side == i], minlength=len(trace.ops)) > 0 for i in range(len(BACKWARD_PASSES))]
+    for i in range(len(BACKWARD_PASSES)):
         side[(side == WHOLE) & said_by_op[1 - i][op] & ~said_by_op[i][op]] = i
     return side
 
@@ -235,8 +235,8 @@ def _tables(costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArray]:
     flops, moved = np.full((len(costs) + 1, 3), np.nan), np.full((len(costs) + 1, 3), np.nan)
     for i, cost in enumerate(costs):
         flops[i, 0], moved[i, 0] = cost.flops, cost.bytes
-        for part in cost.passes:
-            column = PASSES.index(part.name) + 1
+        for part in cost.backward_passes:
+            column = BACKWARD_PASSES.index(part.name) + 1
             flops[i, column], moved[i, column] = part.flops, part.bytes
     return flops, moved
 

@@ -10,18 +10,18 @@ import numpy as np
 from perfdoctor.analysis.kernels.kernel_costs import Work, names_where
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, NA, NO, VERDICTS, YES, Verdicts
 from perfdoctor.gpu import Device, KernelClass
+from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.kernel_bounds import (
     ALIGNMENT,
     BANDWIDTH,
     NO_REASON,
     OLD_ARCHITECTURE,
-    Bounds,
-    Ceilings,
-    Launches,
-    bound_launches,
-    latency_floor_ns,
+    KernelBounds,
+    KernelLaunches,
+    RooflineTimes,
+    estimate_latency_limits,
+    find_kernel_bounds,
 )
-from perfdoctor.gpu.roofline.layouts import elements_per_access
 from perfdoctor.trace.arrays import FloatArray, Int8Array
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _HOPPER = (9, 0)
 _TRIPLE = 3.0  # float32 attention as three TF32 products
 
 
-def bounds_of(run: Rank, work: Work, verdicts: Verdicts) -> Bounds:
+def bounds_of(run: Rank, work: Work, verdicts: Verdicts) -> KernelBounds:
     """What bounds each GPU item; copies, sets and communication have no bound."""
     trace, device, items = run.trace, run.device, work.items
     gpu = trace.gpu
@@ -45,28 +45,28 @@ def bounds_of(run: Rank, work: Work, verdicts: Verdicts) -> Bounds:
     peak_bandwidth = (device.memory_bandwidth_bytes_per_s if device else None) or np.nan
     kernel = names_where(run, lambda k: k.category != "communication")
     helper = kernel & names_where(run, lambda k: k.tensor_core == "na")
-    shortest_ns, floor_ns = latency_floor_ns(gpu.dur_ns[helper[gpu.name]])
-    ceilings = Ceilings(
+    shortest_kernel_ns, latency_bound_ns = estimate_latency_limits(gpu.dur_ns[helper[gpu.name]])
+    times = RooflineTimes(
         compute_ns=items.flops / attainable * 1e9,
         memory_ns=items.bytes / bandwidth * 1e9,
         peak_ns=np.fmax(items.flops / peak, items.bytes / peak_bandwidth) * 1e9,
-        mostly_maths=names_where(run, _mostly_maths)[items.name],
+        compute_by_category=names_where(run, _computes)[items.name],
         reason=_reasons(run, work),
         excluded=~kernel[items.name],
     )
-    launches = Launches(
+    launches = KernelLaunches(
         dur_ns=gpu.dur_ns,
-        item=work.item,
-        share=work.share,
+        kind=work.item,
+        cost_fraction=work.share,
         blocks=gpu.blocks,
         sm_count=run.raw_trace.device.sm_count or (device.sm_count if device else None),
-        floor_ns=floor_ns,
-        shortest_ns=shortest_ns,
+        latency_bound_ns=latency_bound_ns,
+        shortest_kernel_ns=shortest_kernel_ns,
     )
-    return bound_launches(ceilings, launches)
+    return find_kernel_bounds(times, launches)
 
 
-def _mostly_maths(kernel: KernelClass) -> bool:
+def _computes(kernel: KernelClass) -> bool:
     return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.gemv_like
 
 
@@ -151,7 +151,7 @@ def achieved_bytes_per_s(run: Rank) -> float | None:
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
     gpu, work, bounds = run.trace.gpu, run.work, run.bounds
-    moving = (bounds.nearest == BANDWIDTH) & ~bounds.is_("latency") & run.in_window
+    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.is_("latency") & run.in_window
     known = moving & ~np.isnan(work.bytes)
     time_ns = int(gpu.dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(gpu.dur_ns[moving].sum()):

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_costs import ops_where
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
-from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
@@ -32,7 +32,7 @@ def step_flops(rank: Rank) -> tuple[int, ...]:
 
 def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     ops = trace.ops
-    rows = np.flatnonzero(ops_where(trace, MATRIX_COSTS.__contains__)[ops.name])
+    rows = np.flatnonzero(ops_where(trace, MATRIX_FORMULAS.__contains__)[ops.name])
     if not len(rows) or not steps.count:
         return ()
     step = steps.at(ops.start_ns[rows])

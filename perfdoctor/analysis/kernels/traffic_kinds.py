@@ -16,7 +16,7 @@ import orjson
 from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import KernelClass, classify_op
-from perfdoctor.gpu.roofline.op_cost import FLOATS, Inputs, Unknown
+from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -213,11 +213,11 @@ class _Cast(NamedTuple):
         if name != "aten::copy_" or dims is None or types is None:
             return None
         try:
-            recorded = Inputs.parse(dims, types, None, None)
+            recorded = RecordedInputs.parse(dims, types, None, None)
             to, source = recorded.tensor(0), recorded.tensor(1)
-        except Unknown:
+        except UnusableInputsError:
             return None
-        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOATS:
+        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOAT_TYPES:
             return None
         weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _behind_first(source.sizes, inputs)
         return cls(source.sizes, source.dtype, to.dtype, weight, consumer is not None and _CAST_BACKWARD in consumer)

@@ -181,8 +181,8 @@ def _gpu_layers(run: Rank) -> dict[str, Intervals]:
     kernel = trace.gpu.kind == KERNEL
     latency = bounds.kind == LATENCY
     busy = {
-        "compute": _union(trace, (bounds.nearest == COMPUTE) & ~latency),
-        "bandwidth": _union(trace, (bounds.nearest == BANDWIDTH) & ~latency),
+        "compute": _union(trace, (bounds.nearest_roof == COMPUTE) & ~latency),
+        "bandwidth": _union(trace, (bounds.nearest_roof == BANDWIDTH) & ~latency),
         "communication": _union(trace, run.kernels_where(lambda k: k.category == "communication")),
         "memcpy": _union(trace, ~kernel),
         "kernel_latency": _union(trace, latency),

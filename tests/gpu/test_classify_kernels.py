@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.gpu import KernelClass, classify_kernel, classify_op, is_collective
-from perfdoctor.gpu.classify_kernels import FAMILIES, MAX_NAME_CHARS
-from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compiled
+from perfdoctor.gpu.classify_kernels import MAX_NAME_CHARS
+from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compile_pattern
+from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
 
 XMMA = "sm80_xmma_gemm_{types}_tn_n_tilesize128x128x32_stage3_warpsize2x2x1_{maths}_execute_kernel__5x_cublas"
 CUTLASS = "void cutlass::Kernel2<{0}>({0}::Params)"
@@ -236,7 +237,7 @@ def test_what_stands_behind_the_limit_is_not_read() -> None:
 
 
 def _rules() -> list[Rule]:
-    return [rule for family in FAMILIES for rule in family.rules]
+    return [rule for family in RULE_FAMILIES for rule in family.rules]
 
 
 def test_every_rule_has_its_own_id_and_a_reason() -> None:
@@ -251,7 +252,7 @@ def test_rules_look_for_lower_case_only_and_their_patterns_compile() -> None:
         assert rule.any_of
         assert all(needle == needle.lower() for needle in (*rule.any_of, *rule.none_of)), rule.id
         if rule.pattern is not None:
-            compiled(rule.pattern)
+            compile_pattern(rule.pattern)
 
 
 @pytest.mark.parametrize(
