@@ -26,7 +26,7 @@ from perfdoctor.analysis.kernels.matrix_kernels import (
     top_op,
     without_small_products,
 )
-from perfdoctor.gpu.devices import reduced_precision_advice
+from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
@@ -166,7 +166,7 @@ def tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
 
 def precision_remedy(rank: Rank) -> Remedy:
     """Which precision to choose for float32 maths, and what it would gain; nothing is named where none is known."""
-    advice = reduced_precision_advice(rank.device, rank.raw_trace.device.capability, rank.raw_trace.vendor)
+    advice = advise_precision(rank.device, rank.raw_trace.device.capability, rank.raw_trace.vendor)
     if advice is None:
         return Remedy()
     halves = advice.precision != "tf32"

@@ -25,7 +25,7 @@ from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_gaps
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
 from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
-from perfdoctor.gpu.calibration import calibrated, find_calibration
+from perfdoctor.gpu.calibration import apply_calibration, find_calibration
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.report.rank_summary import Fleet, summary_of
 from perfdoctor.savings.what_if import cpu_waits
@@ -147,7 +147,7 @@ class Rank:
         vendor = self.raw_trace.vendor if self.device_name is None else None
         found = find_device(name, capability, vendor)
         measured = find_calibration(name)
-        return found if measured is None else calibrated(found, measured, given.capability)
+        return found if measured is None else apply_calibration(found, measured, given.capability)
 
     @property
     def device_label(self) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.calibrate import plot, rates
+from perfdoctor.cli.calibrate import format_rates, format_sweep
 from perfdoctor.cli.main import main
 from perfdoctor.errors import InputError
 from perfdoctor.gpu import find_device
@@ -15,12 +15,12 @@ from perfdoctor.gpu.calibration import (
     FOLDER_VARIABLE,
     Calibration,
     SweepPoint,
-    calibrated,
+    apply_calibration,
     calibration_path,
     find_calibration,
     store_calibration,
 )
-from perfdoctor.gpu.devices import PrecisionAdvice, reduced_precision_advice
+from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
 
 
 def test_measured_rates_stand_beside_the_peaks_of_the_table() -> None:
-    device = calibrated(find_device("NVIDIA H100 80GB HBM3"), measured(), (9, 0))
+    device = apply_calibration(find_device("NVIDIA H100 80GB HBM3"), measured(), (9, 0))
 
     assert device.peak_flops("bf16") == pytest.approx(989.4e12)
     assert device.attainable_flops("bf16") == 700e12
@@ -101,13 +101,13 @@ def test_measured_rates_stand_beside_the_peaks_of_the_table() -> None:
 
 
 def test_a_device_outside_the_table_gets_rates_and_no_peaks() -> None:
-    device = calibrated(None, measured("NVIDIA RTX X999", fp32=50e12, tf32=100e12), (9, 9))
+    device = apply_calibration(None, measured("NVIDIA RTX X999", fp32=50e12, tf32=100e12), (9, 9))
 
     assert device.peaks_flops == {}
     assert device.attainable_flops("tf32") == 100e12
     assert device.vector_peak_flops("fp32") is None
     assert device.compute_capability == (9, 9)
-    assert reduced_precision_advice(device) == PrecisionAdvice("tf32", 2.0)
+    assert advise_precision(device) == PrecisionAdvice("tf32", 2.0)
 
 
 def test_analyses_use_the_measured_rates_and_say_so() -> None:
@@ -133,17 +133,17 @@ def test_an_unknown_device_has_bounds_once_it_is_measured() -> None:
 
 
 def test_the_plot_tells_where_maths_begins_to_bind() -> None:
-    text = plot(SWEEP)
+    text = format_sweep(SWEEP)
 
     assert "memory binds up to 4 multiplications" in text
-    assert "memory binds throughout" in plot(SWEEP[:2])
-    assert "no sweep" in plot(())
+    assert "memory binds throughout" in format_sweep(SWEEP[:2])
+    assert "no sweep" in format_sweep(())
     assert all("#" in line for line in text.splitlines() if line.lstrip()[:2].strip().isdigit())
 
 
 def test_the_table_compares_with_peaks_where_they_are_known() -> None:
-    assert "71% of 989.4" in rates(measured(), find_device("NVIDIA H100 80GB HBM3"))
-    assert "n/a" in rates(measured("NVIDIA RTX X999"), None)
+    assert "71% of 989.4" in format_rates(measured(), find_device("NVIDIA H100 80GB HBM3"))
+    assert "n/a" in format_rates(measured("NVIDIA RTX X999"), None)
 
 
 def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

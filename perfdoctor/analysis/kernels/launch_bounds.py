@@ -89,7 +89,7 @@ def _rates(run: Rank, work: Work, verdicts: Verdicts) -> tuple[FloatArray, Float
 
 def _unit_rates(device: Device, operand: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """(attainable, peak) of the matrix unit, and of the vector unit, for an operand type."""
-    matrix_type = device.matrix_type(operand)
+    matrix_type = device.matrix_peak_type(operand)
     vector_type = "fp64" if operand == "fp64" else "fp32"
     matrix = device.attainable_flops(matrix_type), device.matrix_peak_flops(operand)
     vector = device.attainable_flops(vector_type), device.vector_peak_flops(operand)
