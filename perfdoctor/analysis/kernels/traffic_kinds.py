@@ -34,7 +34,7 @@ GENERATED = re.compile(r"^_*triton_")
 ACCUMULATES = re.compile(r"AccumulateGrad")
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
-_LAYOUT_RULE = "A2"  # of gpu.kernel_rules_helpers: kernels of libraries that change the layout
+_LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"

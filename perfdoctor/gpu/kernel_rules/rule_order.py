@@ -77,18 +77,22 @@ _LIBRARIES = RuleFamily(
 )
 
 RULE_FAMILIES: tuple[RuleFamily, ...] = (
+    # A prefix or a namespace decides at once.
     INDUCTOR,
     PRIMITIVES,
     AT_NATIVE,
     rocm.TENSILE,
+    # Names of collectives hold words of other kernels, such as reduce and scatter.
     COLLECTIVES,
     _HELPERS,
+    # `fbgemm` contains gemm.
     EMBEDDINGS,
     _CUDA_CORES,
     rocm.MATRIX_CORES,
     _TENSOR_CORES,
     _LIBRARIES,
+    # From here on nothing is certain: the words of an operation, wherever they stand.
     other_libraries.UNNAMED_INSTRUCTIONS,
     other_libraries.SINGLE_WORDS,
 )
-"""Every rule, in the order in which they are tried."""
+"""Every rule, in the order in which the rules are tried."""

@@ -1,4 +1,4 @@
-"""Calibration: measured on the CPU that is there, stored, found again, and used."""
+"""Calibration: measured on this machine's CPU, stored, read back, and used."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def measured(device: str = "NVIDIA H100 80GB HBM3", **flops: float) -> Calibrati
     return Calibration(device, "2026-01-31", flops or {"bf16": 700e12, "fp64": 55e12}, 3.0e12, 4e-6, SWEEP)
 
 
-def product(device: str) -> Rank:
+def rank_with_gemm(device: str) -> Rank:
     builder = TraceBuilder(device=device, capability=(9, 0), sm_count=132)
     bf16 = "c10::BFloat16"
     builder.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]], types=[bf16, bf16])
     return Rank(builder.kernel(FAST, 100, 250, launch_us=1).trace())
 
 
-def test_what_is_stored_is_found_again_by_the_name_of_the_device() -> None:
+def test_a_stored_calibration_is_found_by_the_name_of_the_device() -> None:
     path = store_calibration(measured())
 
     assert path.parent.is_dir()
@@ -111,10 +111,10 @@ def test_a_device_outside_the_table_gets_rates_and_no_peaks() -> None:
 
 
 def test_analyses_use_the_measured_rates_and_say_so() -> None:
-    before = product("NVIDIA H100 80GB HBM3")
+    before = rank_with_gemm("NVIDIA H100 80GB HBM3")
     assert before.notes == ()
     store_calibration(measured())
-    after = product("NVIDIA H100 80GB HBM3")
+    after = rank_with_gemm("NVIDIA H100 80GB HBM3")
 
     assert after.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / 700e12 / 250e-6)
     assert before.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / (0.79 * 989.4e12) / 250e-6)
@@ -123,16 +123,16 @@ def test_analyses_use_the_measured_rates_and_say_so() -> None:
 
 
 def test_an_unknown_device_has_bounds_once_it_is_measured() -> None:
-    assert product("NVIDIA RTX X999").bounds.assumed[0]
+    assert rank_with_gemm("NVIDIA RTX X999").bounds.assumed[0]
     store_calibration(measured("NVIDIA RTX X999", bf16=700e12))
-    run = product("NVIDIA RTX X999")
+    run = rank_with_gemm("NVIDIA RTX X999")
 
     assert not run.bounds.assumed[0]
     assert run.mfu is None
     assert run.verdicts.violations == ()
 
 
-def test_the_plot_tells_where_maths_begins_to_bind() -> None:
+def test_the_sweep_says_where_maths_begins_to_bind() -> None:
     text = format_sweep(SWEEP)
 
     assert "memory binds up to 4 multiplications" in text
@@ -152,15 +152,15 @@ def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.C
     assert main(["calibrate", "--cpu", "--seconds", "0.3", "-o", str(tmp_path / "c.json")]) == 0
     printed = capsys.readouterr().out
     (stored,) = folder.iterdir()
-    found = json.loads(stored.read_text(encoding="utf-8"))
-    assert found == json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
-    assert find_calibration(found["device"]) is not None
-    assert stored == calibration_path(found["device"])
-    assert found["flops"]["fp32"] > 1e8
-    assert found["bandwidth_bytes_per_s"] > 1e7
-    assert 0 < found["launch_s"] < 1e-2
-    assert [point["k"] for point in found["sweep"]][:2] == [1, 2]
-    assert found["device"] in printed
+    written = json.loads(stored.read_text(encoding="utf-8"))
+    assert written == json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
+    assert find_calibration(written["device"]) is not None
+    assert stored == calibration_path(written["device"])
+    assert written["flops"]["fp32"] > 1e8
+    assert written["bandwidth_bytes_per_s"] > 1e7
+    assert 0 < written["launch_s"] < 1e-2
+    assert [point["k"] for point in written["sweep"]][:2] == [1, 2]
+    assert written["device"] in printed
 
 
 def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
