@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part
-from perfdoctor.gpu.devices import reduced_precision_advice
+from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
@@ -156,7 +156,7 @@ def _narrow_groups(rank: Rank) -> BoolArray:
 
 def _memory_bounds(rank: Rank) -> BoolArray:
     """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest == BANDWIDTH) & ~np.isnan(rank.bounds.best_ns)
+    result: BoolArray = (rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns)
     return result
 
 
@@ -170,7 +170,7 @@ def tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
 
 def precision_remedy(rank: Rank) -> Remedy:
     """Which precision to choose for float32 maths, and what it would gain; nothing is named where none is known."""
-    advice = reduced_precision_advice(rank.device, rank.hardware.capability, rank.hardware.vendor)
+    advice = advise_precision(rank.device, rank.hardware.capability, rank.hardware.vendor)
     if advice is None:
         return Remedy()
     halves = advice.precision != "tf32"

@@ -13,7 +13,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
-from perfdoctor.gpu.roofline.op_cost import Inputs, Tensor, Unknown
+from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
 from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -157,7 +157,7 @@ class _Links(NamedTuple):
 class _Flow(NamedTuple):
     """What one kind of pointwise op reads and writes, by its recorded inputs."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInput, ...]
     written: int  # elements
 
     @classmethod
@@ -166,9 +166,9 @@ class _Flow(NamedTuple):
         if dims is None or types is None:
             return None
         try:
-            recorded = Inputs.parse(dims, types, strides, None)
-            tensors = [recorded.tensor(i) for i in range(len(recorded.sizes)) if recorded.has(i)]
-        except Unknown:
+            recorded = RecordedInputs.parse(dims, types, strides, None)
+            tensors = [recorded.tensor(i) for i in range(len(recorded.sizes)) if recorded.has_elements(i)]
+        except UnusableInputsError:
             return None
         if not tensors:
             return None

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.roofline.layouts import PAD_TO, access_share, misaligned_dimensions, padded
+from perfdoctor.gpu.gemm_alignment import PAD_MULTIPLE, access_width_fraction, misaligned_dimensions, pad_dimension
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -121,7 +121,7 @@ class TensorCoreSlowPath(RankAnalyzer):
         rows = exclude_small_products(rank, rows)
         dur = rank.trace.gpu.dur_ns
         with np.errstate(invalid="ignore"):
-            near = dur < self.settings["min_over_roofline"] * rank.bounds.best_ns
+            near = dur < self.settings["min_over_roofline"] * rank.bounds.roofline_ns
         return rows & ~near
 
 
@@ -143,7 +143,7 @@ def _dimensions(rank: Rank, kind: int) -> tuple[_Blamed, ...]:
         return ()
     cost = rank.kernel_costs.op_costs[index]
     found = misaligned_dimensions(cost, rank.trace.strings[kinds.name[kind]])
-    return tuple(_Blamed(letter, size, padded(size, cost.dtype)) for letter, size in found)
+    return tuple(_Blamed(letter, size, pad_dimension(size, cost.dtype)) for letter, size in found)
 
 
 def _blamed(rank: Rank, rows: BoolArray) -> list[tuple[_Blamed, int]]:
@@ -159,7 +159,7 @@ def _blamed(rank: Rank, rows: BoolArray) -> list[tuple[_Blamed, int]]:
 
 def _over_roofline(rank: Rank, rows: BoolArray) -> float | None:
     """How many times the best time they take; None unless that is known of most of them."""
-    best, dur = rank.bounds.best_ns[rows], rank.trace.gpu.dur_ns[rows]
+    best, dur = rank.bounds.roofline_ns[rows], rank.trace.gpu.dur_ns[rows]
     known = ~np.isnan(best)
     return float(dur[known].sum() / best[known].sum()) if 2 * dur[known].sum() > dur.sum() else None
 
@@ -169,9 +169,9 @@ def _saved_share(rank: Rank, rows: BoolArray) -> float:
     width = np.ones(len(rank.trace.strings))
     for code, kernel in rank.kernel_classes.by_name.items():
         if kernel.alignment is not None and kernel.operand is not None:
-            width[code] = access_share(kernel.alignment, kernel.operand) or 1.0
+            width[code] = access_width_fraction(kernel.alignment, kernel.operand) or 1.0
     dur = rank.trace.gpu.dur_ns[rows].astype(np.float64)
-    best = rank.bounds.best_ns[rows]
+    best = rank.bounds.roofline_ns[rows]
     best = np.where(np.isnan(best), dur * width[rank.trace.gpu.name[rows]], best)
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
 
@@ -187,7 +187,7 @@ def _title(blamed: list[tuple[_Blamed, int]]) -> str:
 def _advice(blamed: list[tuple[_Blamed, int]], op: str | None) -> str:
     if not blamed:
         return (
-            f"Make the dimensions of these products multiples of {PAD_TO} (vocabulary, features, sequence; 64 is "
+            f"Make the dimensions of these products multiples of {PAD_MULTIPLE} (vocabulary, features, sequence; 64 is "
             "better still), and start no slice at an odd element."
         )
     first = blamed[0][0]

@@ -147,7 +147,7 @@ def _roofline_ns(rank: Rank) -> FloatArray | None:
     bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
     if device is None or not bandwidth:
         return None
-    rates = np.array([device.attainable_flops(device.matrix_type(t)) or np.nan for t in verdicts.operands])
+    rates = np.array([device.attainable_flops(device.matrix_peak_type(t)) or np.nan for t in verdicts.operands])
     result: FloatArray = np.maximum(costs.flops / rates[verdicts.operand[costs.kind]], costs.bytes / bandwidth) * 1e9
     return result
 

@@ -140,7 +140,7 @@ def _remedy(rank: Rank, rows: BoolArray, major: int) -> Remedy:
     operand = rank.verdicts.operand[rank.kernel_costs.kind[rows]]
     totals = np.bincount(operand, weights=rank.trace.gpu.dur_ns[rows])
     name = rank.verdicts.operands[int(totals.argmax())]
-    rate = rank.device.attainable_flops(rank.device.matrix_type(name)) if rank.device and name else None
+    rate = rank.device.attainable_flops(rank.device.matrix_peak_type(name)) if rank.device and name else None
     return Remedy(peak_ratio=1 / _CAP[major] if major in _CAP else None, flops_per_s=rate)
 
 

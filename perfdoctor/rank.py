@@ -43,7 +43,7 @@ from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
-from perfdoctor.gpu.roofline.kernel_bounds import Bounds
+from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time
 from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace.arrays import BoolArray, Int64Array
@@ -200,7 +200,7 @@ class Rank:
         return verdicts_of(self.kernel_classes, self.kernel_costs, self.hardware)
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KernelBounds:
         """What bounds each GPU item: compute, bandwidth, latency; or how far it is from either."""
         return launch_bounds_of(self.kernel_classes, self.kernel_costs, self.verdicts, self.hardware)
 

@@ -13,10 +13,10 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, VERDICTS
 from perfdoctor.gpu.roofline.kernel_bounds import (
     BOUNDS,
     REASONS,
-    Ceilings,
-    Launches,
-    bound_launches,
-    latency_floor_ns,
+    KernelLaunches,
+    RooflineTimes,
+    estimate_latency_limits,
+    find_kernel_bounds,
 )
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -220,7 +220,7 @@ def test_a_large_product_is_bound_by_maths_or_inefficient_or_impossible(kernel: 
     run = Program().mm(4096, 4096, 4096, (kernel, dur_us)).run()  # 139 us at the peak of 989 TFLOP/s
 
     assert kinds(run) == [kind]
-    assert run.bounds.nearest[0] == 0
+    assert run.bounds.nearest_roof[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_an_addition_is_bound_by_memory_or_inefficient_or_cached(dur_us: float, 
     run = Program().op("aten::add", shapes, ["float", "float", "Scalar"], (ELEMENTWISE, dur_us)).run()
 
     assert kinds(run) == [kind]
-    assert run.bounds.nearest[0] == 1
+    assert run.bounds.nearest_roof[0] == 1
 
 
 def test_inefficient_products_say_why() -> None:
@@ -257,7 +257,7 @@ def test_without_shapes_the_category_stands_in_and_says_so() -> None:
 
     assert kinds(run) == ["compute", "bandwidth", "bandwidth", "latency", "", ""]
     assert run.bounds.assumed.tolist() == [True, True, True, False, False, False]
-    assert np.isnan(run.bounds.best_ns).all()
+    assert np.isnan(run.bounds.roofline_ns).all()
 
 
 def test_account_follows_the_bounds() -> None:
@@ -292,10 +292,10 @@ def test_utilization_is_unknown_when_much_of_the_maths_is() -> None:
     assert run.account.mfu is None
 
 
-def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
+def ceilings(compute_ns: float, memory_ns: float) -> RooflineTimes:
     column = np.array([compute_ns]), np.array([memory_ns])
     flag = np.zeros(1, bool)
-    return Ceilings(*column, np.fmax(*column) * 0.8, flag, np.zeros(1, np.int8), flag)
+    return RooflineTimes(*column, np.fmax(*column) * 0.8, flag, np.zeros(1, np.int8), flag)
 
 
 @pytest.mark.parametrize(
@@ -313,31 +313,31 @@ def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
     ],
 )
 def test_grids_tell_of_idle_multiprocessors(dur_us: int, blocks: int, kind: str, reason: str) -> None:
-    launch = Launches(
+    launch = KernelLaunches(
         dur_ns=np.array([dur_us * 1000]),
-        item=np.zeros(1, np.int64),
-        share=np.ones(1),
+        kind=np.zeros(1, np.int64),
+        cost_fraction=np.ones(1),
         blocks=np.array([blocks]),
         sm_count=132,
     )
-    found = bound_launches(ceilings(12_000, 4_000), launch)
+    found = find_kernel_bounds(ceilings(12_000, 4_000), launch)
 
     assert (BOUNDS[found.kind[0]], REASONS[found.reason[0]]) == (kind, reason)
 
 
 def test_balanced_is_where_neither_ceiling_is_clearly_the_higher() -> None:
-    launch = Launches(np.array([12_000]), np.zeros(1, np.int64), np.ones(1))
+    launch = KernelLaunches(np.array([12_000]), np.zeros(1, np.int64), np.ones(1))
 
-    assert bound_launches(ceilings(10_000, 9_000), launch).balanced[0]
-    assert not bound_launches(ceilings(10_000, 4_000), launch).balanced[0]
-    assert not bound_launches(ceilings(np.nan, 4_000), launch).balanced[0]
+    assert find_kernel_bounds(ceilings(10_000, 9_000), launch).near_ridge_point[0]
+    assert not find_kernel_bounds(ceilings(10_000, 4_000), launch).near_ridge_point[0]
+    assert not find_kernel_bounds(ceilings(np.nan, 4_000), launch).near_ridge_point[0]
 
 
 def test_the_shortest_kernel_is_taken_from_the_trace_where_it_has_short_ones() -> None:
-    assert latency_floor_ns(np.arange(1500, 1600)) == (1505, 5000)
-    assert latency_floor_ns(np.full(100, 4000)) == (4000, 8000)
-    assert latency_floor_ns(np.full(100, 40_000)) == (2000, 5000)
-    assert latency_floor_ns(np.array([1], np.int64)) == (2000, 5000)
+    assert estimate_latency_limits(np.arange(1500, 1600)) == (1505, 5000)
+    assert estimate_latency_limits(np.full(100, 4000)) == (4000, 8000)
+    assert estimate_latency_limits(np.full(100, 40_000)) == (2000, 5000)
+    assert estimate_latency_limits(np.array([1], np.int64)) == (2000, 5000)
 
 
 # Real traces ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.gpu import Device, find_device, has_tensor_cores
-from perfdoctor.gpu.calibration import calibrated, find_calibration
+from perfdoctor.gpu.calibration import apply_calibration, find_calibration
 from perfdoctor.trace.tables.model import Trace
 
 
@@ -46,7 +46,7 @@ def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = N
     device = find_device(name, capability, trace.vendor if given_name is None else None)
     calibration = find_calibration(name)
     if calibration is not None:
-        device = calibrated(device, calibration, said.capability)
+        device = apply_calibration(device, calibration, said.capability)
     tensor_cores = has_tensor_cores(name, capability, trace.vendor)
     if tensor_cores is None and classes.match_rows(lambda kernel: kernel.tensor_core == "yes").any():
         tensor_cores = True

@@ -16,15 +16,15 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import match_op_names
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
-from perfdoctor.gpu.roofline.op_cost import PASSES
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, OpCost
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 # Of an op that is one part, and of a kernel that does not name the gradient that it computes.
 _NO_PASS = -1
-# How kernels of convolution libraries name the gradients (cuDNN and CUTLASS, MIOpen), in the order of PASSES.
+# How kernels of convolution libraries name the gradients (cuDNN and CUTLASS, MIOpen), in the order of BACKWARD_PASSES.
 _PASS_WORDS = (
     ("dgrad", "bwd_data", "bwddata", "igemm_bwd", "bwd_gtc"),
     ("wgrad", "wrw", "bwd_weight", "bwdwrw", "bwd_w"),
@@ -120,7 +120,7 @@ def kernel_costs_of(trace: Trace, classes: KernelClasses) -> KernelCosts:
     does_maths = classes.match_names(lambda kernel: kernel.tensor_core != "na")[names]
     moves_data = classes.match_names(lambda kernel: kernel.category != "communication")[names]
     pays = (costs >= 0) & np.where(only_moves, moves_data, does_maths)
-    has_passes = pays & _match_costs(op_costs, lambda cost: len(cost.passes) > 1)[costs]
+    has_passes = pays & _match_costs(op_costs, lambda cost: len(cost.backward_passes) > 1)[costs]
     fraction = np.full(len(gpu), np.nan)
     rows = np.flatnonzero((pays & ~has_passes)[kind])
     op = gpu.op[rows]
@@ -135,13 +135,13 @@ def kernel_costs_of(trace: Trace, classes: KernelClasses) -> KernelCosts:
         rows = np.flatnonzero(has_passes[kind])
         gradient = _gradient_passes(trace, rows)
         rows, gradient = rows[gradient != _NO_PASS], gradient[gradient != _NO_PASS]
-        _split_among_main(trace, rows, gpu.op[rows].astype(np.int64) * len(PASSES) + gradient, fraction)
+        _split_among_main(trace, rows, gpu.op[rows].astype(np.int64) * len(BACKWARD_PASSES) + gradient, fraction)
         # Either gradient is a kind of its own, behind all others.
-        number = len(first) + len(PASSES) * (np.cumsum(has_passes) - 1)
+        number = len(first) + len(BACKWARD_PASSES) * (np.cumsum(has_passes) - 1)
         kind[rows] = number[kind[rows]] + gradient
-        twice = np.repeat(np.flatnonzero(has_passes), len(PASSES))
+        twice = np.repeat(np.flatnonzero(has_passes), len(BACKWARD_PASSES))
         names, costs = np.concatenate((names, names[twice])), np.concatenate((costs, costs[twice]))
-        part = np.concatenate((part, np.tile(np.arange(len(PASSES)) + 1, int(has_passes.sum()))))
+        part = np.concatenate((part, np.tile(np.arange(len(BACKWARD_PASSES)) + 1, int(has_passes.sum()))))
     return KernelCosts(op_costs, op_cost, _cost_kinds(trace, names, costs, part, op_costs), kind, fraction)
 
 
@@ -175,7 +175,7 @@ def _op_costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
 def _cost_kinds(
     trace: Trace, names: Int32Array, costs: Int32Array, part: Int64Array, op_costs: tuple[OpCost, ...]
 ) -> CostKinds:
-    """Kinds with their FLOPs and bytes; `part` is 0 for the whole op, then 1 and 2 for its PASSES."""
+    """Kinds with their FLOPs and bytes; `part` is 0 for the whole op, then 1 and 2 for its BACKWARD_PASSES."""
     flops, moved = _flops_and_bytes(op_costs)
     single_read = np.array([_single_read_share(trace.strings[name]) for name in names.tolist()], np.float64)
     return CostKinds(names, costs, flops[costs, part], moved[costs, part] * single_read)
@@ -189,7 +189,7 @@ def _split_by_time(trace: Trace, rows: Int64Array, fraction: FloatArray) -> None
 
 
 def _gradient_passes(trace: Trace, rows: Int64Array) -> Int8Array:
-    """Which gradient of a convolution each kernel computes: an index into PASSES, or _NO_PASS if that cannot be told.
+    """Which gradient of a convolution each kernel computes: index into BACKWARD_PASSES, or _NO_PASS if unknown.
 
     A kernel that does not name its gradient computes the other one if all kernels beside it name the same.
     """
@@ -200,8 +200,8 @@ def _gradient_passes(trace: Trace, rows: Int64Array) -> Int8Array:
         by_name[name] = found[0] if len(found) == 1 else _NO_PASS
     gradient = by_name[trace.gpu.name[rows]]
     op = trace.gpu.op[rows]
-    named_in_op = [np.bincount(op[gradient == i], minlength=len(trace.ops)) > 0 for i in range(len(PASSES))]
-    for i in range(len(PASSES)):
+    named_in_op = [np.bincount(op[gradient == i], minlength=len(trace.ops)) > 0 for i in range(len(BACKWARD_PASSES))]
+    for i in range(len(BACKWARD_PASSES)):
         gradient[(gradient == _NO_PASS) & named_in_op[1 - i][op] & ~named_in_op[i][op]] = i
     return gradient
 
@@ -227,8 +227,8 @@ def _flops_and_bytes(op_costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArr
     flops, moved = np.full((len(op_costs) + 1, 3), np.nan), np.full((len(op_costs) + 1, 3), np.nan)
     for i, cost in enumerate(op_costs):
         flops[i, 0], moved[i, 0] = cost.flops, cost.bytes
-        for gradient in cost.passes:
-            column = PASSES.index(gradient.name) + 1
+        for gradient in cost.backward_passes:
+            column = BACKWARD_PASSES.index(gradient.name) + 1
             flops[i, column], moved[i, column] = gradient.flops, gradient.bytes
     return flops, moved
 

@@ -18,18 +18,18 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import (
     TensorCoreVerdicts,
 )
 from perfdoctor.gpu import Device, KernelClass
+from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.kernel_bounds import (
     ALIGNMENT,
     BANDWIDTH,
     NO_REASON,
     OLD_ARCHITECTURE,
-    Bounds,
-    Ceilings,
-    Launches,
-    bound_launches,
-    latency_floor_ns,
+    KernelBounds,
+    KernelLaunches,
+    RooflineTimes,
+    estimate_latency_limits,
+    find_kernel_bounds,
 )
-from perfdoctor.gpu.roofline.layouts import elements_per_access
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 
 COVERAGE = 0.9
@@ -42,7 +42,7 @@ _PRODUCTS_OF_3XTF32 = 3.0  # float32 attention as three TF32 products
 
 def launch_bounds_of(
     classes: KernelClasses, costs: KernelCosts, verdicts: TensorCoreVerdicts, hardware: Hardware
-) -> Bounds:
+) -> KernelBounds:
     """What bounds each GPU item of a trace; copies, sets and communication have no bound.
 
     Args:
@@ -57,25 +57,25 @@ def launch_bounds_of(
     peak_bandwidth = (device.memory_bandwidth_bytes_per_s if device else None) or np.nan
     kernel = classes.match_names(lambda k: k.category != "communication")
     helper = kernel & classes.match_names(lambda k: k.tensor_core == "na")
-    shortest_ns, floor_ns = latency_floor_ns(gpu.dur_ns[helper[gpu.name]])
-    ceilings = Ceilings(
+    shortest_ns, latency_bound_ns = estimate_latency_limits(gpu.dur_ns[helper[gpu.name]])
+    ceilings = RooflineTimes(
         compute_ns=kinds.flops / attainable * 1e9,
         memory_ns=kinds.bytes / bandwidth * 1e9,
         peak_ns=np.fmax(kinds.flops / peak, kinds.bytes / peak_bandwidth) * 1e9,
-        mostly_maths=classes.match_names(_is_mostly_maths)[kinds.name],
+        compute_by_category=classes.match_names(_is_mostly_maths)[kinds.name],
         reason=_slow_reasons(classes, costs, hardware),
         excluded=~kernel[kinds.name],
     )
-    launches = Launches(
+    launches = KernelLaunches(
         dur_ns=gpu.dur_ns,
-        item=costs.kind,
-        share=costs.cost_fraction,
+        kind=costs.kind,
+        cost_fraction=costs.cost_fraction,
         blocks=gpu.blocks,
         sm_count=hardware.sm_count,
-        floor_ns=floor_ns,
-        shortest_ns=shortest_ns,
+        latency_bound_ns=latency_bound_ns,
+        shortest_kernel_ns=shortest_ns,
     )
-    return bound_launches(ceilings, launches)
+    return find_kernel_bounds(ceilings, launches)
 
 
 def _is_mostly_maths(kernel: KernelClass) -> bool:
@@ -103,7 +103,7 @@ def _rates(
 
 def _unit_rates(device: Device, operand: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """(attainable, peak) of the matrix unit, and of the vector unit, for an operand type."""
-    matrix_type = device.matrix_type(operand)
+    matrix_type = device.matrix_peak_type(operand)
     vector_type = "fp64" if operand == "fp64" else "fp32"
     matrix = device.attainable_flops(matrix_type), device.matrix_peak_flops(operand)
     vector = device.attainable_flops(vector_type), device.vector_peak_flops(operand)
@@ -166,12 +166,14 @@ def model_flops_utilization(
     return float(ideal_ns[known].sum() / window_ns)
 
 
-def achieved_bytes_per_s(dur_ns: Int64Array, costs: KernelCosts, bounds: Bounds, in_window: BoolArray) -> float | None:
+def achieved_bytes_per_s(
+    dur_ns: Int64Array, costs: KernelCosts, bounds: KernelBounds, in_window: BoolArray
+) -> float | None:
     """Compulsory bytes over time of the kernels in the window that memory bounds: how fast they move their data.
 
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
-    moving = (bounds.nearest == BANDWIDTH) & ~bounds.is_("latency") & in_window
+    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.is_("latency") & in_window
     known = moving & ~np.isnan(costs.bytes)
     time_ns = int(dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(dur_ns[moving].sum()):

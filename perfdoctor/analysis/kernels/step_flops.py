@@ -6,7 +6,7 @@ import numpy as np
 
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
-from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
@@ -19,7 +19,7 @@ def step_flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     of achieved FLOP/s.
     """
     ops = trace.ops
-    rows = np.flatnonzero(match_op_names(trace, MATRIX_COSTS.__contains__)[ops.name])
+    rows = np.flatnonzero(match_op_names(trace, MATRIX_FORMULAS.__contains__)[ops.name])
     if not len(rows) or not steps.count:
         return ()
     step = steps.at(ops.start_ns[rows])

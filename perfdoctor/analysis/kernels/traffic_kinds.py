@@ -23,7 +23,7 @@ from perfdoctor.analysis.launching_ops import (
     match_op_names,
 )
 from perfdoctor.gpu import KernelClass, classify_op
-from perfdoctor.gpu.roofline.op_cost import FLOATS, Inputs, Unknown
+from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
@@ -37,7 +37,7 @@ GENERATED = re.compile(r"^_*triton_")
 ACCUMULATES = re.compile(r"AccumulateGrad")
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
-_LAYOUT_RULE = "A2"  # of gpu.kernel_rules_helpers: kernels of libraries that change the layout
+_LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"
@@ -167,11 +167,11 @@ class _Cast(NamedTuple):
         if name != "aten::copy_" or dims is None or types is None:
             return None
         try:
-            recorded = Inputs.parse(dims, types, None, None)
+            recorded = RecordedInputs.parse(dims, types, None, None)
             to, source = recorded.tensor(0), recorded.tensor(1)
-        except Unknown:
+        except UnusableInputsError:
             return None
-        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOATS:
+        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOAT_TYPES:
             return None
         weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _behind_first(source.sizes, inputs)
         return cls(source.sizes, source.dtype, to.dtype, weight, consumer is not None and _CAST_BACKWARD in consumer)

@@ -18,7 +18,7 @@ from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, Bounds
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, KernelBounds
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -121,7 +121,9 @@ def account_of(
 _LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
 
 
-def gpu_layers(classes: KernelClasses, bounds: Bounds, idle_causes: Mapping[str, Intervals]) -> dict[str, Intervals]:
+def gpu_layers(
+    classes: KernelClasses, bounds: KernelBounds, idle_causes: Mapping[str, Intervals]
+) -> dict[str, Intervals]:
     """The layers of a program on a GPU: kernels by what bounds them, copies, and the causes of idle time.
 
     A kernel that is bound by neither maths nor memory (inefficient), or whose roofline is invalid, counts to the
@@ -130,8 +132,8 @@ def gpu_layers(classes: KernelClasses, bounds: Bounds, idle_causes: Mapping[str,
     gpu = classes.trace.gpu
     latency = bounds.kind == LATENCY
     rows = {
-        "compute": (bounds.nearest == COMPUTE) & ~latency,
-        "bandwidth": (bounds.nearest == BANDWIDTH) & ~latency,
+        "compute": (bounds.nearest_roof == COMPUTE) & ~latency,
+        "bandwidth": (bounds.nearest_roof == BANDWIDTH) & ~latency,
         "communication": classes.match_rows(lambda k: k.category == "communication"),
         "memcpy": gpu.kind != KERNEL,
         "kernel_latency": latency,

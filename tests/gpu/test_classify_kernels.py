@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.gpu import KernelClass, classify_kernel, classify_op, is_collective
-from perfdoctor.gpu.classify_kernels import FAMILIES, MAX_NAME_CHARS
-from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compiled
+from perfdoctor.gpu.classify_kernels import MAX_NAME_CHARS
+from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict, compile_pattern
+from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
 
 XMMA = "sm80_xmma_gemm_{types}_tn_n_tilesize128x128x32_stage3_warpsize2x2x1_{maths}_execute_kernel__5x_cublas"
 CUTLASS = "void cutlass::Kernel2<{0}>({0}::Params)"
@@ -148,10 +149,10 @@ def test_the_three_sides_of_the_table_are_equally_many() -> None:
 
 
 @pytest.mark.parametrize(("verdict", "name", "category"), TABLE, ids=[f"{row[0]}-{row[1][:60]}" for row in TABLE])
-def test_family_has_its_verdict_and_category(verdict: str, name: str, category: str) -> None:
-    found = classify_kernel(name)
+def test_kernel_has_its_verdict_and_category(verdict: str, name: str, category: str) -> None:
+    kernel = classify_kernel(name)
 
-    assert (found.tensor_core, found.category) == (verdict, category), found
+    assert (kernel.tensor_core, kernel.category) == (verdict, category), kernel
 
 
 @pytest.mark.parametrize(
@@ -175,13 +176,13 @@ def test_family_has_its_verdict_and_category(verdict: str, name: str, category: 
         ("igemm_wrw_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32", "MFMA", "bf16", None, "gfx942", None),
     ],
 )
-def test_details_are_read_from_the_name(
+def test_fields_are_parsed_from_the_name(
     name: str, instruction: str | None, operand: str, accumulate: str | None, arch: str | None, alignment: int | None
 ) -> None:
-    found = classify_kernel(name)
+    kernel = classify_kernel(name)
 
-    read = (found.instruction, found.operand, found.accumulate, found.arch, found.alignment)
-    assert read == (instruction, operand, accumulate, arch, alignment)
+    fields = (kernel.instruction, kernel.operand, kernel.accumulate, kernel.arch, kernel.alignment)
+    assert fields == (instruction, operand, accumulate, arch, alignment)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +195,11 @@ def test_tiny_shapes_are_marked_as_no_fault(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ampere_sgemm_128x64_nn", "volta_scudnn_128x64_relu_small_nn_v1"])
 def test_plain_float32_kernels_are_not_excused(name: str) -> None:
-    found = classify_kernel(name)
+    kernel = classify_kernel(name)
 
-    assert found.tensor_core == "no"
-    assert not found.gemv_like
-    assert not found.depthwise
+    assert kernel.tensor_core == "no"
+    assert not kernel.gemv_like
+    assert not kernel.depthwise
 
 
 def test_depthwise_convolutions_are_marked() -> None:
@@ -210,12 +211,12 @@ def test_depthwise_convolutions_are_marked() -> None:
 
 @given(st.text(max_size=300) | st.from_regex(r"(void |_ZN)?(sm80_xmma|cutlass_80|Cijk|triton|nvjet)_[a-z0-9_<>]{0,80}"))
 def test_any_text_gets_a_legal_class(name: str) -> None:
-    found = classify_kernel(name)
+    kernel = classify_kernel(name)
 
-    assert found.category in get_args(Category)
-    assert found.tensor_core in get_args(Verdict)
-    assert found.tensor_core == "na" or found.rule != "-"
-    assert is_collective(name) == (found.category == "communication")
+    assert kernel.category in get_args(Category)
+    assert kernel.tensor_core in get_args(Verdict)
+    assert kernel.tensor_core == "na" or kernel.rule != "-"
+    assert is_collective(name) == (kernel.category == "communication")
     assert classify_op(name) in get_args(Category)
 
 
@@ -223,12 +224,12 @@ def test_any_text_gets_a_legal_class(name: str) -> None:
     "unit", ["a", "f32f32_", "xmma_", "Cijk_", "sm90_sm90_", "(", "_", "gemm_", "cij_a_b_", "fmha_cutlassF_f32_"]
 )
 def test_a_name_of_three_megabytes_is_classified(unit: str) -> None:
-    found = classify_kernel(unit * (3_000_000 // len(unit)))
+    kernel = classify_kernel(unit * (3_000_000 // len(unit)))
 
-    assert found.tensor_core in get_args(Verdict)
+    assert kernel.tensor_core in get_args(Verdict)
 
 
-def test_what_stands_behind_the_limit_is_not_read() -> None:
+def test_characters_behind_the_limit_do_not_count() -> None:
     padding = "x" * MAX_NAME_CHARS
 
     assert classify_kernel(padding + "ampere_sgemm_128x64_nn") == KernelClass("other", "na")
@@ -236,7 +237,7 @@ def test_what_stands_behind_the_limit_is_not_read() -> None:
 
 
 def _rules() -> list[Rule]:
-    return [rule for family in FAMILIES for rule in family.rules]
+    return [rule for family in RULE_FAMILIES for rule in family.rules]
 
 
 def test_every_rule_has_its_own_id_and_a_reason() -> None:
@@ -251,7 +252,7 @@ def test_rules_look_for_lower_case_only_and_their_patterns_compile() -> None:
         assert rule.any_of
         assert all(needle == needle.lower() for needle in (*rule.any_of, *rule.none_of)), rule.id
         if rule.pattern is not None:
-            compiled(rule.pattern)
+            compile_pattern(rule.pattern)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +286,14 @@ def test_op_has_its_category(op: str, category: str) -> None:
 
 
 @pytest.mark.corpus
-def test_labelled_names_are_told_right(shared: Path) -> None:
+def test_labelled_names_are_classified_right(shared: Path) -> None:
     with (shared / "kernels" / "labelled_kernels.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     verdicts = [(classify_kernel(row["kernel"]).tensor_core, row["tensor_core"].split("|")) for row in rows]
     categories = [(classify_kernel(row["kernel"]).category, row["category"].split("|")) for row in rows]
 
     assert rows
-    assert sum(found in right for found, right in verdicts) >= 0.985 * len(rows)
-    assert sum(found in right for found, right in categories) >= 0.93 * len(rows)
+    assert sum(answer in labels for answer, labels in verdicts) >= 0.985 * len(rows)
+    assert sum(answer in labels for answer, labels in categories) >= 0.93 * len(rows)
     assert ("yes", ["no"]) not in verdicts
     assert ("no", ["yes"]) not in verdicts

@@ -1,4 +1,4 @@
-"""Calibration: measured on the CPU that is there, stored, found again, and used."""
+"""Calibration: measured on this machine's CPU, stored, read back, and used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.calibrate import plot, rates
+from perfdoctor.cli.calibrate import format_rates, format_sweep
 from perfdoctor.cli.main import main
 from perfdoctor.errors import InputError
 from perfdoctor.gpu import find_device
@@ -15,12 +15,12 @@ from perfdoctor.gpu.calibration import (
     FOLDER_VARIABLE,
     Calibration,
     SweepPoint,
-    calibrated,
+    apply_calibration,
     calibration_path,
     find_calibration,
     store_calibration,
 )
-from perfdoctor.gpu.devices import PrecisionAdvice, reduced_precision_advice
+from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
@@ -40,14 +40,14 @@ def measured(device: str = "NVIDIA H100 80GB HBM3", **flops: float) -> Calibrati
     return Calibration(device, "2026-01-31", flops or {"bf16": 700e12, "fp64": 55e12}, 3.0e12, 4e-6, SWEEP)
 
 
-def product(device: str) -> Rank:
+def rank_with_gemm(device: str) -> Rank:
     builder = TraceBuilder(device=device, capability=(9, 0), sm_count=132)
     bf16 = "c10::BFloat16"
     builder.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]], types=[bf16, bf16])
     return Rank(builder.kernel(FAST, 100, 250, launch_us=1).trace())
 
 
-def test_what_is_stored_is_found_again_by_the_name_of_the_device() -> None:
+def test_a_stored_calibration_is_found_by_the_name_of_the_device() -> None:
     path = store_calibration(measured())
 
     assert path.parent.is_dir()
@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
 
 
 def test_measured_rates_stand_beside_the_peaks_of_the_table() -> None:
-    device = calibrated(find_device("NVIDIA H100 80GB HBM3"), measured(), (9, 0))
+    device = apply_calibration(find_device("NVIDIA H100 80GB HBM3"), measured(), (9, 0))
 
     assert device.peak_flops("bf16") == pytest.approx(989.4e12)
     assert device.attainable_flops("bf16") == 700e12
@@ -101,20 +101,20 @@ def test_measured_rates_stand_beside_the_peaks_of_the_table() -> None:
 
 
 def test_a_device_outside_the_table_gets_rates_and_no_peaks() -> None:
-    device = calibrated(None, measured("NVIDIA RTX X999", fp32=50e12, tf32=100e12), (9, 9))
+    device = apply_calibration(None, measured("NVIDIA RTX X999", fp32=50e12, tf32=100e12), (9, 9))
 
     assert device.peaks_flops == {}
     assert device.attainable_flops("tf32") == 100e12
     assert device.vector_peak_flops("fp32") is None
     assert device.compute_capability == (9, 9)
-    assert reduced_precision_advice(device) == PrecisionAdvice("tf32", 2.0)
+    assert advise_precision(device) == PrecisionAdvice("tf32", 2.0)
 
 
 def test_analyses_use_the_measured_rates_and_say_so() -> None:
-    before = product("NVIDIA H100 80GB HBM3")
+    before = rank_with_gemm("NVIDIA H100 80GB HBM3")
     assert before.notes == ()
     store_calibration(measured())
-    after = product("NVIDIA H100 80GB HBM3")
+    after = rank_with_gemm("NVIDIA H100 80GB HBM3")
 
     assert after.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / 700e12 / 250e-6)
     assert before.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / (0.79 * 989.4e12) / 250e-6)
@@ -123,27 +123,27 @@ def test_analyses_use_the_measured_rates_and_say_so() -> None:
 
 
 def test_an_unknown_device_has_bounds_once_it_is_measured() -> None:
-    assert product("NVIDIA RTX X999").bounds.assumed[0]
+    assert rank_with_gemm("NVIDIA RTX X999").bounds.assumed[0]
     store_calibration(measured("NVIDIA RTX X999", bf16=700e12))
-    run = product("NVIDIA RTX X999")
+    run = rank_with_gemm("NVIDIA RTX X999")
 
     assert not run.bounds.assumed[0]
     assert run.account.mfu is None
     assert run.verdicts.violations == ()
 
 
-def test_the_plot_tells_where_maths_begins_to_bind() -> None:
-    text = plot(SWEEP)
+def test_the_sweep_says_where_maths_begins_to_bind() -> None:
+    text = format_sweep(SWEEP)
 
     assert "memory binds up to 4 multiplications" in text
-    assert "memory binds throughout" in plot(SWEEP[:2])
-    assert "no sweep" in plot(())
+    assert "memory binds throughout" in format_sweep(SWEEP[:2])
+    assert "no sweep" in format_sweep(())
     assert all("#" in line for line in text.splitlines() if line.lstrip()[:2].strip().isdigit())
 
 
 def test_the_table_compares_with_peaks_where_they_are_known() -> None:
-    assert "71% of 989.4" in rates(measured(), find_device("NVIDIA H100 80GB HBM3"))
-    assert "n/a" in rates(measured("NVIDIA RTX X999"), None)
+    assert "71% of 989.4" in format_rates(measured(), find_device("NVIDIA H100 80GB HBM3"))
+    assert "n/a" in format_rates(measured("NVIDIA RTX X999"), None)
 
 
 def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,15 +152,15 @@ def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.C
     assert main(["calibrate", "--cpu", "--seconds", "0.3", "-o", str(tmp_path / "c.json")]) == 0
     printed = capsys.readouterr().out
     (stored,) = folder.iterdir()
-    found = json.loads(stored.read_text(encoding="utf-8"))
-    assert found == json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
-    assert find_calibration(found["device"]) is not None
-    assert stored == calibration_path(found["device"])
-    assert found["flops"]["fp32"] > 1e8
-    assert found["bandwidth_bytes_per_s"] > 1e7
-    assert 0 < found["launch_s"] < 1e-2
-    assert [point["k"] for point in found["sweep"]][:2] == [1, 2]
-    assert found["device"] in printed
+    written = json.loads(stored.read_text(encoding="utf-8"))
+    assert written == json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
+    assert find_calibration(written["device"]) is not None
+    assert stored == calibration_path(written["device"])
+    assert written["flops"]["fp32"] > 1e8
+    assert written["bandwidth_bytes_per_s"] > 1e7
+    assert 0 < written["launch_s"] < 1e-2
+    assert [point["k"] for point in written["sweep"]][:2] == [1, 2]
+    assert written["device"] in printed
 
 
 def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.gpu.roofline.layouts import (
-    access_share,
+from perfdoctor.gpu.gemm_alignment import (
+    access_width_fraction,
     contiguous_dimensions,
-    elements_per_access,
     misaligned_dimensions,
-    padded,
+    pad_dimension,
 )
+from perfdoctor.gpu.operand_types import elements_per_access
 from perfdoctor.gpu.roofline.op_cost import OpCost
 
 
@@ -63,15 +63,15 @@ def test_the_contiguous_dimension_that_is_no_multiple_is_blamed(
 @given(st.integers(1, 1 << 40), st.sampled_from(["fp32", "tf32", "bf16", "fp8", "int8", "unheard-of"]))
 def test_padding_adds_the_least_that_makes_whole_accesses(size: int, dtype: str) -> None:
     multiple = max(8, elements_per_access(dtype) or 0)
-    assert padded(size, dtype) % multiple == 0
-    assert 0 <= padded(size, dtype) - size < multiple
+    assert pad_dimension(size, dtype) % multiple == 0
+    assert 0 <= pad_dimension(size, dtype) - size < multiple
 
 
 def test_the_sizes_of_the_guides() -> None:
-    assert padded(30522, "bf16") == 30528
-    assert padded(3137, "bf16") == 3144
-    assert padded(30528, "bf16") == 30528
-    assert padded(30528 + 8, "fp8") == 30544
+    assert pad_dimension(30522, "bf16") == 30528
+    assert pad_dimension(3137, "bf16") == 3144
+    assert pad_dimension(30528, "bf16") == 30528
+    assert pad_dimension(30528 + 8, "fp8") == 30544
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_the_sizes_of_the_guides() -> None:
     [(1, "bf16", 1 / 8), (2, "bf16", 1 / 4), (8, "bf16", 1.0), (1, "tf32", 1 / 4), (16, "bf16", 1.0), (1, "?", None)],
 )
 def test_the_share_of_a_whole_access(alignment: int, dtype: str, share: float | None) -> None:
-    assert access_share(alignment, dtype) == share
+    assert access_width_fraction(alignment, dtype) == share
