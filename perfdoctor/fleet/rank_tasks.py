@@ -21,7 +21,7 @@ from perfdoctor.rules import registry
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import shown
 from perfdoctor.trace.io.stream import Progress
-from perfdoctor.trace.tables.merged_ranks import split_ranks
+from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS = "steps.jsonl"
 

@@ -11,13 +11,14 @@ import numpy as np
 from perfdoctor.errors import TraceError
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.kineto import event_columns as c
+from perfdoctor.trace.kineto.argument_values import integers
 from perfdoctor.trace.kineto.comms_table import comms_of
 from perfdoctor.trace.kineto.event_columns import Column, Columns
-from perfdoctor.trace.tables.argument_values import integers
+from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
 from perfdoctor.trace.tables.links import first_with, keys_within, latest_before
-from perfdoctor.trace.tables.merged_ranks import MOST_RANKS, ranks_in, thread_processes
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
+from perfdoctor.trace.tables.split_ranks import ranks_in
 from perfdoctor.trace.tables.time_order import time_order
 from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning
 
@@ -66,7 +67,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
         path=reading.path,
         strings=tuple(strings),
         threads=tuple(columns.threads.texts),
-        processes=thread_processes(columns.threads.texts),
+        processes=ranks_of_threads(columns.threads.texts),
         complete=reading.cut_at is None,
         dropped=dropped,
     )

@@ -14,12 +14,12 @@ import numpy as np
 
 from perfdoctor.trace.arrays import NONE, Int32Array
 from perfdoctor.trace.kineto import event_columns as c
+from perfdoctor.trace.kineto.argument_values import integers, json_texts
 from perfdoctor.trace.kineto.event_columns import Columns
 from perfdoctor.trace.kineto.event_walker import CutError, Walk, parse_list, parse_value
 from perfdoctor.trace.scanner import layout as at
 from perfdoctor.trace.scanner.scan import Column, Plan, Rows, Scanner
 from perfdoctor.trace.scanner.window import Window
-from perfdoctor.trace.tables.argument_values import integers, json_texts
 from perfdoctor.trace.tables.model import KERNEL
 
 _KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)

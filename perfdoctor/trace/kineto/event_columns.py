@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns, nanoseconds
-from perfdoctor.trace.tables.argument_values import blocks_in, devices, integers, json_text, label, plain
-from perfdoctor.trace.tables.merged_ranks import thread_processes
+from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int32Array, Int64Array, as_int32
+from perfdoctor.trace.kineto.argument_values import blocks_in, integers, json_text, label, plain
+from perfdoctor.trace.kineto.exact_times import exact_ns, nanoseconds
+from perfdoctor.trace.kineto.merged_pids import ranks_of_threads
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET
 from perfdoctor.trace.tables.time_order import time_order
 
@@ -217,7 +217,7 @@ class Columns:
         self.phases -= len(pairs)
         (pids, tids), count = self.pairs.ids
         texts = self.threads.column(zip(pids, tids, strict=True), count)
-        ranks = np.array(thread_processes(self.threads.texts), np.int64)
+        ranks = np.array(ranks_of_threads(self.threads.texts), np.int64)
         self._threads: dict[str, Column] = {
             "text": texts,
             "group": ranks[texts] if len(ranks) else np.zeros(count, np.int64),
@@ -360,7 +360,7 @@ def _place(block: dict[str, Column], told: dict[str, Column], thread: Column) ->
     """Device and stream of GPU items whose arguments do not say them: from the row they are drawn on."""
     for name in ("device", "stream"):
         block[name] = np.where(block[name] == NONE, told[name][thread], block[name])
-    block["device"] = devices(block["device"])
+    block["device"] = as_int32(block["device"])
 
 
 def _last_number(value: object) -> object:

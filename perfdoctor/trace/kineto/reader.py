@@ -5,36 +5,13 @@ from __future__ import annotations
 import os
 
 from perfdoctor.errors import TraceError
-from perfdoctor.trace.io.stream import Progress, Stream, ended_early, nothing_in
+from perfdoctor.trace.io.stream import Stream, ended_early, nothing_in
 from perfdoctor.trace.kineto import reader_choice as choice
 from perfdoctor.trace.kineto.build_trace import Reading, build
 from perfdoctor.trace.kineto.event_columns import Columns
 from perfdoctor.trace.kineto.event_walker import CHUNK, EDGE, EventReader, Walk
 from perfdoctor.trace.scanner.window import BLOCK, Text, Window, piecewise
 from perfdoctor.trace.tables.model import Trace
-
-
-def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
-    """Read a trace that PyTorch's profiler wrote: .json, .json.gz or .json.zst, current or legacy form.
-
-    A file that is cut short, or stops being JSON somewhere, is read as far as it goes: `complete` is False then, and
-    `warnings` says so.
-
-    Args:
-        path: A file, a URL, or ``-`` for standard input. How it is compressed is told by its first bytes, not by its
-            name.
-        progress: Called from this thread, at most every 50 ms, with how many bytes of the file have been read, and its
-            size, which is None for a pipe.
-        threads: Threads to read with; two, or one where the machine has one core, unless told.
-
-    Returns:
-        The Trace, with all times in int64 nanoseconds, exact.
-
-    Raises:
-        TraceError: the file cannot be opened, is empty, or is no such trace.
-    """
-    with Stream(path, progress) as stream:
-        return read_stream(stream, threads=threads)
 
 
 def read_stream(stream: Stream, *, threads: int | None = None) -> Trace:

@@ -15,14 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perfdoctor.errors import TraceError
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import LIMIT_NS, NONE, BoolArray, Int32Array, Int64Array, as_int32
 from perfdoctor.trace.nsight import export_names as names
 from perfdoctor.trace.nsight.export_devices import device_of, physical_devices
 from perfdoctor.trace.nsight.export_files import refuse_report
 from perfdoctor.trace.nsight.export_tables import Strings, Tables
 from perfdoctor.trace.nsight.marked_phases import rename_phases
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS
-from perfdoctor.trace.tables.argument_values import devices
 from perfdoctor.trace.tables.links import keys_within, latest_before
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
@@ -322,7 +320,7 @@ def _linked_items(block: Block, call_block: Block, calls: Calls, ranks: Mapping[
     return GpuItems(
         **_event(block),
         kind=block["kind"].astype(np.int8),
-        device=devices(block["device"]),
+        device=as_int32(block["device"]),
         stream=block["stream"],
         correlation=block["correlation"],
         call=call,

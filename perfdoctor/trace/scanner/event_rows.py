@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS
+from perfdoctor.trace.arrays import LIMIT_NS
 from perfdoctor.trace.scanner.intern_words import ARENA, OFFSETS, SIZE, find, hashed, interned, put, rehash, same
 from perfdoctor.trace.scanner.intrinsics import byte, compiled, four, load, store
 from perfdoctor.trace.scanner.json_grammar import (

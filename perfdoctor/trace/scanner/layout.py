@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS
+from perfdoctor.trace.arrays import LIMIT_NS
 
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""

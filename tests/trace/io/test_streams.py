@@ -104,7 +104,7 @@ def test_any_number_of_threads_reads_the_same(
     path.write_bytes(large_text)
     with Stream(path) as stream:
         assert len(stream.parts(100, threads, EDGE)) == threads - 1
-    assert_same(reader.read(path, threads=threads), parse(large_text, "x"))
+    assert_same(read(path, threads=threads), parse(large_text, "x"))
 
 
 @pytest.mark.usefixtures("fast_reader")
@@ -117,7 +117,7 @@ def test_gzip_is_read_in_blocks(
     pieces = [large_text] if form == "one" else [large_text[a:b] for a, b in pairwise(cuts)]
     path = tmp_path / "t"
     path.write_bytes(b"".join(gzip.compress(piece, 1) for piece in pieces) + bytes(600 if form == "padded" else 0))
-    assert_same(reader.read(path, threads=threads), parse(large_text, "x"))
+    assert_same(read(path, threads=threads), parse(large_text, "x"))
 
 
 def test_zstandard_is_read_in_frames(tmp_path: Path, large_text: bytes, assert_same: AssertSame) -> None:
@@ -161,7 +161,7 @@ def python(program: str, timeout_s: float = 60) -> str:
 def test_an_error_of_the_disk_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choice.VARIABLE, name)
     with pytest.raises(TraceError, match="/proc/self/mem: it cannot be read"):
-        reader.read("/proc/self/mem")
+        read("/proc/self/mem")
 
 
 def test_an_error_in_the_inflating_thread_comes_out() -> None:
@@ -193,7 +193,7 @@ def test_no_thread_is_left_after_a_file_that_is_no_trace(tmp_path: Path) -> None
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"a": [' + b"1, " * 4_000_000))
     with pytest.raises(TraceError, match="cut short, or not JSON"):
-        reader.read(path)
+        read(path)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("perfdoctor")]
 
 
@@ -213,7 +213,7 @@ def test_progress_rises_to_the_size_of_the_file(
         told.append((done, total))
         within.add(threading.get_ident())
 
-    reader.read(path, progress, threads=threads)
+    read(path, progress, threads=threads)
     size = path.stat().st_size
     assert told[-1] == (size, size)
     assert all(before[0] <= after[0] for before, after in pairwise(told))
@@ -228,7 +228,7 @@ def test_an_exception_of_progress_ends_the_reading(tmp_path: Path, large_text: b
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reader.read(path, progress)
+        read(path, progress)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("perfdoctor")]
 
 
@@ -285,7 +285,7 @@ def test_an_unknown_reader_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path = tmp_path / "t.json"
     path.write_bytes(small())
     with pytest.raises(UsageError, match="there is no such reader"):
-        reader.read(path)
+        read(path)
 
 
 def test_machine_code_goes_to_the_first_folder_that_can_be_written(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -14,18 +12,7 @@ from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.model import Comms, Table, Trace
 from perfdoctor.trace.tables.trace_warnings import link_warnings, merged_warning
 
-RANK_STRIDE = 10**8  # tools that merge the files of ranks into one add rank x 1e8 to the process ids
-MOST_RANKS = 10**6  # more than any job has
-
-_PID = re.compile(r"[0-9]{1,14}(?=/)")  # up to MOST_RANKS; larger ids are something else
 _AnyTable = TypeVar("_AnyTable", bound=Table | Comms)
-
-
-def thread_processes(threads: Iterable[str]) -> tuple[int, ...]:
-    """Which rank each ``"pid/tid"`` of a merged file belongs to; empty when all belong to rank 0."""
-    pids = (_PID.match(thread) for thread in threads)
-    ranks = tuple(int(pid.group()) // RANK_STRIDE if pid else 0 for pid in pids)
-    return ranks if any(ranks) else ()
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:

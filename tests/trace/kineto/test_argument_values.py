@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.tables.argument_values import json_text, json_texts
+from perfdoctor.trace.kineto.argument_values import json_text, json_texts
 
 ANYTHING = st.recursive(
     st.none()

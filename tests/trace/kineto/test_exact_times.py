@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns, nanoseconds
+from perfdoctor.trace.arrays import LIMIT_NS
+from perfdoctor.trace.kineto.exact_times import exact_ns, nanoseconds
 
 EPOCH_US = 1_700_000_000_000_000
 TEXTS = st.builds(

@@ -8,9 +8,8 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 
 import numpy as np
 
-from perfdoctor.trace.arrays import BoolArray, Int64Array
+from perfdoctor.trace.arrays import LIMIT_NS, BoolArray, Int64Array
 
-LIMIT_NS = 1 << 62  # starts, durations and ends lie below it: what lies between any two of them fits into int64
 # Texts, compiled where odd events need them: that takes 1.5 ms.
 _PLAIN = r"(?:-?[0-9]{1,16}(?:\.[0-9]{1,3})?\n)+"
 # There is one way to match each digit, so long ones take no longer; larger exponents are too large for Decimal.

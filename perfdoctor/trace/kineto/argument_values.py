@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns
+from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int64Array
+from perfdoctor.trace.kineto.exact_times import exact_ns
 
 _DEEP = 100
 _BORDER = orjson.Fragment(b"\n")  # orjson writes no line feed of its own
@@ -42,11 +42,6 @@ def _integer(value: object) -> int:
         return NONE
     # Handles of streams are addresses: beyond int64 only that they stay distinct matters.
     return value if -2 * LIMIT_NS <= value < 2 * LIMIT_NS else value & (2 * LIMIT_NS - 1)
-
-
-def devices(numbers: Int64Array) -> Int32Array:
-    """Numbers of devices; -1 for what is none."""
-    return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NONE).astype(np.int32)
 
 
 def blocks_in(grid: object) -> int:
