@@ -49,7 +49,7 @@ def counted_step(name: str) -> CountedStep | None:
     return CountedStep(found["stem"], int(found["number"])) if found else None
 
 
-# DataLoaders. PyTorch names the range around `__next__` "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".
+# DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".
 
 DATALOADER_NEXT_NAME = "enumerate(DataLoader)#__next__"
 """The name of that range for a loader of any kind."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.kineto import event_columns as c
 from perfdoctor.trace.kineto.argument_values import integers
@@ -22,16 +23,8 @@ from perfdoctor.trace.tables.split_ranks import ranks_in
 from perfdoctor.trace.tables.time_order import time_order
 from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning
 
-# Annotations that legacy files, and some later ones, keep among the operators; the last is a line that `perfdoctor run`
-# has recorded.
-_ANNOTATION = re.compile(
-    r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|DistributedDataParallel\.|(?:nccl|gloo|mpi|ucc):|@.+:[0-9]"
-)
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
-_HIP_CALL = re.compile(r"^(?:hip[A-Z]|roc[a-z])")
-_WORK_ITEM_CALL = re.compile(r"^hip(?:Ext|Hcc)ModuleLaunchKernel")
-_CUDA_CALL = re.compile(r"^cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
 
 
@@ -87,7 +80,7 @@ def build(columns: Columns, reading: Reading) -> Trace:
 
 def _forget_work_items(trace: Trace) -> None:
     """Set to unknown what is recorded as blocks of a grid and is work items: HIP's manual says so of these calls."""
-    in_items = trace.match_strings(trace.calls, _WORK_ITEM_CALL)
+    in_items = trace.match_strings(trace.calls, vocabulary.WORK_ITEM_CALL)
     if in_items.any():
         gpu = trace.gpu
         launched = gpu.call >= 0
@@ -158,7 +151,8 @@ def _split_annotations(blocks: dict[str, _Block], strings: list[str]) -> None:
     ops = blocks.get(c.OPS)
     if ops is None:
         return
-    annotates = np.array([_ANNOTATION.match(text) is not None for text in strings], bool)
+    match = re.compile(vocabulary.ANNOTATION).match
+    annotates = np.array([match(text) is not None for text in strings], bool)
     moved = annotates[ops.short("name")]
     if moved.any():
         ranges = blocks.get(c.RANGES)
@@ -328,8 +322,8 @@ def _vendor(trace: Trace) -> str | None:
         return "amd"
     if _NVIDIA.search(name):
         return "nvidia"
-    hip = int(trace.match_rows(trace.calls, _HIP_CALL).sum())
-    cuda = int(trace.match_rows(trace.calls, _CUDA_CALL).sum())
+    hip = int(trace.match_rows(trace.calls, vocabulary.HIP_CALL).sum())
+    cuda = int(trace.match_rows(trace.calls, vocabulary.CUDA_CALL).sum())
     if hip or cuda:
         return "amd" if hip > cuda else "nvidia"
     return "amd" if trace.match_strings(trace.gpu, _AMD_KERNEL).any() else None

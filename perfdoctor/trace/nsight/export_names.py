@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import orjson
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.nsight.export_tables import Strings, Tables
 
@@ -22,7 +23,12 @@ COPY_COLUMNS: Mapping[str, Sequence[str]] = MappingProxyType(
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
 _DIRECTIONS |= {10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}  # the last three move managed memory
 _MEMORY = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
-_SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+_SYNC_NAMES = {
+    1: vocabulary.EVENT_SYNC_NAME,
+    2: vocabulary.STREAM_WAIT_NAME,
+    3: vocabulary.STREAM_SYNC_NAME,
+    4: vocabulary.CONTEXT_SYNC_NAME,
+}
 _SIDES = {"D": "Device", "P": "Device", "A": "Array"}
 _DIRECTION = re.compile(r"_([HDAP])TO([HDAP])\Z")
 
@@ -55,7 +61,7 @@ def copy_names(tables: Tables, copies: Mapping[str, Int64Array], strings: String
             memory.get(place, "Unknown") if place != NONE else _SIDES.get(side, "Unknown")
             for place, side in ((source, direction[0]), (target, direction[-1]))
         )
-        codes[row] = strings[f"Memcpy {direction} ({begin} -> {end})"]
+        codes[row] = strings[vocabulary.copy_name(direction, begin, end)]
     return codes[which.reshape(-1)]
 
 
@@ -78,7 +84,7 @@ def graph_names(ids: Int64Array, strings: Strings) -> Int64Array:
 def sync_names(kinds: Int64Array, strings: Strings) -> Int64Array:
     """IntArray of the names of synchronizations."""
     distinct, which = np.unique(kinds, return_inverse=True)
-    return np.array([strings[_SYNC_KINDS.get(kind, "Sync")] for kind in distinct.tolist()], np.int64)[which]
+    return np.array([strings[_SYNC_NAMES.get(kind, "Sync")] for kind in distinct.tolist()], np.int64)[which]
 
 
 def plain_calls(codes: Int64Array, strings: Strings) -> Int64Array:

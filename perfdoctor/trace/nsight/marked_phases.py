@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.nsight.export_tables import Strings
 
@@ -18,11 +19,11 @@ _DOMAIN_CREATED = 75  # ENUM_NSYS_EVENT_TYPE: the row's text is the name of the 
 _STEP = "step"
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "data": "enumerate(DataLoader)#__next__",
-        "optimizer": "Optimizer.step#",
-        "zero_grad": "Optimizer.zero_grad#",
-        "forward": f"{DOMAIN}::forward",
-        "backward": f"{DOMAIN}::backward",
+        "data": vocabulary.DATALOADER_NEXT_NAME,
+        "optimizer": vocabulary.OPTIMIZER_STEP_NAME,
+        "zero_grad": vocabulary.ZERO_GRAD_NAME,
+        "forward": vocabulary.FORWARD_MARK_NAME,
+        "backward": vocabulary.BACKWARD_MARK_NAME,
     }
 )
 
@@ -53,5 +54,5 @@ def rename_phases(block: Mapping[str, Int64Array], texts: Int64Array, raw: Strin
         for process in np.unique(where[inside, 0]).tolist():
             steps = np.flatnonzero(inside & (texts == raw[_STEP]) & (block["process"] == process))
             steps = steps[np.argsort(block["start_ns"][steps], kind="stable")]
-            renamed[steps] = [strings[f"ProfilerStep#{number}"] for number in range(len(steps))]
+            renamed[steps] = [strings[vocabulary.profiler_step_name(number)] for number in range(len(steps))]
     return renamed

@@ -13,26 +13,17 @@ takes 216 ms.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Ranges, Trace
-
-_MARK = r"^ProfilerStep#"
-# How people name the range around a step when they profile with Nsight Systems: "step 12", "train_iteration_12".
-_NUMBERED = re.compile(
-    r"^(?P<stem>(?:(?:global|train|training)[ _/.:-]?)?(?:step|iteration|iter)[ _#:=/-]*)(?P<number>[0-9]{1,15})$",
-    re.IGNORECASE,
-)
-_OPTIMIZER = r"^Optimizer\.step#"
-_LOADER = r"^enumerate\(DataLoader\)#.*__next__"
 
 # With more items than this starting before their launch, the clocks of CPU and GPU disagree and ends on one say nothing
 # about the other.
@@ -97,8 +88,8 @@ def find_steps(trace: Trace) -> Steps:
     file holds only those, and ranges of the user that count steps where there are no marks. Of several threads (several
     ranks in one file, evaluation in another thread) the one with most marks counts.
     """
-    marks = _on_busiest_thread(trace.ranges, trace.match_rows(trace.ranges, _MARK))
-    if not len(marks) and trace.match_rows(trace.gpu_ranges, _MARK).any():
+    marks = _on_busiest_thread(trace.ranges, trace.match_rows(trace.ranges, vocabulary.PROFILER_STEP))
+    if not len(marks) and trace.match_rows(trace.gpu_ranges, vocabulary.PROFILER_STEP).any():
         return Steps(_chained(_gpu_marks(trace), None), "annotated")
     if not len(marks):
         marks = _counting(trace)
@@ -132,13 +123,13 @@ def _counting(trace: Trace) -> Int64Array:
     overlap) is none: better no steps than wrong ones.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.match_rows(ranges, _NUMBERED))
+    rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.COUNTED_STEP))
     series: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    names = {code: _NUMBERED.match(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
+    names = {code: vocabulary.counted_step(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
     for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
         found = names[code]
         if found is not None:
-            series.setdefault((thread, found["stem"]), []).append((row, int(found["number"])))
+            series.setdefault((thread, found.stem), []).append((row, found.number))
     best: Int64Array = np.empty(0, np.int64)
     for counted in series.values():
         at, numbers = np.array(counted, np.int64).T
@@ -150,7 +141,7 @@ def _counting(trace: Trace) -> Int64Array:
 
 def _gpu_marks(trace: Trace) -> Intervals:
     """One span a mark from the GPU row, where every stream shows the mark once more."""
-    rows = np.flatnonzero(trace.match_rows(trace.gpu_ranges, _MARK))
+    rows = np.flatnonzero(trace.match_rows(trace.gpu_ranges, vocabulary.PROFILER_STEP))
     names, which = np.unique(trace.gpu_ranges.name[rows], return_inverse=True)
     spans = np.empty((len(names), 2), np.int64)
     spans[:, 0], spans[:, 1] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -166,8 +157,8 @@ def _loader_boundaries(trace: Trace) -> Int64Array | None:
     optimizer since the last boundary makes a new one.
     """
     ranges = trace.ranges
-    asked = ranges.start_ns[_on_busiest_thread(ranges, trace.match_rows(ranges, _LOADER))]
-    stepped = np.sort(ranges.end_ns[trace.match_rows(ranges, _OPTIMIZER)])
+    asked = ranges.start_ns[_on_busiest_thread(ranges, trace.match_rows(ranges, vocabulary.DATALOADER_NEXT))]
+    stepped = np.sort(ranges.end_ns[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)])
     if not len(asked) or not len(stepped):
         return None
     done = np.searchsorted(stepped, asked, side="right")
@@ -184,7 +175,7 @@ def _optimizer_boundaries(trace: Trace) -> Int64Array:
     belong to different loops, and which one is meant cannot be told.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.match_rows(ranges, _OPTIMIZER))
+    rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP))
     names, first, count = np.unique(ranges.name[rows], return_index=True, return_counts=True)
     often = count >= _LEAST_OPTIMIZER_STEPS
     if not often.any():
