@@ -33,6 +33,7 @@ from perfdoctor.trace.scanner.layout import (
     HALF,
     INSIDE,
     INTERN,
+    IRREGULAR,
     LONGEST_KEY,
     MARK,
     MORE,
@@ -41,7 +42,6 @@ from perfdoctor.trace.scanner.layout import (
     NONE,
     NOTHING,
     NUMBER,
-    ODD,
     ORDER,
     PAD,
     PAIR,
@@ -221,10 +221,10 @@ def _commit(t: int, order: int) -> int:
     if verdict == UNKNOWN or kind == UNKNOWN:
         return CLASSIFY
     if verdict != COMPLETE or kind < 0:
-        return ODD if verdict == HALF else 0
+        return IRREGULAR if verdict == HALF else 0
     start, duration = load(t + _RECORD + 8 * START), load(t + _RECORD + 8 * DURATION)
     if start == NOTHING or duration == NOTHING or start + duration >= LIMIT_NS:
-        return ODD
+        return IRREGULAR
     pid = t + _RECORD + 8 * PID
     pair = interned(pid, pid + 16, load(t + _AT_PAIRS))
     if pair < 0:
@@ -323,7 +323,7 @@ def scan(control: int) -> int:
     while p - text < last:
         q = _one(spaces_end(p), seen, t)
         if q < 0:
-            stopped = q if q >= FAULT else MORE if _is_near(q, load(t + _AT_STOP)) else ODD
+            stopped = q if q >= FAULT else MORE if _is_near(q, load(t + _AT_STOP)) else IRREGULAR
             break
         p = q
         seen += 1

@@ -11,7 +11,7 @@ MOST_KEYS, LONGEST_KEY = 512, PAD // 2
 """Keys that are numbered, and how long they may be. Others are unknown, and so are numbered ones that no plan has."""
 
 # Why the scanner stopped; minus an address, which is far below, says where it could not go on.
-MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
+MORE, CLOSED, REACHED, IRREGULAR, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
 
 # What the compiled code can be asked for.
 SCAN, INTERN, REHASH, NESTING = range(4)

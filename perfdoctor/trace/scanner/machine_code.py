@@ -66,7 +66,7 @@ class Native:
         """Whether this process has the machine code already."""
         return bool(self._loaded)
 
-    def kept_in(self) -> Path | None:
+    def cached_in(self) -> Path | None:
         """The folder with machine code on disk, most likely for this machine; llvmlite is not imported to find out."""
         pattern = f"{self._name}-{self._of_sources}-*.bin"
         return next((folder for folder in folders() if any(folder.glob(pattern))), None)
