@@ -20,6 +20,7 @@ from perfdoctor.trace.kineto.argument_values import count_blocks, parse_integers
 from perfdoctor.trace.kineto.exact_times import exact_ns, nanoseconds
 from perfdoctor.trace.kineto.merged_pids import ranks_of_threads
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET
+from perfdoctor.trace.tables.string_codes import StringCodes
 from perfdoctor.trace.tables.time_order import time_order
 
 Event: TypeAlias = dict[str, Any]
@@ -94,24 +95,18 @@ _SORT_KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "event_index")
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]+)\s*\Z")  # tried once a number, not once a digit
 
 
-class StringCodes(dict[Any, int]):
-    """Codes of strings, counted up as they are first seen; other keys are coded by their text, None by NONE.
-
-    Attributes:
-        texts: The strings by code.
-    """
+class ValueCodes(StringCodes):
+    """Codes of strings, and of other values by their text; NONE for None."""
 
     def __init__(self) -> None:
-        super().__init__({None: NONE})
-        self.texts: list[str] = []
+        super().__init__()
+        self[None] = NONE
 
     def __missing__(self, key: Any) -> int:
         text = _text_of(key)
-        if text != key:
-            self[key] = code = self[text]
-            return code
-        self[key] = code = len(self.texts)
-        self.texts.append(text)
+        if text == key:
+            return super().__missing__(text)
+        self[key] = code = self[text]
         return code
 
     def encode(self, keys: Iterable[Any], count: int) -> Int32Array:
@@ -169,8 +164,8 @@ class EventColumns:
         workers: Threads that put the columns together.
     """
 
-    strings: StringCodes = field(default_factory=StringCodes)
-    threads: StringCodes = field(default_factory=StringCodes)
+    strings: ValueCodes = field(default_factory=ValueCodes)
+    threads: ValueCodes = field(default_factory=ValueCodes)
     pairs: ThreadNumbers = field(default_factory=ThreadNumbers)
     dropped: int = 0
     seen: int = 0

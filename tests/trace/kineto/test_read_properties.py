@@ -123,7 +123,7 @@ def test_chunks_and_blocks_of_any_size_hold_the_same_events(
     assert [event["name"] for event in found] == [event["name"] for event in events["traceEvents"]]
     assert [event["args"] for event in found] == [event["args"] for event in events["traceEvents"]]
     assert (reader.complete, reader.dropped, reader.position) == (True, 0, len(text))
-    assert reader.kept["deviceProperties"] == whole["deviceProperties"]
+    assert reader.top_level["deviceProperties"] == whole["deviceProperties"]
 
 
 @pytest.mark.parametrize("chunk", [0, 50, 4 << 20])
