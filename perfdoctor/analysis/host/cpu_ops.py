@@ -76,7 +76,7 @@ def _event_ns(rank: Rank, base_ns: int) -> float:
     The least, because whatever else the machine does only adds to a step.
     """
     steps = rank.steps.intervals
-    least = steps[np.argmin(rank.steps.durations)][None]
+    least = steps[np.argmin(rank.steps.durations_ns)][None]
     return max(iv.total(least) - base_ns, 0) / max(_begun(rank.trace, least), 1)
 
 

@@ -16,7 +16,7 @@ from perfdoctor.trace.kineto.argument_values import parse_integers
 from perfdoctor.trace.kineto.build_comms import build_comms
 from perfdoctor.trace.kineto.event_columns import Column, EventColumns
 from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
-from perfdoctor.trace.tables.links import first_with, keys_within, latest_before
+from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.split_ranks import ranks_in
@@ -222,12 +222,12 @@ def _build_gpu_items(blocks: dict[str, _EventBlock], calls: Calls, ops: Ops) -> 
     times = block.event_columns
     rank, correlation, external_id = block.rank, block.int64("correlation"), block.int64("external_id")
     launches = blocks.get(c.CALLS, _NO_ROWS).rank, calls.correlation
-    keys, call_keys = keys_within(rank, correlation, shared=launches)
-    call = latest_before(keys, times["start_ns"], call_keys, calls.start_ns)
+    keys, call_keys = make_rank_keys(rank, correlation, other=launches)
+    call = find_latest(keys, times["start_ns"], call_keys, calls.start_ns)
     # Many versions write the correlation id once more as the external id: such an id names no op.
     external_id = np.where(external_id == correlation, NONE, external_id)
-    keys, op_keys = keys_within(rank, external_id, shared=(blocks.get(c.OPS, _NO_ROWS).rank, ops.external_id))
-    op_by_id = first_with(keys, op_keys)
+    keys, op_keys = make_rank_keys(rank, external_id, other=(blocks.get(c.OPS, _NO_ROWS).rank, ops.external_id))
+    op_by_id = find_first(keys, op_keys)
     op_by_call = np.where(call >= 0, calls.op[call], NONE) if len(calls) else call
     return GpuItems(
         **times,
@@ -246,8 +246,8 @@ def _build_gpu_items(blocks: dict[str, _EventBlock], calls: Calls, ops: Ops) -> 
 def _build_frames(block: _EventBlock) -> Frames:
     columns = block.thread_columns
     rank = block.rank
-    caller_keys, keys = keys_within(rank, block.int64("parent_id"), shared=(rank, block.int64("id")))
-    parent = first_with(caller_keys, keys)
+    caller_keys, keys = make_rank_keys(rank, block.int64("parent_id"), other=(rank, block.int64("id")))
+    parent = find_first(caller_keys, keys)
     if len(block) and not (keys >= 0).any():
         parent = parents(columns["start_ns"], columns["end_ns"], columns["thread"])
     return Frames(**columns, parent=parent)

@@ -21,7 +21,7 @@ from perfdoctor.trace.nsight.export_devices import device_of, physical_devices
 from perfdoctor.trace.nsight.export_files import refuse_report
 from perfdoctor.trace.nsight.export_tables import ExportTables
 from perfdoctor.trace.nsight.marked_phases import rename_phases
-from perfdoctor.trace.tables.links import keys_within, latest_before
+from perfdoctor.trace.tables.links import find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Calls, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.string_codes import StringCodes
@@ -316,8 +316,8 @@ def _build_gpu_items(block: Block, call_block: Block, calls: Calls, ranks: Mappi
     pids = np.concatenate((_pid(block["pid"]), _pid(call_block["thread"])))
     group = np.unique(pids, return_inverse=True)[1] if known else np.zeros(len(pids), np.int64)
     launches = group[_length(block) :], calls.correlation
-    keys, call_keys = keys_within(group[: _length(block)], block["correlation"], shared=launches)
-    call = latest_before(keys, block["start_ns"], call_keys, calls.start_ns)
+    keys, call_keys = make_rank_keys(group[: _length(block)], block["correlation"], other=launches)
+    call = find_latest(keys, block["start_ns"], call_keys, calls.start_ns)
     return GpuItems(
         **_event_columns(block),
         kind=block["kind"].astype(np.int8),
