@@ -12,7 +12,7 @@ from perfdoctor.errors import InputError, TraceError
 from perfdoctor.trace.io.stream import Progress, TextStream, disconnect_error
 from perfdoctor.trace.kineto import reader
 from perfdoctor.trace.nsight.export_files import is_nsight, refuse_report
-from perfdoctor.trace.scanner.window import BLOCK
+from perfdoctor.trace.scanner.text_window import BLOCK
 from perfdoctor.trace.tables.model import Trace
 
 

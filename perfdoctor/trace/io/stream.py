@@ -17,7 +17,7 @@ from typing import NoReturn, Self, TypeAlias
 from perfdoctor.errors import TraceError
 from perfdoctor.trace.io.decompress import DECOMPRESSORS, DecompressedStream, Prefetch
 from perfdoctor.trace.io.remote import Download, is_remote, redact
-from perfdoctor.trace.scanner.window import Source, Window
+from perfdoctor.trace.scanner.text_window import Source, TextWindow
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive; unpack it and give the .json file inside",
@@ -151,7 +151,7 @@ class TextStream:
 
         return read
 
-    def split(self, start: int, count: int, border: re.Pattern[bytes]) -> list[Window]:
+    def split(self, start: int, count: int, border: re.Pattern[bytes]) -> list[TextWindow]:
         """Windows over all but the first of the equal parts of the text behind `start`.
 
         Args:
@@ -159,7 +159,7 @@ class TextStream:
             count: How many parts are wanted; there are fewer where no border is found.
             border: What the text looks like between two parts: a part begins at the end of a match.
         """
-        windows: list[Window] = []
+        windows: list[TextWindow] = []
         size = (self.size or 0) - start
         for number in range(1, count if size >= count * _LEAST_PART_BYTES else 1):
             goal = start + size * number // count
@@ -171,7 +171,7 @@ class TextStream:
                 if match is None:
                     continue
                 file.seek(goal + match.end())
-            windows.append(Window(partial(self._read_file, file), base=goal + match.end()))
+            windows.append(TextWindow(partial(self._read_file, file), base=goal + match.end()))
         return windows
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ def refuse(path: str | os.PathLike[str], error: OSError | ValueError) -> NoRetur
         TraceError: always.
     """
     if isinstance(error, FileNotFoundError):
-        reason = "no such file; check the path, or where the profiler was told to write"
+        reason = "no such file; check the path, or the folder that the profiler writes to"
     elif isinstance(error, IsADirectoryError):
         reason = "this is a folder; give a trace file in it, or the folder to `perfdoctor analyze`"
     elif isinstance(error, PermissionError):

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int64Array
-from perfdoctor.trace.kineto.exact_times import exact_ns
+from perfdoctor.trace.kineto.exact_times import parse_time
 
 _MOST_LEVELS = 100  # of nesting; real values have three, and `repr` surely follows so many
 _BORDER = orjson.Fragment(b"\n")  # orjson writes no line feed of its own
@@ -34,7 +34,7 @@ def _parse_integer(value: object) -> int:
         try:
             value = int(value, 0)
         except ValueError:
-            exact = exact_ns(value)
+            exact = parse_time(value)
             value = None if exact is None or exact % 1000 else exact // 1000
     elif isinstance(value, float):
         value = int(value) if value.is_integer() and abs(value) < 2 * LIMIT_NS else None

@@ -19,7 +19,7 @@ from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_list, parse_value
 from perfdoctor.trace.scanner import layout as at
 from perfdoctor.trace.scanner.scan import Column, Plan, Rows, Scanner
-from perfdoctor.trace.scanner.window import Window
+from perfdoctor.trace.scanner.text_window import TextWindow
 from perfdoctor.trace.tables.model import KERNEL
 
 _KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)
@@ -120,7 +120,7 @@ class Chunk(JsonEventWalker):
         cancelled: Set by another thread when the chunk is not needed any more.
     """
 
-    def __init__(self, window: Window, limit: int | None = None) -> None:
+    def __init__(self, window: TextWindow, limit: int | None = None) -> None:
         super().__init__(window)
         self.scanner = Scanner(PLAN)
         self.columns = EventColumns()
@@ -144,7 +144,7 @@ class Chunk(JsonEventWalker):
                 if stopped == at.CLOSED:
                     self.window.position += 1
                     self.ended = True
-                elif stopped == at.IRREGULAR or not self.window.more():
+                elif stopped == at.IRREGULAR or not self.window.read_more():
                     self.ended = self._read_irregular()
         except TruncatedError:
             self.complete = False
@@ -181,8 +181,8 @@ class FastReader(JsonEventWalker):
 
     def __init__(
         self,
-        window: Window,
-        split: Callable[[int], list[Window]] | None = None,
+        window: TextWindow,
+        split: Callable[[int], list[TextWindow]] | None = None,
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(window)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int32Array, Int64Array, as_int32
 from perfdoctor.trace.kineto.argument_values import count_blocks, parse_integers, to_json, to_label, to_text
-from perfdoctor.trace.kineto.exact_times import exact_ns, nanoseconds
+from perfdoctor.trace.kineto.exact_times import parse_time, parse_times
 from perfdoctor.trace.kineto.merged_pids import ranks_of_threads
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET
 from perfdoctor.trace.tables.string_codes import StringCodes
@@ -270,8 +270,8 @@ class EventColumns:
 
     def _add_kind(self, kind: str, events: list[Event], indices: list[int]) -> None:
         """Add events of one kind as a block of columns."""
-        start_ns, start_usable = nanoseconds([event.get("ts") for event in events])
-        dur_ns, dur_usable = nanoseconds([event.get("dur") for event in events])
+        start_ns, start_usable = parse_times([event.get("ts") for event in events])
+        dur_ns, dur_usable = parse_times([event.get("dur") for event in events])
         usable = start_usable & dur_usable & (start_ns + dur_ns < LIMIT_NS)
         index = np.array(indices, np.int64)
         if not usable.all():
@@ -314,7 +314,7 @@ class EventColumns:
 
     def _pair_half_events(self) -> list[Event]:
         """Complete events made of B and E events, which are rare; one without a partner is dropped."""
-        timed = [(event, exact_ns(event.get("ts"))) for event in self._half_events]
+        timed = [(event, parse_time(event.get("ts"))) for event in self._half_events]
         known = sorted(((event, at) for event, at in timed if at is not None), key=lambda pair: pair[1])
         self.dropped += len(timed) - len(known)
         stacks: dict[str, list[tuple[Event, int]]] = defaultdict(list)

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from perfdoctor.trace.scanner.window import Text, Window, whole
+from perfdoctor.trace.scanner.text_window import Text, TextWindow, window_over
 
 CHUNK_BYTES = 4 << 20
 _BATCH = 20_000  # events
@@ -59,7 +59,7 @@ class JsonEventWalker:
         dropped: Elements of the list that cannot be parsed.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: TextWindow) -> None:
         self.window = window
         self.top_level: dict[str, Any] = {}
         self.looks_like_json = self.is_empty = self.has_events = False
@@ -69,11 +69,11 @@ class JsonEventWalker:
     @property
     def position(self) -> int:
         """The byte of the text that would be read next."""
-        return self.window.place
+        return self.window.offset
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Lists of parsed events in the order of the text; `ts` and `dur` are exact: int, or text of a decimal."""
-        marked = self.window.skip_mark()
+        marked = self.window.skip_byte_order_mark()
         first = self._peek()
         self.looks_like_json, self.is_empty = first in (b"{", b"["), not first and not marked
         try:
@@ -140,7 +140,7 @@ class JsonEventWalker:
             end = _end_of_value(window.buffer, window.position, window.end)
             if end is not None and (end < window.end or window.exhausted):
                 break
-            if not window.more():
+            if not window.read_more():
                 if end is None:
                     raise TruncatedError
                 break
@@ -154,7 +154,7 @@ class JsonEventWalker:
         while True:
             match = _SPACE.match(window.buffer, window.position, window.end)
             window.position = match.end() if match else window.position
-            if window.position < window.end or not window.more():
+            if window.position < window.end or not window.read_more():
                 return bytes(window.buffer[window.position : min(window.position + 1, window.end)])
 
     def _expect(self, byte: bytes) -> None:
@@ -171,8 +171,8 @@ class EventReader(JsonEventWalker):
         chunk_bytes: How much is parsed at once, at least.
     """
 
-    def __init__(self, text: Text | Window, chunk_bytes: int = CHUNK_BYTES) -> None:
-        super().__init__(text if isinstance(text, Window) else whole(text))
+    def __init__(self, text: Text | TextWindow, chunk_bytes: int = CHUNK_BYTES) -> None:
+        super().__init__(text if isinstance(text, TextWindow) else window_over(text))
         self.chunk_bytes = chunk_bytes
 
     def _read_list(self) -> Iterator[list[Any]]:
@@ -200,7 +200,11 @@ class EventReader(JsonEventWalker):
         window = self.window
         while True:
             match = EVENT_BORDER.search(window.buffer, window.position + self.chunk_bytes, window.end)
-            if match is not None or window.end - window.position > _MOST_CHUNKS * self.chunk_bytes or not window.more():
+            if (
+                match is not None
+                or window.end - window.position > _MOST_CHUNKS * self.chunk_bytes
+                or not window.read_more()
+            ):
                 break
         if match is None:
             for match in EVENT_BORDER.finditer(window.buffer, window.position, window.end):  # noqa: B007 - the last

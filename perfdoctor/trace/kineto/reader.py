@@ -10,7 +10,7 @@ from perfdoctor.trace.kineto import reader_choice
 from perfdoctor.trace.kineto.build_trace import ReaderResult, build_trace
 from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.event_walker import CHUNK_BYTES, EVENT_BORDER, EventReader, JsonEventWalker
-from perfdoctor.trace.scanner.window import BLOCK, Text, Window, piecewise
+from perfdoctor.trace.scanner.text_window import BLOCK, Text, TextWindow, sliding_window
 from perfdoctor.trace.tables.model import Trace
 
 
@@ -31,7 +31,7 @@ def read_stream(stream: TextStream, *, threads: int | None = None) -> Trace:
     if choice.fast:
         walker, columns = _read_fast(stream, min(2, _count_cores()) if threads is None else threads)
     else:
-        walker = EventReader(Window(stream.source(), block=CHUNK_BYTES))
+        walker = EventReader(TextWindow(stream.source(), block=CHUNK_BYTES))
         columns = _collect_columns(walker)
     stream.report_progress(last=True)
     if walker.is_empty:
@@ -63,17 +63,17 @@ def parse(text: Text, path: str, *, block: int | None = None) -> Trace:
         return _build(walker, _collect_columns(walker), path)
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
-    reader = FastReader(piecewise(text, block))
+    reader = FastReader(sliding_window(text, block))
     return _build(reader, reader.read_columns(), path)
 
 
 def _read_fast(stream: TextStream, threads: int) -> tuple[JsonEventWalker, EventColumns]:
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
-    def split(start: int) -> list[Window]:
+    def split(start: int) -> list[TextWindow]:
         return stream.split(start, threads, EVENT_BORDER)
 
-    window = Window(stream.source(prefetch=threads > 1))
+    window = TextWindow(stream.source(prefetch=threads > 1))
     reader = FastReader(window, split if stream.can_split else None, stream.report_progress)
     return reader, reader.read_columns()
 

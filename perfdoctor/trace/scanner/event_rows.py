@@ -81,7 +81,7 @@ def _is_near(failed: int, end: int) -> bool:
 
 @compiled
 def _skipped(p: int, end: int) -> int:
-    """The end of a value at p that nobody wants."""
+    """The end of a value at p that is not wanted."""
     q = value_end(p, end)
     if q > 0 or _is_near(q, end):
         return q
@@ -91,7 +91,7 @@ def _skipped(p: int, end: int) -> int:
 
 @compiled
 def _take(p: int, action: int, slot: int, t: int) -> int:
-    """Take over the value at p as the action says."""
+    """Read the value at p as the action says."""
     c = byte(p)
     at = t + _RECORD + 8 * slot
     if action == TIME:
@@ -157,7 +157,7 @@ def _key(p: int, guess: int, t: int) -> int:
 
 @compiled
 def _member(p: int, inside: int, t: int) -> int:
-    """Take over the member whose key is at p. A known key that stands in one event twice is odd.
+    """Read the member whose key is at p. An event with the same known key twice is irregular.
 
     Events are alike: what followed the key before the last time is what follows it now, nearly always.
     """

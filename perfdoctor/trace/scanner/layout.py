@@ -1,4 +1,4 @@
-"""What the two halves of the scanner, Python and compiled, agree on: codes, slots of a record, the control block."""
+"""Constants that both halves of the scanner, Python and compiled, share: codes, slots of a record, control blocks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NOTHING = STRING - 1
 """What stands for no value in the slots of times and of process and thread ids."""
 LIMIT_US = LIMIT_NS // 1000
 
-# What is known of a tag, three numbers each: whether events of this phase are complete, the kind of this category, and
-# the mark that its rows get.
+# Three numbers for each tag: whether events of this phase are complete, the kind of this category, and the mark of its
+# rows.
 VERDICTS = 3
 UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 
-# The control block: what the compiled code is told, from POSITION on what it answers, and behind it the record.
+# The control block: arguments of the compiled code, its results from "position" on, and behind them the record.
 CONTROL = (
     "text", "size", "begin", "end", "last", "stop", "keys", "words", "tags", "pairs", "actions", "follows", "blank",
     "slots", "common", "aside", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen",

@@ -22,5 +22,5 @@ def _dispatcher() -> Any:
 
 
 enter = Native("scanner", (*_SOURCES, Path(layout.__file__), Path(arrays.__file__)), 6, _dispatcher)
-"""Runs an operation of the kernel; see `events.enter`."""
+"""Runs an operation of the compiled code; see `event_rows.enter`."""
 load, is_loaded, cached_in = enter.load, enter.is_loaded, enter.cached_in

@@ -23,7 +23,7 @@ from perfdoctor.trace.kineto import reader_choice as choice
 from perfdoctor.trace.kineto.event_walker import EVENT_BORDER
 from perfdoctor.trace.scanner import machine_code, scan
 from perfdoctor.trace.scanner import scanner_code as native
-from perfdoctor.trace.scanner.window import Window, piecewise
+from perfdoctor.trace.scanner.text_window import TextWindow, sliding_window
 
 AssertSame = Callable[[Trace, Trace], None]
 
@@ -59,15 +59,15 @@ def fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 def split_at(text: bytes, *places: int) -> Trace:
     """The trace read in parts that begin at some places, whatever stands there."""
 
-    def windows(_: int) -> list[Window]:
+    def windows(_: int) -> list[TextWindow]:
         found = []
         for place in places:
-            window = piecewise(text[place:], 100)
+            window = sliding_window(text[place:], 100)
             window.base = place
             found.append(window)
         return found
 
-    whole = compiled_reader.FastReader(piecewise(text, 100), windows)
+    whole = compiled_reader.FastReader(sliding_window(text, 100), windows)
     return reader._build(whole, whole.read_columns(), "x")
 
 
@@ -233,7 +233,7 @@ def test_an_exception_of_progress_ends_the_reading(tmp_path: Path, large_text: b
 
 
 def test_a_window_holds_no_more_than_a_few_blocks(large_text: bytes) -> None:
-    window = piecewise(large_text, 4096)
+    window = sliding_window(large_text, 4096)
     whole = compiled_reader.FastReader(window)
     assert whole.read_columns().seen > 50_000
     assert len(window.buffer) < 20_000
@@ -319,8 +319,8 @@ def test_nowhere_to_keep_machine_code_is_no_error(tmp_path: Path, monkeypatch: p
 
 
 def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
-    window = piecewise(b"[]", 8)
-    window.more()
+    window = sliding_window(b"[]", 8)
+    window.read_more()
     for position, end in ((0, len(window.buffer)), (5, 3), (-1, 2), (0, 1)):
         window.position, window.end = position, end
         with pytest.raises(AssertionError, match="zero bytes"):
@@ -328,7 +328,7 @@ def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
 
 
 def test_a_plan_cannot_name_a_slot_that_is_not_there() -> None:
-    plan = scan.Plan({"a": (1, 40)}, {}, 14, 14, compiled_reader.PLAN.kinds, compiled_reader.PLAN.judge)
+    plan = scan.Plan({"a": (1, 40)}, {}, 14, 14, compiled_reader.PLAN.kinds, compiled_reader.PLAN.classify)
     with pytest.raises(AssertionError, match="slot"):
         scan.Scanner(plan)
 

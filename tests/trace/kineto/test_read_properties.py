@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse
 from perfdoctor.trace.kineto.event_walker import EventReader
-from perfdoctor.trace.scanner.window import piecewise
+from perfdoctor.trace.scanner.text_window import sliding_window
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 
@@ -118,7 +118,7 @@ def test_chunks_and_blocks_of_any_size_hold_the_same_events(
         event["args"]["nested"] = [{"name": 1}, {"name": 2}, {"ts": 3, "name": "]}"}]
     events = {"traceEvents": whole.pop("traceEvents")}
     text = json.dumps(events | whole if place == "first" else whole | events, indent=2 if pretty else None).encode()
-    reader = EventReader(piecewise(text, block) if block else text, chunk_bytes=chunk)
+    reader = EventReader(sliding_window(text, block) if block else text, chunk_bytes=chunk)
     found = [event for events in reader for event in events]
     assert [event["name"] for event in found] == [event["name"] for event in events["traceEvents"]]
     assert [event["args"] for event in found] == [event["args"] for event in events["traceEvents"]]
