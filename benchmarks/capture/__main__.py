@@ -19,8 +19,8 @@ from statistics import median
 
 import torch
 
-from perfdoctor.capture.options import CaptureOptions
-from perfdoctor.capture.process import environment
+from perfdoctor.capture.capture_options import CaptureOptions
+from perfdoctor.capture.child_process import build_environment
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parents[1] / "examples" / "train_image_classifier.py"
@@ -46,7 +46,7 @@ def startup(runs: int) -> Iterator[str]:
     """A Python that never imports torch, with and without our folder on its path."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder)
-        recorded = {**QUIET, **environment(marks, WINDOWS.to_json(marks))}
+        recorded = {**QUIET, **build_environment(marks, WINDOWS.to_json(marks))}
         times: dict[str, list[float]] = {"plain": [], "recorded": []}
         for _ in range(runs):
             for name, values in (("plain", QUIET), ("recorded", recorded)):
@@ -83,8 +83,8 @@ def steps(runs: int) -> Iterator[str]:
                 drift = plain["before"] / ours["before"] if phase in ("timing", "evidence") else 1.0
                 ratios[phase].append(drift * ours[phase] / plain[phase])
         for phase, found in ratios.items():
-            told = f"median {median(found):.3f} ({min(found):.2f} to {max(found):.2f})"
-            yield f"{size}, {phase}: {told}, least against least {min(least[phase]) / min(lengths):.3f}"
+            summary = f"median {median(found):.3f} ({min(found):.2f} to {max(found):.2f})"
+            yield f"{size}, {phase}: {summary}, least against least {min(least[phase]) / min(lengths):.3f}"
         yield f"{size}: plain step {min(lengths) / 1e6:.1f} ms at least, median {median(lengths) / 1e6:.1f} ms"
         yield f"{size}: timing trace of {WINDOWS.timing} steps on disk after {median(saving):.2f} s"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.read.repeat import shifted, split
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.rules import registry
@@ -59,11 +59,11 @@ def summaries(ranks: int, steps: int) -> Iterator[RankSummary]:
     """
     fleet = SyntheticFleet(_SAMPLES, steps=steps).late_loader(3, by_us=3000).slow_backward(5, 1.2)
     rules = registry.registered()
-    sent = [pickle.dumps(engine.summarize(Rank(b.trace()), rules)) for b in fleet.builders()]
+    sent = [pickle.dumps(pipeline.summarize_rank(Rank(b.trace()), rules)) for b in fleet.builders()]
     chance = random.Random(0)
     for rank in range(ranks):
         summary: RankSummary = pickle.loads(sent[rank % _SAMPLES])
-        summary = summary.renumbered(rank, "generated")
+        summary = summary.renumber(rank, "generated")
         table = summary.collectives
         if table is not None:
             table = replace(table, start_ns=table.start_ns - chance.randrange(20_000))

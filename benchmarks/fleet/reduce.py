@@ -10,8 +10,8 @@ import sys
 import time
 
 from benchmarks.fleet.generate import summaries
-from perfdoctor import pipeline as engine
-from perfdoctor.report.reduce_ranks import leaf
+from perfdoctor import pipeline
+from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.rules import registry
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -27,7 +27,7 @@ def main() -> None:
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     size = len(pickle.dumps(came[0]))
     start, cpu = time.perf_counter(), time.process_time()
-    report = engine.combine(map(leaf, came), registry.registered())
+    report = pipeline.report_on_summaries(map(from_rank, came), registry.registered())
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     print(
         json.dumps(

@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 
 import perfdoctor
+from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.rank import Rank
-from perfdoctor.savings.edits import edited, scale_durations
+from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.savings.longest_path import compiled
 from perfdoctor.savings.replay_graph import graph_of
-from perfdoctor.savings.what_if import cpu_wait_ns, replay_of
+from perfdoctor.savings.what_if import replay_of
 from perfdoctor.trace import Trace
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.model import Calls, GpuItems, Ops
@@ -92,7 +94,7 @@ def measure(calls: int, repeat: int) -> str:
     built_s, played_s, edited_s = (min(times) for times in zip(*(_once(run) for _ in range(repeat)), strict=True))
     trace_bytes = sum(getattr(t, f.name).nbytes for t in trace.tables for f in fields(t))
     tracemalloc.start()
-    graph_of(trace, window).replayed()
+    graph_of(trace, window).node_times()
     peak = tracemalloc.get_traced_memory()[1]
     return (
         f"| {trace.events:,} | {calls:,} | {1e3 * built_s:,.1f} | {1e3 * played_s:,.1f} | {1e3 * edited_s:,.1f} | "
@@ -106,9 +108,9 @@ def _once(run: Rank) -> tuple[float, float, float]:
     marks = [time.process_time()]
     graph = graph_of(run.trace, run.window)
     marks.append(time.process_time())
-    graph.replayed()
+    graph.node_times()
     marks.append(time.process_time())
-    graph.replayed(edited(graph, [(scale_durations(run.trace, items, 0.5), 1.0)]))
+    graph.node_times(apply_edits(graph, [(scale_durations(run.trace, items, 0.5), 1.0)]))
     marks.append(time.process_time())
     built, played, changed = np.diff(marks).tolist()
     return built, played, changed

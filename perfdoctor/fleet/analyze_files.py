@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.errors import InputError, TraceError
 from perfdoctor.fleet.budget import jobs_for, text_bytes
 from perfdoctor.fleet.discover import TraceFile
 from perfdoctor.fleet.rank_tasks import Missing, Plan, Result, ranks_of, summaries_of, work
 from perfdoctor.fleet.read_progress import Tracker
 from perfdoctor.fleet.reconcile_ranks import roster
-from perfdoctor.rank import Rank, Run
-from perfdoctor.report.rank_summary import RankSummary, summary_of
-from perfdoctor.report.reduce_ranks import leaf
+from perfdoctor.rank import Rank
+from perfdoctor.report.rank_summary import RankSummary
+from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.report.report import Outcome, Report
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
 from perfdoctor.trace.kineto import reader_choice as choice
 
 _Rank = TypeVar("_Rank", Rank, RankSummary)
@@ -50,9 +50,9 @@ def analyzed(
     """
     processes = jobs_for(files, jobs)
     all_here = dask is None and processes == 1
-    if all_here and any(map(engine.sees_all, analyzers)):
+    if all_here and any(map(pipeline.needs_all_ranks, analyzers)):
         return _at_once(files, plan, analyzers, tracker)
-    refused = [a.rule for a in analyzers if engine.sees_all(a) and "ranks" in a.needs]
+    refused = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
     mapped = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in refused]
     plan = replace(plan, rules=tuple(mapped))
     results = dict(_results(files, plan, tracker, processes, dask))
@@ -65,8 +65,8 @@ def analyzed(
             summaries += result
     summaries = _checked(summaries, missing, plan)
     summaries = roster(summaries, [file.file.rank for file in missing]) if plan.rank is None else summaries
-    return engine.combine(
-        map(leaf, summaries),
+    return pipeline.report_on_summaries(
+        map(from_rank, summaries),
         analyzers,
         plan.settings,
         outcomes=[Outcome(rule, "skipped", _APART) for rule in refused],
@@ -106,18 +106,18 @@ def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[An
         tracker.finished(index)
     kept = _in_order(_checked(ranks, missing, plan), missing, plan)
     run = Run(tuple(kept))
-    return engine.diagnose(run, analyzers, plan.settings, [file.summary() for file in missing])
+    return pipeline.diagnose_run(run, analyzers, plan.settings, [file.summary() for file in missing])
 
 
 def _in_order(ranks: list[Rank], missing: Sequence[Missing], plan: Plan) -> list[Rank]:
     """As `roster`, for ranks that are in memory."""
     if plan.rank is not None or len(ranks) < 2:
         return ranks
-    before = list(map(summary_of, ranks))
+    before = list(map(pipeline.summarize_rank, ranks))
     after = roster(before, [file.file.rank for file in missing])
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         for note in new.trace.warnings[len(old.trace.warnings) :]:
-            ranks[index] = ranks[index].renumbered(new.rank or 0, note)
+            ranks[index] = ranks[index].renumber(new.rank or 0, note)
     return ranks
 
 

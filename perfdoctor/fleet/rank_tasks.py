@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, run_steps
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import Place, TraceFile
@@ -41,7 +41,7 @@ class Plan:
     """
 
     rules: tuple[str, ...] = ()
-    settings: engine.Settings = field(default_factory=dict)
+    settings: pipeline.Settings = field(default_factory=dict)
     device: str | None = None
     steps: slice = field(default_factory=lambda: slice(None))
     rank: int | None = None
@@ -118,7 +118,7 @@ def summaries_of(file: TraceFile, plan: Plan, progress: Progress | None = None) 
     rules = [analyzer for analyzer in registry.registered() if analyzer.rule in plan.rules]
     ranks = ranks_of(file, plan, progress)
     whole = plan.whole and len(ranks) == 1
-    return [engine.summarize(rank, rules, plan.settings, whole=whole) for rank in ranks]
+    return [pipeline.summarize_rank(rank, rules, plan.settings, keep_all=whole) for rank in ranks]
 
 
 def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[Rank]:

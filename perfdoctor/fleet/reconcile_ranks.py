@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfdoctor.errors import InputError
-from perfdoctor.report.merge_findings import in_ranges
+from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import RankSummary
 
 
@@ -69,7 +69,7 @@ def _check_one_window(ranks: Sequence[RankSummary]) -> None:
     known = [rank for rank in ranks if rank.collectives is not None and rank.collectives.step_numbers]
     for rank in known[1:]:
         if set(_numbers(rank)).isdisjoint(_numbers(known[0])) and _apart(rank, known[0]):
-            first, other = (f"{in_ranges(_numbers(r))} ({r.trace.path})" for r in (known[0], rank))
+            first, other = (f"{format_ranges(_numbers(r))} ({r.trace.path})" for r in (known[0], rank))
             raise InputError(
                 f"the traces are of different windows: one has the steps {first}, another {other}; give traces that "
                 "were recorded over the same steps"
@@ -97,9 +97,11 @@ def _numbered(ranks: list[RankSummary]) -> list[RankSummary]:
     if None not in often and len(often) == len(ranks):
         return ranks
     twice = sorted(number for number, count in often.items() if number is not None and count > 1)
-    why = f"rank {in_ranges(twice)} comes more than once" if twice else f"{often[None]} of them do not say their rank"
+    why = (
+        f"rank {format_ranges(twice)} comes more than once" if twice else f"{often[None]} of them do not say their rank"
+    )
     note = f"the files do not tell their ranks apart ({why}): they are numbered in the order given"
-    return [rank.renumbered(number, note) for number, rank in enumerate(ranks)]
+    return [rank.renumber(number, note) for number, rank in enumerate(ranks)]
 
 
 def _with_missing(ranks: list[RankSummary], unreadable: set[int | None]) -> list[RankSummary]:
@@ -108,7 +110,7 @@ def _with_missing(ranks: list[RankSummary], unreadable: set[int | None]) -> list
     missing = sorted(set(range(world or 0)) - {rank.rank for rank in ranks} - unreadable)
     if not missing:
         return ranks
-    which = in_ranges(missing)
+    which = format_ranges(missing)
     note = f"{len(missing)} of the job's {world} ranks have no trace here ({which}): a slower one may be among them"
     first = ranks[0]
     return [replace(first, trace=replace(first.trace, warnings=(*first.trace.warnings, note))), *ranks[1:]]
