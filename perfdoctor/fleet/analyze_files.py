@@ -84,7 +84,7 @@ def _results(
     elif jobs > 1:
         from perfdoctor.fleet.pool import over_processes
 
-        choice.prepare(sum(map(text_bytes, files)))
+        choice.compile_ahead(sum(map(text_bytes, files)))
         yield from over_processes(files, replace(plan, threads=1), jobs, tracker)
     else:
         for index, file in enumerate(files):

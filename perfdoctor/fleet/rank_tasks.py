@@ -19,9 +19,9 @@ from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import TraceSummary
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
-from perfdoctor.trace.io.remote import shown
+from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.stream import Progress
-from perfdoctor.trace.tables.merged_ranks import split_ranks
+from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS = "steps.jsonl"
 
@@ -58,7 +58,7 @@ class Missing(NamedTuple):
     def summary(self) -> TraceSummary:
         """Its line in the report."""
         return TraceSummary(
-            path=shown(self.file.path),
+            path=redact(self.file.path),
             rank=self.file.rank,
             world_size=None,
             device=None,
@@ -106,7 +106,7 @@ def work_elsewhere(file: TraceFile, plan: Plan, folder: str) -> Result:
     result = work(place, plan)
     if isinstance(result, Missing):
         return Missing(file, result.why)
-    return [replace(summary, trace=replace(summary.trace, path=shown(file.path))) for summary in result]
+    return [replace(summary, trace=replace(summary.trace, path=redact(file.path))) for summary in result]
 
 
 def summaries_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[RankSummary]:
