@@ -1,1 +1,77 @@
-"""The door for everybody who writes a rule."""
+"""The door for everybody who writes a rule: all that a rule needs comes from here.
+
+docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a worked example;
+`perfdoctor.testing.check_rule` tests what comes out.
+"""
+
+from __future__ import annotations
+
+from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
+from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
+from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Evidence, Finding, FindingScope
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
+from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.rules.top_kernels import top_kernels, top_op
+from perfdoctor.savings.edits import (
+    Edit,
+    fuse,
+    remove_blocking,
+    remove_calls,
+    remove_cpu_time,
+    remove_items,
+    remove_waits,
+    scale_durations,
+    set_durations,
+    shorten_launches,
+)
+from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.tables import intervals
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
+
+__all__ = [
+    "REQUIREMENTS",
+    "Analyzer",
+    "CallQuery",
+    "CallRows",
+    "Claim",
+    "Edit",
+    "Evidence",
+    "Finding",
+    "FindingScope",
+    "Fleet",
+    "FleetAnalyzer",
+    "GpuQuery",
+    "GpuRows",
+    "Intervals",
+    "OpQuery",
+    "OpRows",
+    "Rank",
+    "RankAnalyzer",
+    "RankSummary",
+    "Run",
+    "Saving",
+    "SourceLocation",
+    "captured_list",
+    "captured_part",
+    "fuse",
+    "innermost_activity",
+    "intervals",
+    "most_common_location",
+    "remove_blocking",
+    "remove_calls",
+    "remove_cpu_time",
+    "remove_items",
+    "remove_waits",
+    "scale_durations",
+    "set_durations",
+    "shorten_launches",
+    "top_kernels",
+    "top_op",
+    "vocabulary",
+    "yes_or_no",
+]
