@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from fleet_helpers import content_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reports import said
 
 import perfdoctor
 from perfdoctor import pipeline as engine
@@ -45,7 +45,7 @@ def summaries() -> tuple[RankSummary, ...]:
 
 @cache
 def report() -> Mapping[str, object]:
-    return MappingProxyType(said(engine.combine(map(leaf, summaries()), registry.registered())))
+    return MappingProxyType(content_of(engine.combine(map(leaf, summaries()), registry.registered())))
 
 
 @st.composite
@@ -62,11 +62,11 @@ def trees(draw: st.DrawFn) -> Part:
 @settings(max_examples=40)
 @given(trees())
 def test_any_order_and_grouping_gives_the_same_report(part: Part) -> None:
-    assert said(engine.combine([part], registry.registered())) == report()
+    assert content_of(engine.combine([part], registry.registered())) == report()
 
 
 def test_map_and_reduce_are_the_whole_diagnosis() -> None:
-    assert said(engine.diagnose(Run(ranks()), registry.registered())) == report()
+    assert content_of(engine.diagnose(Run(ranks()), registry.registered())) == report()
     assert {finding["rule"] for finding in report()["findings"]} >= {"PD101", "PD401"}  # type: ignore[index, attr-defined]
 
 
