@@ -5,8 +5,8 @@
 Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--cpu`), where the cases
 that need a GPU are left out. It takes a few minutes and stops starting cases after 8. What a device or torch cannot do
 is said and left out. Beside the traces stands `summary.json`: for each case the kernel names with their time, our
-verdict and, where shapes tell, the FLOP/s that it reached. Then come the planted faults of `benchmarks.gain`, promised
-savings against measured ones, for the rest of 16 minutes: `gain.md` and `gain.json`.
+verdict and, where shapes tell, the FLOP/s that it reached. Then comes `benchmarks.planted_faults`, promised savings
+against measured ones, for the rest of 16 minutes: `gain.md` and `gain.json`.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def summary(path: Path) -> list[dict[str, Any]]:
 
 
 def planted_faults(place: str, folder: Path, seconds: float) -> str:
-    """Measure `benchmarks.gain` as far as the time goes; says how that ended."""
-    command = [sys.executable, "-m", "benchmarks.gain", "--device", place, "--rounds", "3"]
+    """Measure `benchmarks.planted_faults` as far as the time goes; says how that ended."""
+    command = [sys.executable, "-m", "benchmarks.planted_faults", "--device", place, "--rounds", "3"]
     command += ["--seconds", str(max(seconds, 0)), "--json", str((folder / "gain.json").resolve())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (folder / "gain.md").write_text(done.stdout, encoding="utf-8")
