@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,7 +105,7 @@ def main() -> None:
 
 def compare_readers(whole: Path, tenth: Path, rounds: int, hta_python: str) -> None:
     """Measure all readers in turns, and print the table."""
-    contenders = {
+    contenders: dict[str, Callable[[], Reading]] = {
         "ours, one thread": lambda: read_in_process(sys.executable, _OURS, whole, 1),
         "ours, two threads": lambda: read_in_process(sys.executable, _OURS, whole, 2),
         "ours, one thread, the tenth": lambda: read_in_process(sys.executable, _OURS, tenth, 1),
