@@ -14,28 +14,28 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part
-from perfdoctor.analysis.host.locations import location_of_op
-from perfdoctor.analysis.kernels.matrix_kernels import (
-    WORTH_NS,
+from perfdoctor.gpu.devices import advise_precision
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import (
+    LEAST_TIME_NS,
     MatrixCategory,
     Remedy,
+    exclude_small_products,
     matrix_rows,
     on_tensor_cores,
     saved_share,
-    top_kernels,
-    top_op,
-    without_small_products,
 )
-from perfdoctor.gpu.devices import reduced_precision_advice
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.top_kernels import top_kernels, top_op
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.rows import GpuRows
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
 _CALLED: Mapping[MatrixCategory, str] = MappingProxyType({"gemm": "matrix product", "convolution": "convolution"})
@@ -105,14 +105,14 @@ class TensorCoresMissed(RankAnalyzer):
             fix=cause.fix,
             claim=Claim() if pointer else Claim(missed.time, kernels=True),
             confidence=cause.confidence,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("launched by", op),
                 Evidence("peak of the remedy over the present peak", cause.remedy.peak_ratio, "x"),
                 *top_kernels(rank, missed.rows),
             ),
             subject=missed.operand or "",
-            edit=None if pointer else scale_durations(rank.trace, missed.rows, saved),
+            edit=None if pointer else scale_durations(GpuRows(rank.trace.gpu, missed.rows), saved),
         )
         return replace(finding, severity="info") if pointer else finding
 
@@ -124,20 +124,22 @@ def missed_tensor_cores(rank: Rank, category: MatrixCategory) -> tuple[Missed, .
     convolutions in groups of under 8 channels, what memory bounds by its recorded shapes, kernels as short as any,
     everything on a device without Tensor Cores or one of which it is not known whether it has any.
     """
-    if rank.tensor_cores is not True:
+    if rank.hardware.tensor_cores is not True:
         return ()
     gpu, verdicts = rank.trace.gpu, rank.verdicts
     of_category = matrix_rows(rank, category)
     whole_ns = max(int(gpu.dur_ns[of_category].sum()), 1)
-    rows = of_category & verdicts.is_("no") & ~rank.kernels_where(lambda k: k.gemv_like or k.depthwise)
+    rows = (
+        of_category & verdicts.match_rows("no") & ~rank.kernel_classes.match_rows(lambda k: k.gemv_like or k.depthwise)
+    )
     rows &= ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
-    rows = without_small_products(rank, rows)
-    operand = verdicts.operand[rank.work.item]
+    rows = exclude_small_products(rank, rows)
+    operand = verdicts.operand[rank.kernel_costs.kind]
     found = []
     for code in occurring(operand[rows], len(verdicts.operands)).tolist():
         of_type = rows & (operand == code)
         time = rank.time_in_window(of_type)
-        if iv.total(time) >= WORTH_NS:
+        if iv.total(time) >= LEAST_TIME_NS:
             share = float(gpu.dur_ns[of_type].sum() / whole_ns)
             found.append(Missed(of_type, time, verdicts.operands[code] or None, share))
     return tuple(sorted(found, key=lambda missed: (-missed.total_ns, missed.operand or "")))
@@ -145,14 +147,16 @@ def missed_tensor_cores(rank: Rank, category: MatrixCategory) -> tuple[Missed, .
 
 def _narrow_groups(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a convolution in groups of fewer than 8 channels, as depthwise ones are."""
-    narrow = [(c.groups or 1) > 1 and (c.channels_in or _FEW_CHANNELS) < _FEW_CHANNELS for c in rank.work.costs]
-    result: BoolArray = np.array([*narrow, False], bool)[rank.work.cost]
+    narrow = [
+        (c.groups or 1) > 1 and (c.channels_in or _FEW_CHANNELS) < _FEW_CHANNELS for c in rank.kernel_costs.op_costs
+    ]
+    result: BoolArray = np.array([*narrow, False], bool)[rank.kernel_costs.op_cost]
     return result
 
 
 def _memory_bounds(rank: Rank) -> BoolArray:
     """For each GPU item whether it is known that memory, not maths, limits it on the unit that it uses."""
-    result: BoolArray = (rank.bounds.nearest == BANDWIDTH) & ~np.isnan(rank.bounds.best_ns)
+    result: BoolArray = (rank.bounds.nearest_roof == BANDWIDTH) & ~np.isnan(rank.bounds.roofline_ns)
     return result
 
 
@@ -161,12 +165,12 @@ def tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
     said = captured_part(rank.facts, "flags").get(_TF32_FLAG[category])
     if isinstance(said, bool):
         return said
-    return bool((on_tensor_cores(rank, category) & rank.kernels_where(lambda k: k.operand == "tf32")).any())
+    return bool((on_tensor_cores(rank, category) & rank.kernel_classes.match_rows(lambda k: k.operand == "tf32")).any())
 
 
 def precision_remedy(rank: Rank) -> Remedy:
     """Which precision to choose for float32 maths, and what it would gain; nothing is named where none is known."""
-    advice = reduced_precision_advice(rank.device, rank.raw_trace.device.capability, rank.raw_trace.vendor)
+    advice = advise_precision(rank.device, rank.hardware.capability, rank.hardware.vendor)
     if advice is None:
         return Remedy()
     halves = advice.precision != "tf32"

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import places
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, ZERO_RANGE
 from perfdoctor.gpu import classify_op
-from perfdoctor.report.finding import SourceLocation
+from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
 
 # Looking a place up costs some us; of longer traces the first ops will do.
 _MOST = 5_000
@@ -67,7 +64,9 @@ def _busiest(trace: Trace) -> Line | None:
     )[:_MOST]
     seen = set(np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right").tolist()) if steps.count else [0]
     names: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    for place, name in zip(places(trace, ops.thread[rows], ops.start_ns[rows]), ops.name[rows].tolist(), strict=True):
+    for place, name in zip(
+        find_locations(trace, ops.thread[rows], ops.start_ns[rows]), ops.name[rows].tolist(), strict=True
+    ):
         if place is not None and not _BACKWARD.search(trace.strings[name]):
             names[place][name] += 1
     if not names:

@@ -104,7 +104,7 @@ def product_costs(rank: Rank, found: Attentions) -> Int64Array:
     """For each attention the index into `work.costs` of its first product's cost, or -1."""
     by_op = np.full(len(rank.trace.ops), -1, np.int64)
     linked = rank.trace.gpu.op >= 0
-    by_op[rank.trace.gpu.op[linked]] = rank.work.cost[linked]
+    by_op[rank.trace.gpu.op[linked]] = rank.kernel_costs.op_cost[linked]
     result: Int64Array = by_op[found.product]
     return result
 

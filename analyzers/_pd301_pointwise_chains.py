@@ -7,19 +7,17 @@ fused kernel keeps it in registers: an intermediate is written and read once les
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
-from perfdoctor.gpu.roofline.op_cost import Inputs, Tensor, Unknown
+from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
+from perfdoctor.rank import Rank
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import MEMSET
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +78,8 @@ def _blocks(rank: Rank) -> tuple[Int64Array, Int64Array, Int64Array]:
     gpu, traffic = rank.trace.gpu, rank.traffic
     order = np.lexsort((gpu.start_ns, gpu.stream, gpu.device))
     latency = rank.bounds.kind == LATENCY
-    member = (traffic.story == POINTWISE) & ~latency & ~traffic.compiled
-    through = _transparent(rank) | latency | (traffic.story == COPY)
+    member = (traffic.kind == POINTWISE) & ~latency & ~traffic.is_compiled
+    through = _transparent(rank) | latency | (traffic.kind == COPY)
     breaks = (~member & ~through)[order]
     step = np.searchsorted(rank.steps.intervals[:, 0], gpu.start_ns, side="right")
     lane = np.zeros(len(order), bool)
@@ -98,7 +96,7 @@ def _blocks(rank: Rank) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 def _transparent(rank: Rank) -> BoolArray:
     """Reductions, and sets of memory."""
-    reductions = rank.kernels_where(lambda k: k.category == "reduction" and k.tensor_core == "na")
+    reductions = rank.kernel_classes.match_rows(lambda k: k.category == "reduction" and k.tensor_core == "na")
     result: BoolArray = reductions | (rank.trace.gpu.kind == MEMSET)
     return result
 
@@ -137,7 +135,7 @@ class _Links(NamedTuple):
         differs = (name[1:] != name[:-1]) | (called[1:] != called[:-1])
         linked: BoolArray = differs & (between > 0) if recorded else differs
         whole = np.array([np.nan if flow is None else flow.whole for flow in flows], np.float64)[which]
-        known = rank.work.bytes[rows]
+        known = rank.kernel_costs.bytes[rows]
         return cls(linked, between, np.where(np.isnan(known), whole, known))
 
     def saved(self, rank: Rank, rows: Int64Array, linked: BoolArray, run: Int64Array) -> tuple[FloatArray, FloatArray]:
@@ -159,7 +157,7 @@ class _Links(NamedTuple):
 class _Flow(NamedTuple):
     """What one kind of pointwise op reads and writes, by its recorded inputs."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInput, ...]
     written: int  # elements
 
     @classmethod
@@ -168,9 +166,9 @@ class _Flow(NamedTuple):
         if dims is None or types is None:
             return None
         try:
-            recorded = Inputs.parse(dims, types, strides, None)
-            tensors = [recorded.tensor(i) for i in range(len(recorded.sizes)) if recorded.has(i)]
-        except Unknown:
+            recorded = RecordedInputs.parse(dims, types, strides, None)
+            tensors = [recorded.tensor(i) for i in range(len(recorded.sizes)) if recorded.has_elements(i)]
+        except UnusableInputsError:
             return None
         if not tensors:
             return None

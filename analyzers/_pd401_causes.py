@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median_low
 
 from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.analysis.host.time_by_line import HostPlace
+from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.rank_summary import Fleet
 
@@ -37,11 +37,11 @@ def _usual_cost(fleet: Fleet, late: LateRank, like: Finding) -> int:
     return median_low(costs) if costs else 0
 
 
-def own_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> HostPlace | None:
+def own_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> TimeAtLine | None:
     """Where its CPU spends more time outside of ops than those of the others, enough of it to be late for that."""
-    others = [{p.location: p.per_step_ns for p in s.places} for s in fleet.summaries if s.rank != late.rank]
-    for place in fleet.of(late.table).places:
-        more_ns = place.per_step_ns - median_low([there.get(place.location, 0) for there in others])
+    others = [{t.location: t.per_step_ns for t in s.host_time} for s in fleet.summaries if s.rank != late.rank]
+    for line in fleet.of(late.table).host_time:
+        more_ns = line.per_step_ns - median_low([of_rank.get(line.location, 0) for of_rank in others])
         if more_ns >= _EXPLAINS * lateness_ns:
-            return HostPlace(place.location, more_ns)
+            return TimeAtLine(line.location, more_ns)
     return None

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns, captured_steps
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 
 # A recorded step that takes twice as long is half profiler: shares of it are no longer shares of the real step.
 _LARGE = 2.0

@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 
 
 class IncompleteTrace(RankAnalyzer):

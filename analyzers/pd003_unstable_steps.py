@@ -10,8 +10,9 @@ import numpy as np
 
 from perfdoctor.analyzers._pd003_slow_steps import SlowSteps, did_more_of, growth, held_more_of, slow_steps
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 

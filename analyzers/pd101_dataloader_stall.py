@@ -10,12 +10,13 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
 from perfdoctor.analysis.host.loader_waits import SINGLE_PROCESS
-from perfdoctor.analysis.host.locations import location_of_range
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers._pd101_loader_model import Loading, WaitParts, wait_parts, worker_startups
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -194,7 +195,7 @@ def _without(rank: Rank, rows: BoolArray, kept: float = 0.0, *, bound: bool) -> 
     """Some of the waits vanish but for a share."""
     waits = rank.loader_waits
     spans = waits.start_ns[rows], waits.end_ns[rows]
-    return remove_cpu_time(waits.thread[rows], spans, rank.window, kept, bound=bound)
+    return remove_cpu_time(waits.thread[rows], spans, rank.window, kept, is_upper_bound=bound)
 
 
 def _workers(loading: Loading) -> int:
@@ -287,7 +288,7 @@ def _place(rank: Rank, loader: Mapping[str, Any]) -> SourceLocation | None:
     known = loader.get("location")
     if isinstance(known, dict) and known.get("file"):
         return SourceLocation(str(known["file"]), known.get("line"), known.get("function"))
-    return location_of_range(rank, r"^enumerate\(DataLoader\)#")
+    return rank.locations.of_range(r"^enumerate\(DataLoader\)#")
 
 
 def _evidence(rank: Rank, loading: Loading, parts: WaitParts) -> tuple[Evidence, ...]:

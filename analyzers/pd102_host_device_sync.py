@@ -10,16 +10,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op, places
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers._pd102_advice import advice_for
 from perfdoctor.analyzers._pd102_syncs import Syncs, find_syncs
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_waits
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.rows import CallRows
 
 # More calls than this are not told apart by line: the first ones show which lines there are.
 _MOST_CALLS = 4096
@@ -97,7 +99,7 @@ class HostDeviceSync(RankAnalyzer):
 
     def _finding(self, rank: Rank, waits: Waits, cost: int) -> Finding:
         advice = advice_for(waits.cause)
-        place = waits.place or (location_of_op(rank, waits.op) if waits.op else None)
+        place = waits.place or (rank.locations.of_op(waits.op) if waits.op else None)
         where = f" at {place.short}" if place else ""
         return self.finding(
             rank,
@@ -108,7 +110,7 @@ class HostDeviceSync(RankAnalyzer):
             advice=advice.advice,
             fix=advice.fix or None,
             claim=Claim(waits.idle),
-            edit=remove_waits(waits.calls),
+            edit=remove_waits(CallRows(rank.trace.calls, waits.calls)),
             confidence=0.8,
             location=place,
             evidence=_evidence(rank, waits, cost),
@@ -122,7 +124,7 @@ def _by_line(rank: Rank, syncs: Syncs) -> Iterator[Waits]:
         return
     calls = rank.trace.calls
     some = syncs.call[:_MOST_CALLS]
-    lines = places(rank.trace, calls.thread[some], calls.start_ns[some])
+    lines = rank.locations.at(calls.thread[some], calls.start_ns[some])
     lines += [None] * (len(syncs) - len(lines))
     groups: dict[tuple[str, SourceLocation | None], list[int]] = {}
     for row, key in enumerate(zip(syncs.cause, lines, strict=True)):

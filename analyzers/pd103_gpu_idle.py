@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import commonest, doing, places
+from perfdoctor.analysis.host.locations import innermost_activity, most_common_location
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -66,7 +67,7 @@ class GpuIdle(RankAnalyzer):
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
         late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.subsampled:
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.is_subsampled:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
             yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
         unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.missing_kernels)
@@ -79,7 +80,7 @@ class GpuIdle(RankAnalyzer):
         longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
         middle = longest.mean(axis=1).astype(np.int64)
         thread = np.full(len(middle), rank.launching_thread, np.int32)
-        place = commonest(places(rank.trace, thread, middle))
+        place = most_common_location(rank.locations.at(thread, middle))
         cost = rank.per_step(iv.total(idle))
         where = f" at {place.short}" if place else ""
         many = "one pause" if count == 1 else f"{count} pauses"
@@ -94,7 +95,7 @@ class GpuIdle(RankAnalyzer):
             location=place,
             evidence=(
                 *_gap_evidence(rank, idle, count),
-                Evidence("what the CPU was in", doing(rank.trace, rank.launching_thread, int(middle[0]))),
+                Evidence("what the CPU was in", innermost_activity(rank.trace, rank.launching_thread, int(middle[0]))),
             ),
             subject="pauses",
         )
@@ -131,7 +132,7 @@ class GpuIdle(RankAnalyzer):
 
     def _unrecorded(self, rank: Rank, idle: Intervals) -> Finding:
         length = rank.per_step(iv.total(idle))
-        why = "most of its events were taken out" if rank.subsampled else "CUDA graphs lack kernels"
+        why = "most of its events were taken out" if rank.is_subsampled else "CUDA graphs lack kernels"
         return self.finding(
             rank,
             title=f"For {rank.share(length):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "

@@ -8,18 +8,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.cpu_ops import called_ops, framework_time, unprofiled
+from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
 from perfdoctor.analyzers._pd104_busiest_line import busiest_line
 from perfdoctor.analyzers._pd104_launches import Launching, launching
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import shorten_launches
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL
+from perfdoctor.trace.tables.rows import CallRows
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
 _MOST_OPS, _A_LOOP = 0.5, 32
@@ -120,7 +122,7 @@ class LaunchBound(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost):
             return
         found = launching(rank)
-        if found is None or rank.subsampled:
+        if found is None or rank.is_subsampled:
             return
         median_ns = int(np.median(gpu.dur_ns[inside]))
         yield self.finding(
@@ -132,7 +134,9 @@ class LaunchBound(RankAnalyzer):
             advice=_advice(found, _busy_ns(rank)),
             fix=_fix(found),
             claim=Claim(starved),
-            edit=shorten_launches(rank.trace, occurring(gpu.call[inside], len(rank.trace.calls)), rank.window),
+            edit=shorten_launches(
+                CallRows(rank.trace.calls, occurring(gpu.call[inside], len(rank.trace.calls))), rank.window
+            ),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
@@ -149,9 +153,10 @@ class LaunchBound(RankAnalyzer):
         )
 
     def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        time, ops = framework_time(rank), called_ops(rank)
+        zeroing = cpu_zeroing_of(rank.trace, rank.window)
+        time, ops = framework_time(rank.trace, rank.account.parts, zeroing), ops_of_program(rank.trace, rank.window)
         count = rank.per_step(len(ops))
-        own = unprofiled(rank, time)
+        own = rank.unprofiled_time(time)
         least = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if count < self.settings["min_ops"] or own.share < least:
             return
@@ -173,7 +178,7 @@ class LaunchBound(RankAnalyzer):
             evidence=(
                 Evidence("in short pieces of ops", _within(rank, time, "kernel_latency"), "ns"),
                 Evidence("between ops", _within(rank, time, "idle_launch"), "ns"),
-                Evidence("without the profiler's part", own.own_ns, "ns"),
+                Evidence("without the profiler's part", own.program_ns, "ns"),
                 Evidence("the line that calls most ops", str(line.place) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),

@@ -9,13 +9,22 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list
-from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time, pinned_bytes_per_s
-from perfdoctor.analysis.host.host_made import host_made
+from perfdoctor.analysis.host.host_copies import (
+    HostCopies,
+    group_by_location,
+    host_copies,
+    pinned_bytes_per_s,
+    time_lost_by_copies,
+)
+from perfdoctor.analysis.host.host_made_tensors import copies_of_host_made_tensors
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, set_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 _TO_DEVICE, _TO_HOST = r"HtoD.*Pageable", r"DtoH.*Pageable"
 
@@ -68,11 +77,15 @@ class PageableCopy(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
         for pattern in (_TO_DEVICE, _TO_HOST):
-            every = host_copies(rank, pattern)
-            large = every.only(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
-            made, factory = host_made(rank, large, self.settings["min_bytes"])
+            every = host_copies(rank.trace, rank.window, pattern)
+            large = every.select(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
+            made, factory = copies_of_host_made_tensors(
+                rank.trace, rank.steps, rank.loader_waits.intervals, large, self.settings["min_bytes"]
+            )
             # What could have been made on the device needs no pinning: PD106 says so.
-            for place, mine in by_place(rank, large.only(~np.isin(large.rows, made.rows[factory]))):
+            for place, mine in group_by_location(
+                rank.locations, large.select(~np.isin(large.rows, made.rows[factory]))
+            ):
                 yield from self._judge(rank, mine, place, to_device=pattern == _TO_DEVICE)
 
     def _judge(
@@ -81,12 +94,12 @@ class PageableCopy(RankAnalyzer):
         gpu = rank.trace.gpu
         entered_ns = rank.trace.calls.start_ns[copies.calls]
         led_ns = copies.done_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
-        claim = lost_time(rank, copies, led_ns)
+        claim = time_lost_by_copies(rank.trace, rank.account.parts, copies, led_ns)
         cost = rank.per_step(iv.total(claim))
         if not self.exceeds_min_share(rank, cost):
             return
         size, spent = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
-        pinned = pinned_bytes_per_s(rank)
+        pinned = pinned_bytes_per_s(rank.facts, rank.device)
         exposed = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
         exposed_ns = rank.per_step(iv.total(iv.intersect(exposed, rank.account.parts["memcpy"])))
         rate = size / max(spent, 1)
@@ -102,9 +115,10 @@ class PageableCopy(RankAnalyzer):
             if to_device
             else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
             claim=Claim(claim),
-            edit=remove_blocking(rank.trace, copies.calls, copies.done_ns)
+            edit=remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.done_ns)
             | set_durations(
-                rank.trace, copies.rows, np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9
+                GpuRows(rank.trace.gpu, copies.rows),
+                np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9,
             ),
             confidence=0.8,
             location=place,

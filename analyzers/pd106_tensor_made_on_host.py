@@ -8,13 +8,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.host_copies import HostCopies, by_place, host_copies, lost_time
-from perfdoctor.analysis.host.host_made import host_made, sizes
+from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies, time_lost_by_copies
+from perfdoctor.analysis.host.host_made_tensors import copies_of_host_made_tensors, copy_bytes
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, remove_items
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 # AMD's traces say "Host", whichever memory it was.
 _TO_DEVICE = r"HtoD.*(Pageable|Host)"
@@ -70,17 +73,19 @@ class TensorMadeOnHost(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each maker and line whose copies cost at least `min_share` of the step."""
-        every = host_copies(rank, _TO_DEVICE)
-        copies, factory = host_made(rank, every, self.settings["batch_bytes"])
-        small = sizes(rank, copies.rows) < self.settings["batch_bytes"]
+        every = host_copies(rank.trace, rank.window, _TO_DEVICE)
+        copies, factory = copies_of_host_made_tensors(
+            rank.trace, rank.steps, rank.loader_waits.intervals, every, self.settings["batch_bytes"]
+        )
+        small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
         for free, wanted in ((True, factory), (False, small & ~factory)):
-            for place, mine in by_place(rank, copies.only(wanted)):
+            for place, mine in group_by_location(rank.locations, copies.select(wanted)):
                 yield from self._judge(rank, mine, place, free=free)
 
     def _judge(self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, free: bool) -> Iterator[Finding]:
         trace = rank.trace
         blocked_ns = copies.done_ns - trace.calls.start_ns[copies.calls]
-        claim = lost_time(rank, copies, blocked_ns)
+        claim = time_lost_by_copies(trace, rank.account.parts, copies, blocked_ns)
         cost = rank.per_step(iv.total(claim))
         if not self.exceeds_min_share(rank, cost):
             return
@@ -97,7 +102,8 @@ class TensorMadeOnHost(RankAnalyzer):
             advice=_FREE if free else _VALUES,
             fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if free else None,
             claim=Claim(claim),
-            edit=remove_blocking(trace, copies.calls, copies.done_ns) | remove_items(trace, copies.rows),
+            edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.done_ns)
+            | remove_items(trace, GpuRows(trace.gpu, copies.rows)),
             confidence=0.8 if free else 0.7,
             location=place,
             evidence=(

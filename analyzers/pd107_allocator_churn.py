@@ -8,14 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_calls
 from perfdoctor.analysis.timeline.idle_gaps import ALLOCATOR_CALL
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_calls
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.rows import CallRows
 
 
 class AllocatorChurn(RankAnalyzer):
@@ -76,9 +77,9 @@ class AllocatorChurn(RankAnalyzer):
             advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
             claim=Claim(idle),
-            edit=remove_calls(rank.trace, rows),
+            edit=remove_calls(CallRows(rank.trace.calls, rows)),
             confidence=0.8 if rank.steps.count else 0.5,
-            location=location_of_calls(rank, rows.astype(np.int32)),
+            location=rank.locations.of_calls(rows.astype(np.int32)),
             evidence=(
                 Evidence("calls per step", round(len(rows) / max(rank.steps.count, 1), 1), "count"),
                 Evidence("longest call", int(calls.dur_ns[worst]), "ns"),

@@ -11,11 +11,12 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part, captured_steps
 from perfdoctor.analysis.host.compile_time import COMPILE_PHASE
-from perfdoctor.analysis.host.locations import commonest, places
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
@@ -143,7 +144,7 @@ def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
         ends.append(table.end_ns[rows])
         threads.append(thread[rows])
         whole = rows[np.argsort(-table.dur_ns[rows], kind="stable")][:1]
-        asked += places(trace, thread[whole], table.start_ns[whole]) if len(whole) else []
+        asked += find_locations(trace, thread[whole], table.start_ns[whole]) if len(whole) else []
     compiling = iv.intersect(iv.union(np.concatenate(starts), np.concatenate(ends)), window)
     edit = None
     if rank.device_kind == "gpu":
@@ -157,7 +158,7 @@ def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
         of_steps=len(steady),
         claim=compiling,
         ids=_compile_ids(rank, window),
-        place=commonest(asked),
+        place=most_common_location(asked),
         edit=edit,
     )
 

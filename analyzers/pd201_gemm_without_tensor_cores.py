@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.kernels.matrix_kernels import MatrixCategory, Remedy, on_tensor_cores
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     Missed,
@@ -16,6 +15,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     tf32_allowed,
 )
 from perfdoctor.rank import Rank
+from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy, on_tensor_cores
 
 _HALF = ("fp16", "bf16")
 _FIX: Mapping[str, str] = MappingProxyType(
@@ -119,7 +119,7 @@ def _other_type(rank: Rank) -> str | None:
     """The half precision type in which most of the products on Tensor Cores run; None when they do not."""
     dur_ns, rows = rank.trace.gpu.dur_ns, on_tensor_cores(rank, "gemm")
     for operand in _HALF:
-        of_type = rows & rank.kernels_where(lambda k, operand=operand: k.operand == operand)
+        of_type = rows & rank.kernel_classes.match_rows(lambda k, operand=operand: k.operand == operand)
         if 2 * int(dur_ns[of_type].sum()) > int(dur_ns[rows].sum()):
             return operand
     return None

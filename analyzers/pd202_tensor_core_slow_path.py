@@ -9,21 +9,17 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
-from perfdoctor.analysis.kernels.matrix_kernels import (
-    WORTH_NS,
-    on_tensor_cores,
-    top_kernels,
-    top_op,
-    without_small_products,
-)
-from perfdoctor.gpu.roofline.layouts import PAD_TO, access_share, misaligned_dimensions, padded
+from perfdoctor.gpu.gemm_alignment import PAD_MULTIPLE, access_width_fraction, misaligned_dimensions, pad_dimension
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, exclude_small_products, on_tensor_cores
+from perfdoctor.rules.top_kernels import top_kernels, top_op
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import GpuRows
 
 _BATCHED = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")
 
@@ -87,7 +83,7 @@ class TensorCoreSlowPath(RankAnalyzer):
         """One finding when such kernels take at least `min_share` of the step."""
         rows = self._slow(rank)
         time = rank.time_in_window(rows)
-        if iv.total(time) < WORTH_NS:
+        if iv.total(time) < LEAST_TIME_NS:
             return
         cost = rank.per_step(iv.total(time))
         over = _over_roofline(rank, rows)
@@ -104,7 +100,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             advice=_advice(blamed, op),
             claim=Claim(time, kernels=True),
             confidence=0.8 if over else 0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("time over the roofline's", round(over, 1) if over else None, "x"),
                 *(
@@ -114,46 +110,46 @@ class TensorCoreSlowPath(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
-            edit=scale_durations(rank.trace, rows, saved),
+            edit=scale_durations(GpuRows(rank.trace.gpu, rows), saved),
         )
 
     def _slow(self, rank: Rank) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
         rows = on_tensor_cores(rank, "gemm")
-        rows &= rank.kernels_where(lambda k: k.slow_path) | _untagged(rank)
+        rows &= rank.kernel_classes.match_rows(lambda k: k.slow_path) | _untagged(rank)
         rows &= ~rank.bounds.is_("latency", "invalid")
-        rows = without_small_products(rank, rows)
+        rows = exclude_small_products(rank, rows)
         dur = rank.trace.gpu.dur_ns
         with np.errstate(invalid="ignore"):
-            near = dur < self.settings["min_over_roofline"] * rank.bounds.best_ns
+            near = dur < self.settings["min_over_roofline"] * rank.bounds.roofline_ns
         return rows & ~near
 
 
 def _untagged(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel of AMD's, which name no alignment, with a misaligned dimension."""
-    if rank.raw_trace.vendor != "amd":
+    if rank.hardware.vendor != "amd":
         return np.zeros(len(rank.trace.gpu), bool)
-    amd = rank.kernels_where(lambda k: k.alignment is None)
-    misaligned = np.array([bool(_dimensions(rank, i)) for i in range(len(rank.work.items))], bool)
-    result: BoolArray = amd & misaligned[rank.work.item]
+    amd = rank.kernel_classes.match_rows(lambda k: k.alignment is None)
+    misaligned = np.array([bool(_dimensions(rank, i)) for i in range(len(rank.kernel_costs.kinds))], bool)
+    result: BoolArray = amd & misaligned[rank.kernel_costs.kind]
     return result
 
 
-def _dimensions(rank: Rank, item: int) -> tuple[_Blamed, ...]:
-    """The dimensions of a row of `work.items` that are to blame."""
-    items = rank.work.items
-    index = int(items.cost[item])
+def _dimensions(rank: Rank, kind: int) -> tuple[_Blamed, ...]:
+    """The dimensions of a row of `KernelCosts.kinds` that are to blame."""
+    kinds = rank.kernel_costs.kinds
+    index = int(kinds.op_cost[kind])
     if index < 0:
         return ()
-    cost = rank.work.costs[index]
-    found = misaligned_dimensions(cost, rank.trace.strings[items.name[item]])
-    return tuple(_Blamed(letter, size, padded(size, cost.dtype)) for letter, size in found)
+    cost = rank.kernel_costs.op_costs[index]
+    found = misaligned_dimensions(cost, rank.trace.strings[kinds.name[kind]])
+    return tuple(_Blamed(letter, size, pad_dimension(size, cost.dtype)) for letter, size in found)
 
 
 def _blamed(rank: Rank, rows: BoolArray) -> list[tuple[_Blamed, int]]:
     """Dimensions to blame, with the time of their kernels, costliest first."""
-    item, dur = rank.work.item[rows], rank.trace.gpu.dur_ns[rows]
-    time_ns = np.bincount(item, weights=dur, minlength=len(rank.work.items))
+    item, dur = rank.kernel_costs.kind[rows], rank.trace.gpu.dur_ns[rows]
+    time_ns = np.bincount(item, weights=dur, minlength=len(rank.kernel_costs.kinds))
     totals: dict[_Blamed, int] = defaultdict(int)
     for i in np.flatnonzero(time_ns).tolist():
         for blamed in _dimensions(rank, i):
@@ -163,7 +159,7 @@ def _blamed(rank: Rank, rows: BoolArray) -> list[tuple[_Blamed, int]]:
 
 def _over_roofline(rank: Rank, rows: BoolArray) -> float | None:
     """How many times the best time they take; None unless that is known of most of them."""
-    best, dur = rank.bounds.best_ns[rows], rank.trace.gpu.dur_ns[rows]
+    best, dur = rank.bounds.roofline_ns[rows], rank.trace.gpu.dur_ns[rows]
     known = ~np.isnan(best)
     return float(dur[known].sum() / best[known].sum()) if 2 * dur[known].sum() > dur.sum() else None
 
@@ -171,11 +167,11 @@ def _over_roofline(rank: Rank, rows: BoolArray) -> float | None:
 def _saved_share(rank: Rank, rows: BoolArray) -> float:
     """Which share of their time could be saved: down to the roofline, else by accesses of full width."""
     width = np.ones(len(rank.trace.strings))
-    for code, kernel in rank.kernel_classes.items():
+    for code, kernel in rank.kernel_classes.by_name.items():
         if kernel.alignment is not None and kernel.operand is not None:
-            width[code] = access_share(kernel.alignment, kernel.operand) or 1.0
+            width[code] = access_width_fraction(kernel.alignment, kernel.operand) or 1.0
     dur = rank.trace.gpu.dur_ns[rows].astype(np.float64)
-    best = rank.bounds.best_ns[rows]
+    best = rank.bounds.roofline_ns[rows]
     best = np.where(np.isnan(best), dur * width[rank.trace.gpu.name[rows]], best)
     return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
 
@@ -191,7 +187,7 @@ def _title(blamed: list[tuple[_Blamed, int]]) -> str:
 def _advice(blamed: list[tuple[_Blamed, int]], op: str | None) -> str:
     if not blamed:
         return (
-            f"Make the dimensions of these products multiples of {PAD_TO} (vocabulary, features, sequence; 64 is "
+            f"Make the dimensions of these products multiples of {PAD_MULTIPLE} (vocabulary, features, sequence; 64 is "
             "better still), and start no slice at an odd element."
         )
     first = blamed[0][0]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.kernels.matrix_kernels import MatrixCategory, Remedy
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
     Missed,
@@ -16,6 +15,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     tf32_allowed,
 )
 from perfdoctor.rank import Rank
+from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
@@ -102,7 +102,7 @@ class ConvolutionWithoutTensorCores(TensorCoresMissed):
 
     def cause(self, rank: Rank, missed: Missed) -> Cause:
         """By the operand type, and by whether float32 may use TF32 already."""
-        kind: str | None = "half on amd" if rank.raw_trace.vendor == "amd" else "half"
+        kind: str | None = "half on amd" if rank.hardware.vendor == "amd" else "half"
         if missed.operand in ("fp16", "bf16"):
             remedy = half_remedy(rank, missed.operand)
         else:

@@ -10,18 +10,21 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import places
-from perfdoctor.analysis.kernels.kernel_costs import ops_where
-from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, Remedy, saved_share, top_kernels, top_op
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, Remedy, saved_share
+from perfdoctor.rules.top_kernels import top_kernels, top_op
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL
+from perfdoctor.trace.tables.rows import GpuRows
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
@@ -77,9 +80,9 @@ class AccidentalFloat64(RankAnalyzer):
         rows = _float64(rank)
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
+        if iv.total(time) < LEAST_TIME_NS or not self.exceeds_min_share(rank, cost):
             return
-        matrix = rows & rank.kernels_where(lambda k: k.category in _MATRIX)
+        matrix = rows & rank.kernel_classes.match_rows(lambda k: k.category in _MATRIX)
         first = _first_op(rank, rows)
         saved = _saved_share(rank, rows, matrix)
         yield self.finding(
@@ -99,7 +102,7 @@ class AccidentalFloat64(RankAnalyzer):
                 Evidence("first float64 op", rank.trace.text(int(rank.trace.ops.name[first])) if first >= 0 else None),
                 *top_kernels(rank, rows),
             ),
-            edit=scale_durations(rank.trace, rows, saved),
+            edit=scale_durations(GpuRows(rank.trace.gpu, rows), saved),
         )
 
 
@@ -110,7 +113,7 @@ def _dur(rank: Rank, rows: BoolArray) -> int:
 def _float64(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel of the window that computes in float64."""
     trace = rank.trace
-    named = rank.kernels_where(lambda k: k.operand == "fp64") | trace.match_rows(trace.gpu, _NAME)
+    named = rank.kernel_classes.match_rows(lambda k: k.operand == "fp64") | trace.match_rows(trace.gpu, _NAME)
     told, given = _types_of_ops(rank)
     # Kernels of a compiled region share one op, whose arguments say nothing about each of them.
     kernels = (trace.gpu.kind == KERNEL) & rank.in_window
@@ -126,7 +129,7 @@ def _types_of_ops(rank: Rank) -> tuple[BoolArray, BoolArray]:
     naming = np.zeros(len(trace.strings) + 1, bool)  # its last is for ops without types
     types = occurring(ops.types, len(trace.strings)).tolist()
     naming[[code for code in types if '"double"' in trace.strings[code]]] = True
-    aten = ops_where(trace, lambda name: name.startswith("aten::"))
+    aten = match_op_names(trace, lambda name: name.startswith("aten::"))
     rows = np.flatnonzero(gpu.op >= 0)
     rows = rows[naming[ops.types[gpu.op[rows]]] & aten[ops.name[gpu.op[rows]]]]
     at = gpu.op[rows]
@@ -182,4 +185,4 @@ def _first_op(rank: Rank, rows: BoolArray) -> int:
 def _place(rank: Rank, op: int) -> SourceLocation | None:
     """Where in the user's code an op was called."""
     ops = rank.trace.ops
-    return places(rank.trace, ops.thread[[op]], ops.start_ns[[op]])[0] if op >= 0 else None
+    return rank.locations.at(ops.thread[[op]], ops.start_ns[[op]])[0] if op >= 0 else None

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import commonest, places
-from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, top_kernels
+from perfdoctor.analysis.host.locations import most_common_location
 from perfdoctor.analyzers._pd205_attention import (
     Attentions,
     attention_of_items,
@@ -18,13 +17,17 @@ from perfdoctor.analyzers._pd205_attention import (
     product_costs,
 )
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS
+from perfdoctor.rules.top_kernels import top_kernels
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
+from perfdoctor.trace.tables.rows import GpuRows
 
 _MATH = "scaled_dot_product_attention"
 _ENOUGH = 256  # places: more add nothing to a majority
@@ -86,7 +89,7 @@ class UnfusedAttention(RankAnalyzer):
         group = attention_of_items(rank, found)
         rows = group >= 0
         time = rank.time_in_window(rows)
-        if iv.total(time) < WORTH_NS:
+        if iv.total(time) < LEAST_TIME_NS:
             return
         sequence = _sequence(rank, found, group)
         long = sequence is not None and sequence >= self.settings["min_sequence"]
@@ -108,8 +111,8 @@ class UnfusedAttention(RankAnalyzer):
             fix=None if fell_back else "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
-            location=commonest(
-                places(rank.trace, rank.trace.ops.thread[top[:_ENOUGH]], rank.trace.ops.start_ns[top[:_ENOUGH]])
+            location=most_common_location(
+                rank.locations.at(rank.trace.ops.thread[top[:_ENOUGH]], rank.trace.ops.start_ns[top[:_ENOUGH]])
             ),
             evidence=(
                 Evidence("attentions", rank.per_step(calls), "count"),
@@ -117,7 +120,7 @@ class UnfusedAttention(RankAnalyzer):
                 Evidence("all but the products", rank.per_step(_between_ns(rank, rows)), "ns"),
                 *top_kernels(rank, rows),
             ),
-            edit=scale_durations(rank.trace, rows, saved),
+            edit=scale_durations(GpuRows(rank.trace.gpu, rows), saved),
         )
 
 
@@ -139,13 +142,13 @@ def _sequence(rank: Rank, found: Attentions, group: Int64Array) -> int | None:
     time_ns = np.bincount(index[group[forward]], weights=rank.trace.gpu.dur_ns[forward])
     totals: dict[int, float] = {}
     for i in np.flatnonzero(time_ns).tolist():
-        length = rank.work.costs[i].n or 0
+        length = rank.kernel_costs.op_costs[i].n or 0
         totals[length] = totals.get(length, 0) + float(time_ns[i])
     return max(totals, key=lambda n: (totals[n], n), default=None)
 
 
 def _products(rank: Rank) -> BoolArray:
-    return rank.kernels_where(lambda k: k.category == "gemm" and k.tensor_core != "na")
+    return rank.kernel_classes.match_rows(lambda k: k.category == "gemm" and k.tensor_core != "na")
 
 
 def _between_ns(rank: Rank, rows: BoolArray) -> int:
@@ -159,7 +162,7 @@ def _saved_share(rank: Rank, found: Attentions, group: Int64Array) -> float:
     product, size = _products(rank) & rows, len(found.thread)
     time_ns = np.bincount(group[rows], weights=dur[rows], minlength=size)
     best_ns = np.bincount(group[product], weights=dur[product], minlength=size)
-    fused = [(fused_ns(rank, c, backward=False), fused_ns(rank, c, backward=True)) for c in rank.work.costs]
+    fused = [(fused_ns(rank, c, backward=False), fused_ns(rank, c, backward=True)) for c in rank.kernel_costs.op_costs]
     roof = np.array([*fused, (np.nan, np.nan)], np.float64)[index, found.backward.astype(np.int8)]
     best_ns = np.where(np.isnan(roof), best_ns, roof)
     return float(np.maximum(time_ns - best_ns, 0).sum() / max(time_ns.sum(), 1))

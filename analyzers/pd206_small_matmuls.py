@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
-from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
 from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, matrix_rows
+from perfdoctor.rules.top_kernels import top_kernels, top_op
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray, FloatArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
@@ -73,14 +74,14 @@ class SmallMatmuls(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such products take at least `min_share` of the step."""
-        products = matrix_rows(rank, "gemm") & ~rank.kernels_where(lambda k: k.gemv_like)
+        products = matrix_rows(rank, "gemm") & ~rank.kernel_classes.match_rows(lambda k: k.gemv_like)
         rows = products & self._small(rank)
         count, whole = int(rows.sum()), int(products.sum())
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         if rank.per_step(count) < self.settings["min_kernels"] or count < self.settings["min_of_products"] * whole:
             return
-        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
+        if iv.total(time) < LEAST_TIME_NS or not self.exceeds_min_share(rank, cost):
             return
         op = top_op(rank, rows)
         cells = _cells(rank, rows)
@@ -98,7 +99,7 @@ class SmallMatmuls(RankAnalyzer):
             else None,
             claim=Claim(time, kernels=True),
             confidence=0.7 if cells else 0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("share of the step's matrix products", round(100 * count / max(whole, 1), 1), "%"),
                 Evidence("median kernel", median_ns, "ns"),
@@ -142,12 +143,12 @@ def _cells(rank: Rank, rows: BoolArray) -> int:
 
 def _roofline_ns(rank: Rank) -> FloatArray | None:
     """Time of each GPU item's maths and traffic at attainable rates, without latency; None for an unknown device."""
-    device, work, verdicts = rank.device, rank.work, rank.verdicts
+    device, costs, verdicts = rank.device, rank.kernel_costs, rank.verdicts
     bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
     if device is None or not bandwidth:
         return None
-    rates = np.array([device.attainable_flops(device.matrix_type(t)) or np.nan for t in verdicts.operands])
-    result: FloatArray = np.maximum(work.flops / rates[verdicts.operand[work.item]], work.bytes / bandwidth) * 1e9
+    rates = np.array([device.attainable_flops(device.matrix_peak_type(t)) or np.nan for t in verdicts.operands])
+    result: FloatArray = np.maximum(costs.flops / rates[verdicts.operand[costs.kind]], costs.bytes / bandwidth) * 1e9
     return result
 
 

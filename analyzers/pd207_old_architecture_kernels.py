@@ -10,22 +10,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
-from perfdoctor.analysis.kernels.matrix_kernels import (
-    WORTH_NS,
-    Remedy,
-    on_tensor_cores,
-    saved_share,
-    top_kernels,
-    top_op,
-)
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, Remedy, on_tensor_cores, saved_share
+from perfdoctor.rules.top_kernels import top_kernels, top_op
 from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
+from perfdoctor.trace.tables.rows import GpuRows
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own
@@ -84,7 +79,7 @@ class OldArchitectureKernels(RankAnalyzer):
         rows = self._old(rank, major)
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
+        if iv.total(time) < LEAST_TIME_NS or not self.exceeds_min_share(rank, cost):
             return
         op = top_op(rank, rows)
         saved = saved_share(rank, rows, _remedy(rank, rows, major))
@@ -98,13 +93,13 @@ class OldArchitectureKernels(RankAnalyzer):
             fix='model = torch.compile(model, mode="max-autotune")',
             claim=Claim(time, kernels=True),
             confidence=0.5,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(
                 Evidence("most that the older instructions reach of the peak", _percent(_CAP.get(major)), "%"),
                 Evidence("launched by", op),
                 *top_kernels(rank, rows),
             ),
-            edit=scale_durations(rank.trace, rows, saved),
+            edit=scale_durations(GpuRows(rank.trace.gpu, rows), saved),
         )
         large = self.exceeds_min_share(rank, cost, self.settings["large_share"])
         yield finding if large else replace(finding, severity="low")
@@ -112,7 +107,7 @@ class OldArchitectureKernels(RankAnalyzer):
     def _old(self, rank: Rank, major: int) -> BoolArray:
         """For each GPU item whether it is such a kernel."""
         rows = on_tensor_cores(rank, "gemm")
-        rows &= rank.kernels_where(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
+        rows &= rank.kernel_classes.match_rows(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
         rows &= rank.trace.gpu.dur_ns >= self.settings["min_kernel_ns"]
         rows &= ~rank.bounds.is_("bandwidth", "invalid") | rank.bounds.assumed
         with np.errstate(invalid="ignore"):
@@ -121,12 +116,12 @@ class OldArchitectureKernels(RankAnalyzer):
 
 def _major(rank: Rank) -> int | None:
     """Major compute capability of the device; None for AMD's and unknown ones."""
-    if rank.raw_trace.vendor == "amd":
+    if rank.hardware.vendor == "amd":
         return None
     if rank.device is not None:
         return rank.device.compute_capability[0] if rank.device.compute_capability else None
-    capability = rank.raw_trace.device.capability
-    return capability[0] if capability and rank.raw_trace.vendor == "nvidia" else None
+    capability = rank.hardware.capability
+    return capability[0] if capability and rank.hardware.vendor == "nvidia" else None
 
 
 def _generation(arch: str | None) -> int:
@@ -137,15 +132,15 @@ def _generation(arch: str | None) -> int:
 
 def _architectures(rank: Rank, rows: BoolArray) -> str:
     codes = distinct(rank.trace.gpu.name[rows]).tolist()
-    return ", ".join(sorted({rank.kernel_classes[code].arch or "" for code in codes}))
+    return ", ".join(sorted({rank.kernel_classes.by_name[code].arch or "" for code in codes}))
 
 
 def _remedy(rank: Rank, rows: BoolArray, major: int) -> Remedy:
     """Kernels for this architecture, in the operand type of the costliest ones."""
-    operand = rank.verdicts.operand[rank.work.item[rows]]
+    operand = rank.verdicts.operand[rank.kernel_costs.kind[rows]]
     totals = np.bincount(operand, weights=rank.trace.gpu.dur_ns[rows])
     name = rank.verdicts.operands[int(totals.argmax())]
-    rate = rank.device.attainable_flops(rank.device.matrix_type(name)) if rank.device and name else None
+    rate = rank.device.attainable_flops(rank.device.matrix_peak_type(name)) if rank.device and name else None
     return Remedy(peak_ratio=1 / _CAP[major] if major in _CAP else None, flops_per_s=rate)
 
 

@@ -9,11 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_op
-from perfdoctor.analysis.kernels.matrix_kernels import WORTH_NS, matrix_rows, top_kernels, top_op
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, matrix_rows
+from perfdoctor.rules.top_kernels import top_kernels, top_op
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 
 
@@ -60,13 +61,13 @@ class DepthwiseConvolution(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such convolutions take at least `min_share` of the step."""
         few = self.settings["max_channels"]
-        by_shape = [(c.groups or 1) > 1 and (c.channels_in or few) < few for c in rank.work.costs]
+        by_shape = [(c.groups or 1) > 1 and (c.channels_in or few) < few for c in rank.kernel_costs.op_costs]
         convolutions = matrix_rows(rank, "convolution")
-        rows = convolutions & np.array([*by_shape, False], bool)[rank.work.cost]
-        rows |= convolutions & rank.kernels_where(lambda k: k.depthwise)
+        rows = convolutions & np.array([*by_shape, False], bool)[rank.kernel_costs.op_cost]
+        rows |= convolutions & rank.kernel_classes.match_rows(lambda k: k.depthwise)
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
-        if iv.total(time) < WORTH_NS or not self.exceeds_min_share(rank, cost):
+        if iv.total(time) < LEAST_TIME_NS or not self.exceeds_min_share(rank, cost):
             return
         dur = rank.trace.gpu.dur_ns
         op = top_op(rank, rows)
@@ -80,7 +81,7 @@ class DepthwiseConvolution(RankAnalyzer):
             "a new design may do better with dense convolutions of fewer channels.",
             claim=Claim(),
             confidence=0.8,
-            location=location_of_op(rank, op) if op else None,
+            location=rank.locations.of_op(op) if op else None,
             evidence=(Evidence("launched by", op), *top_kernels(rank, rows)),
         )
         yield replace(finding, severity="info")

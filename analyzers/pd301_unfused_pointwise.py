@@ -8,16 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
-from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analyzers._pd301_pointwise_chains import Chains, chains_of
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import fused
+from perfdoctor.rules.top_kernels import top_kernels
+from perfdoctor.savings.edits import fuse
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.rows import GpuRows
 
 _LONGEST_SHOWN = 8
 _FEW = 64
@@ -91,11 +92,11 @@ class UnfusedPointwise(RankAnalyzer):
             saving=Saving(0, None, most, "bounded"),
             advice="Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, "
             "gelu, scaled_dot_product_attention."
-            + (" Some of the program is compiled; these are not." if rank.traffic.compiled.any() else ""),
+            + (" Some of the program is compiled; these are not." if rank.traffic.is_compiled.any() else ""),
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=location_of_items(rank, costliest),
+            location=rank.locations.of_items(costliest),
             evidence=(
                 Evidence("costliest chain", pattern),
                 Evidence(f"chains per {rank.unit_name}", rank.per_step(chains.count), "count"),
@@ -106,7 +107,12 @@ class UnfusedPointwise(RankAnalyzer):
                 ),
                 *top_kernels(rank, chains.rows),
             ),
-            edit=fused(rank.trace, chains.rows, most / max(cost, 1), chains.rows[chains.position == 0]),
+            edit=fuse(
+                rank.trace,
+                GpuRows(rank.trace.gpu, chains.rows),
+                most / max(cost, 1),
+                launches_left=GpuRows(rank.trace.gpu, chains.rows[chains.position == 0]),
+            ),
         )
 
 

@@ -9,15 +9,16 @@ from typing import ClassVar
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import location_of_items
-from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
 from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.top_kernels import top_kernels
 from perfdoctor.savings.edits import remove_items
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import GpuRows
 
 _SPATIAL = 2  # dimensions that are not spatial: batch and channels
 
@@ -67,14 +68,14 @@ class LayoutConversion(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when layout copies take at least `min_share` of the step."""
-        rows = rank.traffic.rows_of(LAYOUT)
+        rows = rank.traffic.match_rows(LAYOUT)
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         if not cost or not self.exceeds_min_share(rank, cost):
             return
-        convolutions = rank.kernels_where(lambda k: k.category == "convolution") & rank.in_window
+        convolutions = rank.kernel_classes.match_rows(lambda k: k.category == "convolution") & rank.in_window
         already = _channels_last_share(rank, rows)
-        amd = rank.raw_trace.vendor == "amd"
+        amd = rank.hardware.vendor == "amd"
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
@@ -86,7 +87,7 @@ class LayoutConversion(RankAnalyzer):
             "inputs = inputs.to(memory_format=torch.channels_last)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
-            location=location_of_items(rank, rows),
+            location=rank.locations.of_items(rows),
             evidence=(
                 Evidence(
                     "convolutions themselves", rank.per_step(iv.total(rank.time_in_window(convolutions & ~rows))), "ns"
@@ -94,7 +95,7 @@ class LayoutConversion(RankAnalyzer):
                 Evidence("inputs that are channels_last", None if already is None else round(100 * already), "%"),
                 *top_kernels(rank, rows),
             ),
-            edit=remove_items(rank.trace, rows),
+            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, rows)),
         )
 
 

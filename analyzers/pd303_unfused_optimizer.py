@@ -10,18 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, yes_or_no
-from perfdoctor.analysis.host.cpu_ops import optimizers_of, unprofiled
-from perfdoctor.analysis.host.locations import location_of_range
-from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
-from perfdoctor.analysis.kernels.optimizer_steps import OptimizerSteps, steps_of
+from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER, STEP_RANGE
+from perfdoctor.analyzers._pd303_optimizer_steps import OptimizerSteps, steps_of
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import fused
+from perfdoctor.rules.top_kernels import top_kernels
+from perfdoctor.savings.edits import fuse
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.rows import GpuRows
 
 _HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
 
@@ -91,9 +92,9 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
         trace = rank.trace
-        launched = rank.traffic.optimizer
+        launched = rank.traffic.optimizer_step
         ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
-        for code in occurring(ranges[rank.traffic.rows_of(OPTIMIZER)], len(trace.strings)).tolist():
+        for code in occurring(ranges[rank.traffic.match_rows(OPTIMIZER)], len(trace.strings)).tolist():
             steps = steps_of(rank, np.flatnonzero(ranges == code), trace.strings[code])
             if steps is not None:
                 yield from self._judge(rank, steps)
@@ -123,7 +124,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else "optimizer.step = torch.compile(optimizer.step)",
             claim=Claim(steps.claim, kernels=not steps.starved),
             confidence=0.8,
-            location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+            location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
             evidence=(
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
@@ -132,32 +133,37 @@ class UnfusedOptimizer(RankAnalyzer):
                 *top_kernels(rank, steps.rows),
             ),
             subject=steps.optimizer,
-            edit=fused(rank.trace, steps.rows, 1 - 1 / max(steps.passes, 1), _first_of_each(rank, steps)),
+            edit=fuse(
+                rank.trace,
+                GpuRows(rank.trace.gpu, steps.rows),
+                1 - 1 / max(steps.passes, 1),
+                launches_left=GpuRows(rank.trace.gpu, _first_of_each(rank, steps)),
+            ),
         )
 
     def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
         least = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        for steps in optimizers_of(rank):
-            own, fact = unprofiled(rank, steps.time), _fact(rank, steps.optimizer)
+        for steps in cpu_optimizers_of(rank.trace, rank.window):
+            own, fact = rank.unprofiled_time(steps.time), _fact(rank, steps.optimizer)
             ops = rank.per_step(steps.ops)
             if steps.optimizer not in _HAS_FUSED or fact.get("fused") or ops < self.settings["min_kernels"]:
                 continue
-            if steps.passes < self.settings["min_passes"] or own.share * (1 - steps.kept) < least:
+            if steps.passes < self.settings["min_passes"] or own.share * (1 - steps.remaining_share) < least:
                 continue
             yield self.finding(
                 rank,
                 title=f"{steps.optimizer} goes over the parameters {steps.passes} times "
                 f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {rank.unit_name}",
                 cost_ns=rank.per_step(iv.total(steps.time)),
-                saving=own.saving(steps.kept),
+                saving=own.saving(steps.remaining_share),
                 advice=f"Use the fused {steps.optimizer}: one op reads and writes each parameter and its state once.",
                 fix=f"torch.optim.{steps.optimizer}(..., fused=True)",
                 claim=Claim(steps.time),
                 confidence=0.8,
-                location=location_of_range(rank, STEP_RANGE + re.escape(steps.optimizer)),
+                location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
                 evidence=(
-                    Evidence("without the profiler's part", own.own_ns, "ns"),
-                    Evidence("longest pass", round(100 * steps.kept, 1), "%"),
+                    Evidence("without the profiler's part", own.program_ns, "ns"),
+                    Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),
                     Evidence("foreach, as captured", yes_or_no(fact.get("foreach"))),
                     Evidence("fused, as captured", yes_or_no(fact.get("fused"))),
                 ),
@@ -167,7 +173,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
 def _first_of_each(rank: Rank, steps: OptimizerSteps) -> Int64Array:
     """The first GPU item of each of the optimizer's steps: a fused one launches little more."""
-    _, first = np.unique(rank.traffic.optimizer[steps.rows], return_index=True)
+    _, first = np.unique(rank.traffic.optimizer_step[steps.rows], return_index=True)
     return steps.rows[first]
 
 

@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.cpu_ops import unprofiled, zeroing_of
-from perfdoctor.analysis.host.locations import location_of_range
-from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
-from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING, launched_inside
+from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
+from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING
+from perfdoctor.analysis.launching_ops import launched_inside, launching_op_names, match_op_names
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_items
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import GpuRows
 
 
 class GradientZeroing(RankAnalyzer):
@@ -74,7 +75,7 @@ class GradientZeroing(RankAnalyzer):
         yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
 
     def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
-        fills = rank.traffic.rows_of(ZEROING)
+        fills = rank.traffic.match_rows(ZEROING)
         adds = _additions(rank, int(fills.sum()))
         time = rank.time_in_window(fills | adds)
         cost = rank.per_step(iv.total(time))
@@ -89,11 +90,11 @@ class GradientZeroing(RankAnalyzer):
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             claim=Claim(time, kernels=True),
-            edit=remove_items(rank.trace, fills | adds, bound=False),
+            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, fills | adds), is_upper_bound=False),
         )
 
     def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        found = zeroing_of(rank)
+        found = cpu_zeroing_of(rank.trace, rank.window)
         cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
         if fills < self.settings["min_kernels"] or not self.exceeds_min_share(
             rank, cost, self.settings["min_cpu_share"]
@@ -104,7 +105,7 @@ class GradientZeroing(RankAnalyzer):
             fills,
             (iv.total(found.filling), iv.total(found.adding)),
             cost_ns=cost,
-            saving=unprofiled(rank, found.time).saving(),
+            saving=rank.unprofiled_time(found.time).saving(),
             claim=Claim(found.time),
         )
 
@@ -116,7 +117,7 @@ class GradientZeroing(RankAnalyzer):
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
-            location=location_of_range(rank, ZERO_RANGE),
+            location=rank.locations.of_range(ZERO_RANGE),
             evidence=(
                 Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
                 Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),
@@ -129,7 +130,7 @@ class GradientZeroing(RankAnalyzer):
 def _additions(rank: Rank, fills: int) -> BoolArray:
     """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
     trace = rank.trace
-    adds = launched_inside(trace, ACCUMULATES) & rank.kernels_where(lambda k: k.category == "elementwise")
-    adds &= np.append(ops_where(trace, "aten::add_".__eq__), False)[op_names(trace)]
+    adds = launched_inside(trace, ACCUMULATES) & rank.kernel_classes.match_rows(lambda k: k.category == "elementwise")
+    adds &= np.append(match_op_names(trace, "aten::add_".__eq__), False)[launching_op_names(trace)]
     adds &= rank.in_window
     return adds if adds.sum() <= fills else np.zeros(len(adds), bool)

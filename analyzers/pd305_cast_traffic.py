@@ -9,14 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
-from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST, launched_inside
+from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST
+from perfdoctor.analysis.launching_ops import launched_inside
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_items
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import GpuRows
 
 _BACKWARD = re.compile("ToCopyBackward0")
 
@@ -66,15 +68,15 @@ class CastTraffic(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when casts of weights take at least `min_share` of the step."""
-        rows = rank.traffic.rows_of(WEIGHT_CAST)
+        rows = rank.traffic.match_rows(WEIGHT_CAST)
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         casts = rank.per_step(int(rows.sum()))
         if casts < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
             return
         back = rows & launched_inside(rank.trace, _BACKWARD)
-        trains = bool(back.any()) or bool((rank.traffic.optimizer >= 0).any())
-        moved = rank.work.bytes[rows]
+        trains = bool(back.any()) or bool((rank.traffic.optimizer_step >= 0).any())
+        moved = rank.kernel_costs.bytes[rows]
         yield self.finding(
             rank,
             title=f"The weights are cast at every step: {casts:,} casts a {rank.unit_name}",
@@ -84,13 +86,13 @@ class CastTraffic(RankAnalyzer):
             fix=None if trains else "model = model.to(torch.bfloat16)   # in place of torch.autocast",
             claim=Claim(time, kernels=True),
             confidence=0.8,
-            location=location_of_items(rank, rows & ~back),
+            location=rank.locations.of_items(rows & ~back),
             evidence=(
                 Evidence("of weights", _spent(rank, rows & ~back), "ns"),
                 Evidence("of their gradients", _spent(rank, back), "ns"),
                 Evidence("read and written", rank.per_step(round(float(np.nansum(moved)))), "bytes"),
             ),
-            edit=remove_items(rank.trace, rows),
+            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, rows)),
         )
 
 

@@ -8,16 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import location_of_items
-from perfdoctor.analysis.kernels.matrix_kernels import top_kernels
-from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY, climb
+from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY
+from perfdoctor.analysis.launching_ops import climb_ops
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.rules.top_kernels import top_kernels
 from perfdoctor.savings.edits import remove_items
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct_rows
+from perfdoctor.trace.tables.rows import GpuRows
 
 _SHOWN = 3
 
@@ -65,7 +67,7 @@ class RedundantCopies(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when copies take at least `min_share` of the step."""
-        rows = rank.traffic.rows_of(COPY) & ~rank.traffic.compiled
+        rows = rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled
         time = rank.time_in_window(rows)
         cost = rank.per_step(iv.total(time))
         if not cost or not self.exceeds_min_share(rank, cost):
@@ -81,19 +83,21 @@ class RedundantCopies(RankAnalyzer):
             advice=_advice(asked),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=location_of_items(rank, chains[0][2]),
+            location=rank.locations.of_items(chains[0][2]),
             evidence=(
                 *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
                 *top_kernels(rank, rows),
             ),
-            edit=remove_items(rank.trace, rows),
+            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, rows)),
         )
 
 
 def _by_chain(rank: Rank, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
     """What asked for the copies: "contiguous in layer_norm", its time in the window, its rows; costliest first."""
     trace, ops = rank.trace, rank.trace.ops
-    asked, around = climb(trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPIES.search(name)))
+    asked, around = climb_ops(
+        trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPIES.search(name))
+    )
     asked = np.where(asked >= 0, asked, trace.gpu.op[rows])
     copiers, callers = ops.name[asked], np.where((around >= 0) & (around != asked), ops.name[around], -1)
     which, first = distinct_rows((copiers, callers), len(trace.strings))

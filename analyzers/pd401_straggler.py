@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from perfdoctor.analysis.communication.stragglers import STANDS_OUT, LateRank
 from perfdoctor.analyzers._pd401_causes import own_finding, own_line
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
-from perfdoctor.report.merge_findings import in_ranges
+from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -176,7 +177,7 @@ def _persistence(late: LateRank) -> tuple[Evidence, ...]:
 def _who(late: LateRank) -> str:
     if len(late.co_late) == 1:
         return f"Rank {late.rank}"
-    numbers = in_ranges(late.matched.tables[index].rank or 0 for index in late.co_late)
+    numbers = format_ranges(late.matched.tables[index].rank or 0 for index in late.co_late)
     return f"Ranks {numbers}{' (all of one host)' if late.is_host else ''}"
 
 

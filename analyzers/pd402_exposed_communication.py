@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable, CollectiveTotal
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 

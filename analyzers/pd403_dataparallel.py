@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_list
-from perfdoctor.analysis.host.locations import location_of_range
-from perfdoctor.analysis.kernels.traffic_kinds import launched_inside
+from perfdoctor.analysis.launching_ops import launched_inside
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
 
@@ -83,7 +83,7 @@ class DataParallelUsed(RankAnalyzer):
             fix=f"DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
             claim=Claim(exposed),
             confidence=0.9,
-            location=location_of_range(rank, _FORWARD),
+            location=rank.locations.of_range(_FORWARD),
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),

@@ -11,9 +11,10 @@ import numpy as np
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -10,12 +11,18 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
 from perfdoctor.analysis.communication.collective_names import KINDS
-from perfdoctor.analysis.communication.data_parallel import COPY_BACK, FORWARD, SEARCH, spans_of, work_of_ops
-from perfdoctor.analysis.host.locations import location_of_range
+from perfdoctor.analysis.launching_ops import launched_inside
+from perfdoctor.analyzers._pd406_ddp_passes import FORWARD
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+
+# Names of torch's reducer.cpp, as traces of PyTorch 2.13 have them.
+_SEARCH = r"ddp\.reducer::search_unused_parameters"
+_COPY_BACK = r"ddp\.reducer::copy_bucket_to_grad"
 
 
 class DdpFlags(RankAnalyzer):
@@ -71,7 +78,7 @@ class DdpFlags(RankAnalyzer):
         yield from self._broadcasts(rank)
 
     def _search(self, rank: Rank) -> Iterator[Finding]:
-        spans = spans_of(rank, SEARCH)
+        spans = _time_on_cpu(rank, _SEARCH)
         lost = spans if rank.device_kind == "cpu" else iv.intersect(spans, rank.account.parts["idle_launch"])
         yield from self._judged(
             rank,
@@ -87,7 +94,7 @@ class DdpFlags(RankAnalyzer):
     def _copies(self, rank: Rank) -> Iterator[Finding]:
         yield from self._judged(
             rank,
-            Claim(work_of_ops(rank, COPY_BACK), kernels=rank.device_kind == "gpu"),
+            Claim(_time_of_ops(rank, _COPY_BACK), kernels=rank.device_kind == "gpu"),
             subject="gradient_as_bucket_view",
             title="Gradients are copied out of DistributedDataParallel's buckets in every step",
             advice="Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
@@ -135,13 +142,27 @@ class DdpFlags(RankAnalyzer):
             fix=fix,
             claim=claim,
             confidence=0.8,
-            location=location_of_range(rank, FORWARD),
+            location=rank.locations.of_range(FORWARD),
             evidence=(
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(said.get(flag))) for flag in flags if said),
             ),
             subject=subject,
         )
+
+
+def _time_on_cpu(rank: Rank, pattern: str) -> Intervals:
+    """When ops with a matching name ran on the CPU, within the window."""
+    ops = rank.trace.ops
+    rows = rank.trace.match_rows(ops, pattern)
+    return iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
+
+
+def _time_of_ops(rank: Rank, pattern: str) -> Intervals:
+    """What ops with a matching name launched, within the window; without a GPU they themselves are the work."""
+    if rank.device_kind == "cpu":
+        return _time_on_cpu(rank, pattern)
+    return rank.time_in_window(launched_inside(rank.trace, re.compile(pattern)))
 
 
 def _settings(rank: Rank) -> Mapping[str, Any]:

@@ -13,9 +13,10 @@ from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.gpu import find_device
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals

@@ -11,9 +11,10 @@ import numpy as np
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.rank_waits import longest_waiting, waits_of
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet
 from perfdoctor.rules.analyzer import FleetAnalyzer
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import FloatArray
 from perfdoctor.trace.tables import intervals as iv
 

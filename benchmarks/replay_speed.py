@@ -23,11 +23,13 @@ import numpy as np
 
 import perfdoctor
 from benchmarks.lengthen_trace import parse_sample, write_repeated
+from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.rank import Rank
-from perfdoctor.savings.edits import edited, scale_durations
+from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.edits import scale_durations
 from perfdoctor.savings.longest_path import compiled
 from perfdoctor.savings.replay_graph import graph_of
-from perfdoctor.savings.what_if import cpu_wait_ns, replay_of
+from perfdoctor.savings.what_if import replay_of
 
 SAMPLE = Path(__file__).resolve().parent.parent / "sample_traces" / "host-device-sync.json.gz"
 _STEP_CALLS = 42_000
@@ -51,7 +53,7 @@ def measure(trace_path: Path, repeat: int) -> str:
     )
     trace_bytes = sum(getattr(table, field.name).nbytes for table in trace.tables for field in fields(table))
     tracemalloc.start()
-    graph_of(trace, rank.window).replayed()
+    graph_of(trace, rank.window).node_times()
     peak_bytes = tracemalloc.get_traced_memory()[1]
     return (
         f"| {trace.events:,} | {len(trace.calls):,} | {1e3 * graph_s:,.1f} | {1e3 * replay_s:,.1f} | "
@@ -64,9 +66,9 @@ def _measure_once(rank: Rank) -> Seconds:
     times = [time.process_time()]
     graph = graph_of(rank.trace, rank.window)
     times.append(time.process_time())
-    graph.replayed()
+    graph.node_times()
     times.append(time.process_time())
-    graph.replayed(edited(graph, [(scale_durations(rank.trace, items, 0.5), 1.0)]))
+    graph.node_times(apply_edits(graph, [(scale_durations(rank.trace, items, 0.5), 1.0)]))
     times.append(time.process_time())
     return Seconds(*np.diff(times).tolist())
 

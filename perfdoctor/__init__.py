@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdoctor import gpu
+    from perfdoctor.analysis.host.locations import SourceLocation
     from perfdoctor.api import Report, analyze
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
-    from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+    from perfdoctor.report.finding import Evidence, Finding
     from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
+    from perfdoctor.savings.saving import Claim, Saving
     from perfdoctor.trace import Trace, read
 
 __all__ = [
@@ -45,7 +47,9 @@ _HOMES = {
     "perfdoctor.api": ("Report", "analyze"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
-    "perfdoctor.report.finding": ("Claim", "Evidence", "Finding", "Saving", "SourceLocation"),
+    "perfdoctor.analysis.host.locations": ("SourceLocation",),
+    "perfdoctor.report.finding": ("Evidence", "Finding"),
+    "perfdoctor.savings.saving": ("Claim", "Saving"),
     "perfdoctor.errors": ("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
     "perfdoctor.trace": ("Trace", "read"),
 }

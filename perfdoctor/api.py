@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TypeAlias
 
-from perfdoctor import pipeline as engine
-from perfdoctor.analysis.host.locations import quoting
+from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files
 from perfdoctor.fleet.discover import find_traces
@@ -18,6 +17,7 @@ from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTrack
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.report import report as _report
+from perfdoctor.report.source_lines import with_source_lines
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
@@ -69,7 +69,7 @@ def analyze(
     device: str | None = None,
     rank: int | None = None,
     steps: slice | None = None,
-    settings: engine.Settings | None = None,
+    settings: pipeline.Settings | None = None,
     jobs: int | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -99,7 +99,7 @@ def analyze(
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     known = registry.registered()
-    engine.check_settings(settings or {}, known)
+    pipeline.check_settings(settings or {}, known)
     chosen = registry.choose(known, select, ignore)
     if device is not None and find_device(device) is None and find_calibration(device) is None:
         raise UsageError(f"the device '{device}' is not in the table of devices")
@@ -115,4 +115,4 @@ def analyze(
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {f.name: getattr(report, f.name) for f in fields(report)}
-    return Report(**values | {"findings": quoting(report.findings, linecache.getline)})
+    return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class PerfdoctorError(Exception):
-    """Base of all of them; `exit_code` is what the command line returns for it."""
+    """The base class of every error here; the command line exits with `exit_code`."""
 
     exit_code: ClassVar[int] = 3
 

@@ -1,137 +1,175 @@
-"""Runs the analyzers: each rank by itself becomes a summary, and the summaries together become the Report.
+"""Ranks in, Report out: what rules find is collected, priced, put in order, and told.
 
-Checks what analyzers need, keeps a crash to the rule that crashed, and times each.
+Each rank by itself becomes a summary (`summarize_rank`), and the summaries together become the Report
+(`report_on_summaries`). Rules may be a stranger's: one that fails, in whatever way, becomes finding PD901 and stops no
+other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TypeAlias
 
 from perfdoctor.errors import UsageError
-from perfdoctor.rank import Rank, Run
-from perfdoctor.report.finding import Finding, Saving
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding, FindingScope, failed_rule_finding
 from perfdoctor.report.merge_findings import merge_ranks
-from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
-from perfdoctor.report.reduce_ranks import Part, leaf, merged
+from perfdoctor.report.pricing import price_findings, prioritize_fleet
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.report.reduce_ranks import Part, from_rank, reduce_parts
 from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import broken
-from perfdoctor.rules.requirements import NEEDS
-from perfdoctor.savings.ledger import Ledger, prioritize_fleet, prioritize_rank
+from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.savings.ledger import Ledger
+from perfdoctor.trace.tables.intervals import Intervals
 
-Settings = Mapping[str, Mapping[str, float]]
+Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 Kinds: TypeAlias = Iterable[type[Analyzer]]
 
 
-def diagnose(
+def diagnose_run(
     run: Run, analyzers: Kinds, settings: Settings | None = None, missing: Iterable[TraceSummary] = ()
 ) -> Report:
     """Analyse ranks that are all in this process.
 
     Args:
-        run: the ranks.
-        analyzers: the rules to apply.
-        settings: thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
-        missing: ranks that could not be read.
+        run: The ranks.
+        analyzers: The rules to apply.
+        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+        missing: Ranks that could not be read.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
     """
     analyzers = tuple(analyzers)
-    whole = len(run.ranks) == 1
-    given: dict[int | None, list[Finding]] = {rank.trace.rank: [] for rank in run.ranks}
-    over_all: list[Finding] = []
+    keep_all = len(run.ranks) == 1
+    of_rank: dict[int | None, list[Finding]] = {rank.rank: [] for rank in run.ranks}
+    of_several: list[Finding] = []
     outcomes: list[Outcome] = []
-    for analyzer in _made([a for a in analyzers if sees_all(a)], settings):
-        found, outcome = run_one(analyzer, run)
-        outcomes.append(outcome)
-        for finding in found:
-            given.get(finding.claim.rank, over_all).append(finding)
-    mine = [a for a in analyzers if not sees_all(a)]
-    summaries = [summarize(r, mine, settings, given=given[r.trace.rank], whole=whole) for r in run.ranks]
-    return combine(map(leaf, summaries), analyzers, settings, found=over_all, outcomes=outcomes, missing=missing)
+    for rule in analyzers:
+        if needs_all_ranks(rule):
+            found, outcome = run_rule(rule, run, settings)
+            outcomes.append(outcome)
+            for finding in found:
+                of_rank.get(finding.claim.rank, of_several).append(finding)
+    rank_rules = [rule for rule in analyzers if not needs_all_ranks(rule)]
+    summaries = [
+        summarize_rank(rank, rank_rules, settings, given=of_rank[rank.rank], keep_all=keep_all) for rank in run.ranks
+    ]
+    return report_on_summaries(
+        map(from_rank, summaries), analyzers, settings, given=of_several, outcomes=outcomes, missing=missing
+    )
 
 
-def summarize(
+def summarize_rank(
     rank: Rank,
-    analyzers: Kinds,
+    analyzers: Kinds = (),
     settings: Settings | None = None,
     *,
     given: Sequence[Finding] = (),
-    whole: bool = False,
+    keep_all: bool = False,
 ) -> RankSummary:
     """Let the rules look at one rank, and keep of it what the report and rules over ranks need. Pure.
 
     Args:
-        rank: the rank.
-        analyzers: the rules to apply; those that compare ranks wait for `combine`.
-        settings: thresholds by rule id.
-        given: findings on this rank that are known already.
-        whole: keep all that an annotated trace needs, see `summary_of`.
+        rank: The rank.
+        analyzers: The rules to apply; those that compare ranks wait for `report_on_summaries`.
+        settings: Thresholds by rule id.
+        given: Findings on this rank that are known already.
+        keep_all: It is the only rank: keep the intervals behind the account and the claims, which an annotated trace
+            needs, and leave out what only a comparison does.
     """
     findings, outcomes = list(given), []
     run = Run((rank,))
-    for analyzer in _made([a for a in analyzers if not issubclass(a, FleetAnalyzer)], settings):
-        found, outcome = run_one(analyzer, run)
-        findings += found
-        outcomes.append(outcome)
-    return summary_of(rank, prioritize_rank(rank, findings), outcomes, whole=whole)
+    for rule in analyzers:
+        if not issubclass(rule, FleetAnalyzer):
+            found, outcome = run_rule(rule, run, settings)
+            findings += found
+            outcomes.append(outcome)
+    collectives = rank.collectives
+    priced = price_rank(rank, findings, shareable=None if keep_all else collectives.exposed)
+    # Without collectives nothing is missing: there is nothing to tell the size of, and nobody to compare with.
+    alone = not len(collectives)
+    flops = () if alone else rank.step_flops
+    recorded = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
+    return RankSummary(
+        trace=_summarize_trace(rank),
+        steps=_summarize_steps(rank),
+        timeline=rank.timeline,
+        account=rank.account if keep_all else replace(rank.account, parts={}),
+        available_data=rank.available_data | {name for name, there in recorded.items() if there},
+        cpu_wait_ns=rank.cpu_wait_ns,
+        collectives=collectives,
+        host_time=() if keep_all else rank.host_time,
+        step_flops=flops,
+        facts=rank.facts,
+        findings=priced,
+        outcomes=tuple(outcomes),
+    )
 
 
-def combine(
+def report_on_summaries(
     parts: Iterable[Part],
     analyzers: Kinds,
     settings: Settings | None = None,
     *,
-    found: Iterable[Finding] = (),
+    given: Iterable[Finding] = (),
     outcomes: Iterable[Outcome] = (),
     missing: Iterable[TraceSummary] = (),
 ) -> Report:
     """The Report over all ranks, from their summaries in any order and grouping.
 
     Args:
-        parts: the ranks, see `reduction`.
-        analyzers: the rules that were applied, in the order of their outcomes, and those that compare ranks.
-        settings: thresholds by rule id.
-        found: findings over several ranks that are known already.
-        outcomes: what became of rules that did not run rank by rank.
-        missing: ranks that could not be analysed.
+        parts: The ranks, see `reduce_ranks`.
+        analyzers: The rules that were applied, in the order of their outcomes, and those that compare ranks.
+        settings: Thresholds by rule id.
+        given: Findings over several ranks that are known already.
+        outcomes: What became of rules that did not run rank by rank.
+        missing: Ranks that could not be analysed.
     """
     analyzers = tuple(analyzers)
-    part = merged(parts)
+    part = reduce_parts(parts)
     fleet = Fleet(part.summaries)
-    findings = list(found)
-    became = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
-    for analyzer in _made([a for a in analyzers if issubclass(a, FleetAnalyzer)], settings):
-        more, became[analyzer.rule] = run_one(analyzer, fleet)
-        findings += more
-    own = [finding for shared in part.shared.values() for finding in shared.findings()]
-    ledgers = {s.rank: Ledger(s.window_ns, max(s.steps.count, 1), s.cpu_wait_ns) for s in fleet.summaries}
+    of_fleet = list(given)
+    outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
+    for rule in analyzers:
+        if issubclass(rule, FleetAnalyzer):
+            found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
+            of_fleet += found
+    of_ranks = [finding for shared in part.shared.values() for finding in shared.findings()]
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
         steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
-        findings=prioritize_fleet(own, merge_ranks(findings), ledgers),
+        findings=prioritize_fleet(of_ranks, merge_ranks(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries}),
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in broken()),
-            *(became[analyzer.rule] for analyzer in analyzers if analyzer.rule in became),
+            *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
     )
 
 
-def sees_all(analyzer: type[Analyzer]) -> bool:
+def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | None = None) -> tuple[Finding, ...]:
+    """The findings of one rank with what their fixes save, in order; see `price_findings`."""
+    has_edits = any(finding.edit is not None for finding in findings)
+    return price_findings(findings, rank.rank, ledger_of(rank), rank.replay if has_edits else None, shareable)
+
+
+def ledger_of(rank: Rank | RankSummary) -> Ledger:
+    """What can be promised on a rank before any promise."""
+    return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns)
+
+
+def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
     """Whether an analyzer wants all ranks at once, as they are, which takes all of them in one process."""
     return not issubclass(analyzer, RankAnalyzer | FleetAnalyzer)
-
-
-def _made(analyzers: Kinds, settings: Settings | None) -> list[Analyzer]:
-    return [analyzer((settings or {}).get(analyzer.rule)) for analyzer in analyzers]
 
 
 def check_settings(settings: Settings, analyzers: Kinds) -> None:
@@ -140,59 +178,100 @@ def check_settings(settings: Settings, analyzers: Kinds) -> None:
     Raises:
         UsageError: it does not.
     """
-    known = {a.rule: a for a in analyzers}
+    known = {analyzer.rule: analyzer for analyzer in analyzers}
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise UsageError(
             f"settings name the rule '{unknown[0]}', which is not registered; `perfdoctor rules` lists them"
         )
-    _made([known[rule] for rule in settings], settings)
+    for rule, thresholds in settings.items():
+        known[rule](thresholds)
 
 
-def run_one(analyzer: Analyzer, run: Run | Fleet) -> tuple[list[Finding], Outcome]:
-    """The findings of one analyzer and what became of it; a crash becomes finding PD901."""
-    each = [rank.available_data for rank in (run.ranks if isinstance(run, Run) else run.summaries)]
-    lacking = sorted(analyzer.needs - run.available_data)
-    if lacking or not any(analyzer.needs - {"ranks"} <= evidence for evidence in each):
-        partly = sorted(need for need in analyzer.needs if not all(need in evidence for evidence in each))
-        return [], Outcome(analyzer.rule, "skipped", _what_to_capture((lacking or partly)[0]))
+def run_rule(
+    kind: type[Analyzer], data: Run | Fleet, settings: Settings | None = None
+) -> tuple[list[Finding], Outcome]:
+    """The findings of one rule and what became of it.
+
+    Whatever it raises, when it is made, when it looks, or because what it yields is malformed, becomes finding PD901.
+
+    Raises:
+        UsageError: `settings` names a threshold that the rule does not have.
+    """
     began = time.perf_counter()
     try:
-        findings, status, why = [_checked(finding) for finding in _found(analyzer, run)], "ran", None
+        analyzer = kind((settings or {}).get(kind.rule))
+        lacking = _missing_requirement(analyzer, data)
+        if lacking is not None:
+            return [], Outcome(kind.rule, "skipped", lacking)
+        findings = [_check_finding(finding, data) for finding in _ask(analyzer, data)]
+    except UsageError:
+        raise
     except Exception as error:  # the others go on: law 6
-        findings, status, why = [_crashed(analyzer, error, run)], "failed", f"{type(error).__name__}: {error}"
-    return findings, Outcome(analyzer.rule, status, why, round(time.perf_counter() - began, 6))  # type: ignore[arg-type]
+        only = data.ranks[0].rank if isinstance(data, Run) and len(data.ranks) == 1 else None
+        why = f"{type(error).__name__}: {error}"
+        return [failed_rule_finding(kind.rule, kind.name, error, only)], Outcome(
+            kind.rule, "failed", why, _since(began)
+        )
+    return findings, Outcome(kind.rule, "ran", None, _since(began))
 
 
-def _found(analyzer: Analyzer, run: Run | Fleet) -> Iterable[Finding]:
-    if isinstance(run, Run):
-        return analyzer.analyze(run)
-    return analyzer.analyze_fleet(run) if isinstance(analyzer, FleetAnalyzer) else ()
+def _since(began: float) -> float:
+    return round(time.perf_counter() - began, 6)
 
 
-def _checked(finding: Finding) -> Finding:
-    """What an analyzer yields, if it is a finding: a stranger's mistake must not reach the ranking of all others."""
+def _missing_requirement(analyzer: Analyzer, data: Run | Fleet) -> str | None:
+    """What is missing of the data that a rule needs, and how to record it; None where a rank has all of it."""
+    of_ranks = [rank.available_data for rank in (data.ranks if isinstance(data, Run) else data.summaries)]
+    lacking = sorted(analyzer.needs - data.available_data)
+    if not lacking and any(analyzer.needs - {"ranks"} <= available for available in of_ranks):
+        return None
+    partly = sorted(need for need in analyzer.needs if not all(need in available for available in of_ranks))
+    need = (lacking or partly)[0]
+    return REQUIREMENTS.get(need, f"it needs '{need}', which is not known here")
+
+
+def _ask(analyzer: Analyzer, data: Run | Fleet) -> Iterable[Finding]:
+    if isinstance(data, Run):
+        return analyzer.analyze(data)
+    return analyzer.analyze_fleet(data) if isinstance(analyzer, FleetAnalyzer) else ()
+
+
+def _check_finding(finding: Finding, data: Run | Fleet) -> Finding:
+    """What a rule yields, if it is a finding, and fits its rank."""
     if not isinstance(finding, Finding):
         raise TypeError(f"it yields a {type(finding).__name__} instead of a Finding")
-    return finding
+    if finding.scope is not None:
+        return finding
+    return replace(finding, scope=_scope_in(finding, data))
 
 
-def _what_to_capture(need: str) -> str:
-    """What is missing, and how to get it."""
-    return NEEDS.get(need, f"it needs '{need}', which is not known here")
+def _scope_in(finding: Finding, data: Run | Fleet) -> FindingScope | None:
+    """What a finding has to fit into where its rule did not say: the rank that it claims time of."""
+    if isinstance(data, Run):
+        return next((scope_of(rank) for rank in data.ranks if rank.rank == finding.claim.rank), None)
+    return FindingScope(max((summary.per_step(summary.window_ns) for summary in data.summaries), default=0))
 
 
-def _crashed(analyzer: Analyzer, error: Exception, run: Run | Fleet) -> Finding:
-    only = run.ranks[0].trace.rank if isinstance(run, Run) and len(run.ranks) == 1 else None
-    return Finding(
-        rule="PD901",
-        name="analyzer-failed",
-        title=f"{analyzer.rule} {analyzer.name} failed: {type(error).__name__}: {error}",
-        cost_ns=0,
-        share_of_step=None,
-        severity="info",
-        saving=Saving(),
-        advice="The other rules ran. Please report this with the trace, if you can share it.",
-        rank=only,
-        subject=analyzer.rule,
+def _summarize_trace(rank: Rank) -> TraceSummary:
+    trace = rank.trace
+    first, last = trace.extent_ns
+    return TraceSummary(
+        path=trace.path,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        device=rank.hardware.label,
+        vendor=trace.vendor,
+        complete=trace.complete,
+        events=trace.events,
+        span_ns=last - first,
+        warnings=(*trace.warnings, *rank.notes),
+        base_ns=trace.base_ns,
     )
+
+
+def _summarize_steps(rank: Rank) -> StepSummary:
+    steps = rank.steps
+    if not steps.count:
+        return StepSummary()
+    return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, rank.unprofiled_step_ns)

@@ -1,6 +1,6 @@
-"""Run: what an analyzer sees.
+"""Rank: one process of a job with all facts that are derived from its trace, each worked out once, when asked for.
 
-Each Rank is a trace with everything that several analyzers derive from it, worked out once, when asked for.
+This is the only place that knows all facts. Each is made by a function of `perfdoctor.analysis` from explicit inputs.
 """
 
 from __future__ import annotations
@@ -11,27 +11,43 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from perfdoctor.analysis.captured_facts import RunSteps
-from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
-from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits
-from perfdoctor.analysis.kernels.kernel_costs import Work, kernel_costs_of
-from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, bounds_of, model_flops_utilization
-from perfdoctor.analysis.kernels.tensor_core_verdicts import Verdicts, verdicts_of
-from perfdoctor.analysis.kernels.traffic_kinds import Traffic, traffic_kinds_of
-from perfdoctor.analysis.timeline.account import Account, Timeline, account_of, timeline_of
-from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift
-from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_gaps
+from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
+from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of, profiler_step_numbers
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
+from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
+from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
+from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
+from perfdoctor.analysis.kernels.launch_bounds import (
+    achieved_bytes_per_s,
+    launch_bounds_of,
+    model_flops_utilization,
+)
+from perfdoctor.analysis.kernels.step_flops import step_flops
+from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
+from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
+from perfdoctor.analysis.timeline.account import (
+    Account,
+    account_of,
+    cpu_layers,
+    gpu_layers,
+    layers_without_gpu_events,
+    tensor_core_use,
+)
+from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
+from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
+from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, cause_layers, find_gaps
+from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
-from perfdoctor.gpu import Device, KernelClass, classify_kernel, find_device, has_tensor_cores
-from perfdoctor.gpu.calibration import calibrated, find_calibration
-from perfdoctor.gpu.roofline.kernel_bounds import Bounds
-from perfdoctor.report.rank_summary import Fleet, summary_of
-from perfdoctor.savings.what_if import cpu_waits
-from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
+from perfdoctor.gpu import Device
+from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
+from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time
+from perfdoctor.savings.what_if import Replay, replay_of
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
@@ -41,9 +57,15 @@ DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account, look-ups over kernels.
+    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account, facts about kernels.
 
-    `source` is the trace as it was read, `detail` that of a capture's evidence window, with stacks and shapes.
+    Attributes:
+        raw_trace: The trace as it was read.
+        device_name: The device's name where the user gave it.
+        step_slice: Which steps to look at.
+        facts: What was captured beside the trace; None where there is no capture.
+        evidence_trace: The evidence window of a capture, with stacks and shapes.
+        run_steps: The steps of the whole run that were timed without a profiler.
     """
 
     raw_trace: Trace
@@ -53,47 +75,36 @@ class Rank:
     evidence_trace: Trace | None = field(default=None, repr=False)
     run_steps: RunSteps | None = field(default=None, repr=False)
 
+    # --- the trace and its time -----------------------------------------------------------------------------------
+
     @property
     def rank(self) -> int | None:
         """The rank's number; None where nothing says it."""
         return self.raw_trace.rank
 
-    def renumbered(self, rank: int, note: str) -> Rank:
+    def renumber(self, rank: int, note: str) -> Rank:
         """The same rank under another number, with a sentence about that among its warnings."""
-        return replace(self, raw_trace=replace(self.raw_trace, rank=rank, warnings=(*self.raw_trace.warnings, note)))
+        trace = self.raw_trace
+        return replace(self, raw_trace=replace(trace, rank=rank, warnings=(*trace.warnings, note)))
 
     @cached_property
     def clock_shift(self) -> ClockShift:
         """How far GPU times are moved so that no kernel starts before its launch, and whether that can be."""
-        return clock_shift(self.raw_trace)
-
-    @property
-    def clock_shift_ns(self) -> int:
-        """By how much GPU times were moved later; 0 when the clocks agree."""
-        return self.clock_shift.shift_ns
+        return clock_shift_of(self.raw_trace)
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace, with GPU times moved by `clock_shift_ns`."""
-        warning = self.clock_shift.warning
-        if warning is None:
-            return self.raw_trace
-        shift = self.clock_shift_ns
-        gpu, ranges = self.raw_trace.gpu, self.raw_trace.gpu_ranges
-        return replace(
-            self.raw_trace,
-            gpu=replace(gpu, start_ns=gpu.start_ns + shift, end_ns=gpu.end_ns + shift),
-            gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift),
-            warnings=(*self.raw_trace.warnings, warning),
-        )
+        """The trace, with GPU times moved by `clock_shift`."""
+        return shift_gpu_clock(self.raw_trace, self.clock_shift)
 
     @cached_property
     def device_kind(self) -> DeviceKind:
         """What the account is about: GPU items, a CPU-only program, or a GPU program whose GPU was not recorded."""
-        if len(self.raw_trace.gpu):
+        trace = self.raw_trace
+        if len(trace.gpu):
             return "gpu"
-        launched = self.raw_trace.match_rows(self.raw_trace.calls, r"Launch|Memcpy").any()
-        return "gpu_not_recorded" if launched or self.raw_trace.device.name is not None else "cpu"
+        launched = trace.match_rows(trace.calls, r"Launch|Memcpy").any()
+        return "gpu_not_recorded" if launched or trace.device.name is not None else "cpu"
 
     @cached_property
     def steps(self) -> Steps:
@@ -111,154 +122,122 @@ class Rank:
         return iv.window(*self.trace.extent_ns)
 
     @cached_property
+    def window_ns(self) -> int:
+        """Length of the analysed time."""
+        return iv.total(self.window)
+
+    @cached_property
     def in_window(self) -> BoolArray:
         """For each GPU item whether it starts in the window; read-only."""
         result = iv.contains(self.window, self.trace.gpu.start_ns)
         result.flags.writeable = False
         return result
 
-    @cached_property
-    def window_ns(self) -> int:
-        """Length of the analysed time."""
-        return iv.total(self.window)
+    def time_in_window(self, rows: BoolArray | Int64Array) -> Intervals:
+        """The union of some GPU items, clipped to the window."""
+        gpu = self.trace.gpu
+        return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
 
     def per_step(self, window_ns: int) -> int:
         """A sum over the window as an amount a step (of the window when there are no steps)."""
         return round(window_ns / self.steps.count) if self.steps.count else window_ns
-
-    @property
-    def unit_name(self) -> str:
-        """What amounts `per_step` are of, for sentences: a step, or the trace."""
-        return "step" if self.steps.count else "trace"
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
         whole = self.per_step(self.window_ns)
         return min(per_step_ns / whole, 1.0) if whole else None
 
-    @cached_property
-    def device(self) -> Device | None:
-        """The device, by the name given, else by what the trace says; None when it is not in our table.
+    @property
+    def unit_name(self) -> str:
+        """What amounts `per_step` are of, for sentences: a step, or the trace."""
+        return "step" if self.steps.count else "trace"
 
-        With the rates that `perfdoctor calibrate` measured on a device of that name, where it did.
-        """
-        given = self.raw_trace.device
-        name, capability = (self.device_name, None) if self.device_name is not None else (given.name, given.capability)
-        vendor = self.raw_trace.vendor if self.device_name is None else None
-        found = find_device(name, capability, vendor)
-        measured = find_calibration(name)
-        return found if measured is None else calibrated(found, measured, given.capability)
+    @cached_property
+    def available_data(self) -> frozenset[str]:
+        """Which of `perfdoctor.rules.REQUIREMENTS` this rank has ("ranks" is the job's to say)."""
+        t, evidence = self.raw_trace, self.evidence_trace
+        kernels = bool((t.gpu.kind == KERNEL).any())
+        launches = bool((t.gpu.call >= 0).any())
+        on_cpu = self.device_kind == "cpu"
+        has = {
+            "kernels": kernels,
+            "work": kernels or on_cpu,
+            "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
+            "launches": launches,
+            "work_launches": launches or (on_cpu and bool(len(t.ops))),
+            "steps": self.steps.count > 0,
+            "shapes": bool((t.ops.dims >= 0).any()),
+            "stacks": bool(len(t.frames)) or (evidence is not None and bool(len(evidence.frames))),
+            "facts": self.facts is not None,
+        }
+        return frozenset(name for name, there in has.items() if there)
+
+    # --- kernels --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def kernel_classes(self) -> KernelClasses:
+        """The class of each kernel."""
+        return kernel_classes_of(self.trace)
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The device, by the name given, else by what the trace says."""
+        return hardware_of(self.raw_trace, self.kernel_classes, self.device_name)
 
     @property
-    def device_label(self) -> str | None:
-        """What to call the device: as given, as the trace says, or by our table; None when nobody knows."""
-        return self.device_name or self.raw_trace.device.name or (self.device.name if self.device else None)
+    def device(self) -> Device | None:
+        """Peaks and bandwidths of the device; None when it is not in our table."""
+        return self.hardware.device
 
     @cached_property
-    def kernel_classes(self) -> dict[int, KernelClass]:
-        """The class of each distinct kernel name of the trace, by string code."""
-        gpu = self.trace.gpu
-        codes = occurring(gpu.name[gpu.kind == KERNEL], len(self.trace.strings)).tolist()
-        return {code: classify_kernel(self.trace.strings[code]) for code in codes}
-
-    def kernels_where(self, test: Any) -> BoolArray:
-        """For each GPU item whether it is a kernel whose KernelClass passes `test`."""
-        hits = np.zeros(len(self.trace.strings), bool)
-        hits[[code for code, kernel in self.kernel_classes.items() if test(kernel)]] = True
-        gpu = self.trace.gpu
-        result: BoolArray = hits[gpu.name] & (gpu.kind == KERNEL)
-        return result
-
-    @cached_property
-    def tensor_cores(self) -> bool | None:
-        """Whether the device has Tensor Cores (matrix cores); None when nothing tells.
-
-        A kernel that uses them is proof enough.
-        """
-        given = self.raw_trace.device
-        known = has_tensor_cores(
-            self.device_name or given.name, None if self.device_name else given.capability, self.raw_trace.vendor
-        )
-        if known is None and self.kernels_where(lambda k: k.tensor_core == "yes").any():
-            return True
-        return known
-
-    @cached_property
-    def work(self) -> Work:
+    def kernel_costs(self) -> KernelCosts:
         """FLOPs and bytes of each GPU item, from the recorded inputs of the ops that launched them."""
-        return kernel_costs_of(self)
+        return kernel_costs_of(self.trace, self.kernel_classes)
 
     @cached_property
-    def traffic(self) -> Traffic:
-        """Which story each memory-bound GPU item belongs to: optimizer, layout copies, casts, pointwise work."""
-        return traffic_kinds_of(self)
-
-    @cached_property
-    def verdicts(self) -> Verdicts:
+    def verdicts(self) -> TensorCoreVerdicts:
         """Whether each GPU item used Tensor Cores, and how that is known."""
-        return verdicts_of(self, self.work)
+        return verdicts_of(self.kernel_classes, self.kernel_costs, self.hardware)
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> KernelBounds:
         """What bounds each GPU item: compute, bandwidth, latency; or how far it is from either."""
-        return bounds_of(self, self.work, self.verdicts)
+        return launch_bounds_of(self.kernel_classes, self.kernel_costs, self.verdicts, self.hardware)
 
     @cached_property
-    def mfu(self) -> float | None:
-        """Model FLOPs utilization of the window, 0 to 1; None where FLOPs or peaks are unknown."""
-        return model_flops_utilization(self)
+    def traffic(self) -> TrafficKinds:
+        """What each memory-bound GPU item moves data for: optimizer, layout copies, casts, pointwise work."""
+        return traffic_kinds_of(self.kernel_classes, self.in_window)
 
     @cached_property
-    def achieved_bytes_per_s(self) -> float | None:
-        """How fast the kernels that memory bounds move their data; None where their bytes are unknown."""
-        return achieved_bytes_per_s(self)
+    def step_flops(self) -> tuple[int, ...]:
+        """FLOPs of matrix maths in each step, of the evidence window where only that has shapes; empty where unknown.
+
+        Made to compare ranks with each other.
+        """
+        if (self.trace.ops.dims >= 0).any():
+            return step_flops(self.trace, self.steps)
+        evidence = self.evidence_trace
+        if evidence is not None and (evidence.ops.dims >= 0).any():
+            return step_flops(evidence, find_steps(evidence))
+        return ()
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the figures themselves: rules that the trace contradicts, rates that were measured."""
-        said = [str(violation) for violation in self.verdicts.violations]
+        notes = [str(violation) for violation in self.verdicts.violations]
         if self.device is not None and self.device.measured_on is not None:
-            said.append(
+            notes.append(
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
             )
-        return tuple(said)
+        return tuple(notes)
+
+    # --- the CPU --------------------------------------------------------------------------------------------------
 
     @cached_property
-    def collectives(self) -> CollectiveTable:
-        """The collectives that this rank took part in."""
-        return collectives_of(self)
-
-    @cached_property
-    def gaps(self) -> IdleGaps:
-        """The gaps between GPU items, each with what ended it."""
-        return find_gaps(self.trace)
-
-    @cached_property
-    def missing_kernels(self) -> Intervals:
-        """Time of the account's unexplained idle in which the GPU most likely worked: its kernels are not in the file.
-
-        In CUDA graphs of which only some kernels were recorded, and all of it in a file that was thinned out.
-        """
-        unexplained = self.account.parts["idle_unexplained"]
-        if self.subsampled:
-            return unexplained
-        rows = self.gaps.stall == GRAPH
-        return iv.intersect(iv.union(self.gaps.start_ns[rows], self.gaps.end_ns[rows]), unexplained)
-
-    @cached_property
-    def subsampled(self) -> bool:
-        """Whether most events were taken out of the file."""
-        return is_subsampled(self.raw_trace)
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """GPU time over the whole trace."""
-        return timeline_of(self)
-
-    @cached_property
-    def account(self) -> Account:
-        """Where the window went."""
-        return account_of(self)
+    def loader_waits(self) -> LoaderWaits:
+        """The calls of a DataLoader's `__next__`: the loop waits for its batch."""
+        return loader_waits_of(self.trace)
 
     @cached_property
     def launching_thread(self) -> int:
@@ -266,52 +245,121 @@ class Rank:
         linked = self.trace.gpu.call[self.trace.gpu.call >= 0]
         return int(np.bincount(self.trace.calls.thread[linked]).argmax()) if len(linked) else -1
 
-    def time_in_window(self, rows: BoolArray | npt.NDArray[np.int64]) -> Intervals:
-        """The union of some GPU items, clipped to the window."""
-        gpu = self.trace.gpu
-        return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
+    @cached_property
+    def locations(self) -> Locations:
+        """Where the user's code was when events began."""
+        return Locations(self.trace, self.evidence_trace)
 
     @cached_property
-    def loader_waits(self) -> LoaderWaits:
-        """The calls of a DataLoader's `__next__`: the loop waits for its batch."""
-        return loader_waits(self.trace)
+    def host_time(self) -> tuple[TimeAtLine, ...]:
+        """Where the CPU spends time that no op and no collective takes; empty without recorded lines or stacks."""
+        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
+        return host_time_by_line(traces)
+
+    @cached_property
+    def unprofiled_step_ns(self) -> int | None:
+        """The median step that a capture timed without the profiler; None when nobody timed it."""
+        return captured_median_ns(self.facts, "base")
+
+    def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
+        """Some time of the CPU in the window without the profiler's part of it."""
+        return unprofiled_time(self.trace, self.steps, self.window, time, captured_steps(self.facts, "base"))
+
+    # --- where the time went --------------------------------------------------------------------------------------
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """GPU time over the whole trace."""
+        return timeline_of(self.trace)
+
+    @cached_property
+    def gaps(self) -> IdleGaps:
+        """The gaps between GPU items, each with what ended it."""
+        return find_gaps(self.trace)
+
+    @cached_property
+    def account(self) -> Account:
+        """Where the window went."""
+        loading = self.loader_waits.intervals
+        mfu = bytes_per_s = None
+        if self.device_kind == "gpu":
+            causes = cause_layers(self.trace, self.gaps, loading, self.launching_thread)
+            layers = gpu_layers(self.kernel_classes, self.bounds, causes)
+            mfu = model_flops_utilization(
+                self.kernel_classes, self.kernel_costs, self.verdicts, self.device, self.in_window, self.window_ns
+            )
+            bytes_per_s = achieved_bytes_per_s(self.trace.gpu.dur_ns, self.kernel_costs, self.bounds, self.in_window)
+        elif self.device_kind == "cpu":
+            layers = cpu_layers(self.trace, loading)
+        else:
+            layers = layers_without_gpu_events(loading)
+        return account_of(
+            self.rank,
+            self.window,
+            layers,
+            tensor_core_use(self.kernel_classes, self.window),
+            steps=self.steps,
+            mfu=mfu,
+            achieved_bytes_per_s=bytes_per_s,
+        )
+
+    @cached_property
+    def is_subsampled(self) -> bool:
+        """Whether most events were taken out of the file."""
+        return is_subsampled(self.raw_trace)
+
+    @cached_property
+    def missing_kernels(self) -> Intervals:
+        """Time of the account's unexplained idle in which the GPU most likely worked: its kernels are not in the file.
+
+        In CUDA graphs of which only some kernels were recorded, and all of it in a file that was subsampled.
+        """
+        unexplained = self.account.parts["idle_unexplained"]
+        if self.is_subsampled:
+            return unexplained
+        rows = self.gaps.stall == GRAPH
+        return iv.intersect(iv.union(self.gaps.start_ns[rows], self.gaps.end_ns[rows]), unexplained)
 
     @cached_property
     def cpu_waits(self) -> Intervals:
         """When the CPU waited for the GPU, over the whole trace."""
-        return cpu_waits(self.trace)
+        return cpu_waits_of(self.trace)
 
     @cached_property
-    def available_data(self) -> frozenset[str]:
-        """Which of NEEDS this rank has ("ranks" is the run's to say)."""
-        t = self.raw_trace
-        has = {
-            "kernels": bool((t.gpu.kind == KERNEL).any()),
-            "work": bool((t.gpu.kind == KERNEL).any()) or self.device_kind == "cpu",
-            "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
-            "launches": bool((t.gpu.call >= 0).any()),
-            "work_launches": bool((t.gpu.call >= 0).any()) or (self.device_kind == "cpu" and bool(len(t.ops))),
-            "steps": self.steps.count > 0,
-            "shapes": bool((t.ops.dims >= 0).any()),
-            "stacks": bool(len(t.frames))
-            or (self.evidence_trace is not None and bool(len(self.evidence_trace.frames))),
-            "facts": self.facts is not None,
-        }
-        return frozenset(need for need, there in has.items() if there)
+    def cpu_wait_ns(self) -> int | None:
+        """How long the CPU waited for the GPU in the window: the ceiling of all kernel-side savings together.
 
-
-@dataclass(frozen=True)
-class Run:
-    """All ranks of one analysis."""
-
-    ranks: tuple[Rank, ...]
+        None when the trace has no calls: then nothing is known about the CPU.
+        """
+        if not len(self.trace.calls) or not len(self.window):
+            return None
+        return cpu_wait_ns(self.trace, self.cpu_waits, self.window)
 
     @cached_property
-    def available_data(self) -> frozenset[str]:
-        """What at least one rank has, and "ranks" when there are several."""
-        return frozenset().union(*(r.available_data for r in self.ranks), {"ranks"} if len(self.ranks) > 1 else set())
+    def replay(self) -> Replay | None:
+        """The replay that says what edits save; None where there is nothing to replay."""
+        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
+
+    # --- other ranks ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def fleet(self) -> Fleet:
-        """The ranks as their summaries, without findings."""
-        return Fleet(tuple(map(summary_of, self.ranks)))
+    def phases(self) -> Mapping[str, Intervals]:
+        """The window by the parts of the training loop: loader, forward, backward."""
+        parts = self.account.parts
+        if self.device_kind == "gpu":
+            return gpu_phases(self.trace, parts, self.traffic.optimizer_step)
+        return cpu_phases(self.trace, parts, self.window)
+
+    @cached_property
+    def collectives(self) -> CollectiveTable:
+        """The collectives that this rank took part in."""
+        numbers = profiler_step_numbers(self.trace)[self.step_slice]
+        return collectives_of(
+            self.kernel_classes,
+            self.window,
+            self.steps,
+            on_gpu=self.device_kind == "gpu",
+            exposed=self.account.parts["communication"],
+            phases=self.phases,
+            step_numbers=numbers if len(numbers) == self.steps.count else (),
+        )

@@ -19,8 +19,8 @@ from statistics import median
 
 import torch
 
-from perfdoctor.capture.options import CaptureOptions
-from perfdoctor.capture.process import environment
+from perfdoctor.capture.capture_options import CaptureOptions
+from perfdoctor.capture.child_process import build_environment
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parents[1] / "examples" / "train_image_classifier.py"
@@ -46,7 +46,7 @@ def measure_startup(runs: int) -> Iterator[str]:
     """The start of a Python that never imports torch, with and without our folder on its path."""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder)
-        recorded = {**QUIET, **environment(marks, WINDOWS.to_json(marks))}
+        recorded = {**QUIET, **build_environment(marks, WINDOWS.to_json(marks))}
         times: dict[str, list[float]] = {"plain": [], "recorded": []}
         for _ in range(runs):
             for name, values in (("plain", QUIET), ("recorded", recorded)):

@@ -24,9 +24,9 @@ from torch.autograd import profiler
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.capture.program import SIZES, make_model
-from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks
 from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
-from perfdoctor.capture.inject._perfdoctor_inject.settings import Settings
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings
+from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks
 
 STEPS = 8
 # The first steps of a block are slow, whether recorded or not.
@@ -74,8 +74,8 @@ class Training:
 
     def _run_recorded(self, timing: int) -> list[int]:
         with tempfile.TemporaryDirectory() as folder:
-            recorder = Recorder(Settings(folder, skip=1, base=0, warmup=0, timing=timing, evidence=0))
-            recorder._models = {}
+            recorder = Recorder(RecorderSettings(folder, skip=1, base=0, warmup=0, timing=timing, evidence=0))
+            recorder._program_facts = {}
             hooks = Hooks(recorder)
             hooks.install()
             try:

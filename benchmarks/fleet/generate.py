@@ -45,11 +45,11 @@ def generate_summaries(ranks: int, steps: int) -> Iterator[RankSummary]:
     """
     fleet = SyntheticFleet(_ANALYSED_RANKS, steps=steps).late_loader(3, by_us=3000).slow_backward(5, 1.2)
     rules = registry.registered()
-    pickles = [pickle.dumps(pipeline.summarize(Rank(b.trace()), rules)) for b in fleet.builders()]
+    pickles = [pickle.dumps(pipeline.summarize_rank(Rank(b.trace()), rules)) for b in fleet.builders()]
     generator = random.Random(0)
     for rank in range(ranks):
         summary: RankSummary = pickle.loads(pickles[rank % _ANALYSED_RANKS])
-        summary = summary.renumbered(rank, "generated")
+        summary = summary.renumber(rank, "generated")
         table = summary.collectives
         if table is not None:
             table = replace(table, start_ns=table.start_ns - generator.randrange(20_000))

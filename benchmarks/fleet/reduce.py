@@ -14,7 +14,7 @@ import time
 
 from benchmarks.fleet.generate import generate_summaries
 from perfdoctor import pipeline
-from perfdoctor.report.reduce_ranks import leaf
+from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.rules import registry
 
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
@@ -31,7 +31,7 @@ def main() -> None:
     peak_bytes_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
     summary_bytes = len(pickle.dumps(summaries[0]))
     start, cpu_start = time.perf_counter(), time.process_time()
-    report = pipeline.combine(map(leaf, summaries), registry.registered())
+    report = pipeline.report_on_summaries(map(from_rank, summaries), registry.registered())
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     print(
         json.dumps(

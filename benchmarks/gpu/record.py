@@ -1,12 +1,13 @@
-"""Record the cases that no public trace holds, on the GPU at hand, with shapes: one small trace each.
+"""Record the cases that no public trace holds, on the GPU of this machine, with shapes: one small trace each.
 
     python benchmarks/gpu/record.py OUT [--cpu] [--only WORD]
 
 Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--cpu`), where the cases
-that need a GPU are left out. It takes a few minutes and stops starting cases after 8. What a device or torch cannot do
-is said and left out. Beside the traces stands `summary.json`: for each case the kernel names with their time, our
-verdict and, where shapes tell, the FLOP/s that it reached. Then comes `benchmarks.planted_faults`, promised savings
-against measured ones, for the rest of 16 minutes: `gain.md` and `gain.json`.
+that need a GPU are left out. Recording takes a few minutes; after 8 no further case starts. Cases that the device or
+torch does not support are listed as left out. `summary.json` beside the traces holds for each case the kernel names
+with their time, our verdict and, where shapes are known, the FLOP/s. Then
+`benchmarks.planted_faults` measures promised savings against real ones for the rest of 16 minutes: `gain.md` and
+`gain.json`.
 """
 
 from __future__ import annotations
@@ -27,68 +28,68 @@ import torch
 from torch.nn import functional as nn
 from torch.profiler import ProfilerActivity, profile
 
-SECONDS = 8 * 60
+RECORD_SECONDS = 8 * 60
 GAIN_SECONDS = 8 * 60
 ROOT = Path(__file__).resolve().parents[2]
 REPEATS = 5
 
-Work = Callable[[], object]
+Program = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One trace: what runs, and under which settings (context managers, made anew for each case)."""
+    """One trace: the program to record, and the settings that it runs under."""
 
     name: str
-    make: Callable[[str], Work]
+    make: Callable[[str], Program]
     gpu_only: bool = True
     tf32: bool = False
 
 
-def product(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[str], Work]:
-    """A product of random matrices."""
+def gemm(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[str], Program]:
+    """A gemm of random matrices."""
 
-    def make(place: str) -> Work:
-        a = torch.randn(m, k, device=place).to(dtype)
-        b = torch.randn(k, n, device=place).to(dtype)
+    def make(device: str) -> Program:
+        a = torch.randn(m, k, device=device).to(dtype)
+        b = torch.randn(k, n, device=device).to(dtype)
         return lambda: torch.mm(a, b)
 
     return make
 
 
-def int8_product(place: str) -> Work:
+def int8_gemm(device: str) -> Program:
     """`_int_mm`, which is what quantized linear layers use."""
-    a = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=place)
-    b = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=place).t()
+    a = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=device)
+    b = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=device).t()
     return lambda: torch._int_mm(a, b)
 
 
-def fp8_product(place: str) -> Work:
+def fp8_gemm(device: str) -> Program:
     """`_scaled_mm` with one scale a tensor."""
-    a = torch.randn(4096, 4096, device=place).to(torch.float8_e4m3fn)
-    b = torch.randn(4096, 4096, device=place).to(torch.float8_e4m3fn).t()
-    one = torch.ones((), device=place)
+    a = torch.randn(4096, 4096, device=device).to(torch.float8_e4m3fn)
+    b = torch.randn(4096, 4096, device=device).to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device=device)
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
-def batched(dtype: torch.dtype, side: int) -> Callable[[str], Work]:
-    """A batch of products, as attention without a fused kernel makes."""
+def batched_gemm(dtype: torch.dtype, side: int) -> Callable[[str], Program]:
+    """A batch of gemms, as attention without a fused kernel runs."""
 
-    def make(place: str) -> Work:
-        a = torch.randn(48, side, 64, device=place).to(dtype)
-        b = torch.randn(48, 64, side, device=place).to(dtype)
+    def make(device: str) -> Program:
+        a = torch.randn(48, side, 64, device=device).to(dtype)
+        b = torch.randn(48, 64, side, device=device).to(dtype)
         return lambda: torch.bmm(a, b)
 
     return make
 
 
-def attention(backend: str, dtype: torch.dtype, causal: bool) -> Callable[[str], Work]:
+def attention(backend: str, dtype: torch.dtype, causal: bool) -> Callable[[str], Program]:
     """Attention forward and backward with one of PyTorch's kernels."""
 
-    def make(place: str) -> Work:
+    def make(device: str) -> Program:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        q, k, v = (torch.randn(4, 16, 1024, 64, device=place).to(dtype).requires_grad_() for _ in range(3))
+        q, k, v = (torch.randn(4, 16, 1024, 64, device=device).to(dtype).requires_grad_() for _ in range(3))
 
         def run() -> None:
             with sdpa_kernel(getattr(SDPBackend, backend)):
@@ -99,50 +100,50 @@ def attention(backend: str, dtype: torch.dtype, causal: bool) -> Callable[[str],
     return make
 
 
-def convolution(dtype: torch.dtype, channels_last: bool, channels: int = 64) -> Callable[[str], Work]:
+def convolution(dtype: torch.dtype, channels_last: bool, channels: int = 64) -> Callable[[str], Program]:
     """A convolution forward and backward, in one memory format."""
 
-    def make(place: str) -> Work:
+    def make(device: str) -> Program:
         form = torch.channels_last if channels_last else torch.contiguous_format
-        x = torch.randn(16, channels, 56, 56, device=place).to(dtype).to(memory_format=form).requires_grad_()
-        layer = torch.nn.Conv2d(channels, 2 * channels, 3, padding=1).to(place, dtype).to(memory_format=form)
+        x = torch.randn(16, channels, 56, 56, device=device).to(dtype).to(memory_format=form).requires_grad_()
+        layer = torch.nn.Conv2d(channels, 2 * channels, 3, padding=1).to(device, dtype).to(memory_format=form)
         return lambda: layer(x).sum().backward()
 
     return make
 
 
-def depthwise(place: str) -> Work:
+def depthwise(device: str) -> Program:
     """A depthwise convolution, which Tensor Cores cannot help."""
-    x = torch.randn(16, 128, 56, 56, device=place)
-    layer = torch.nn.Conv2d(128, 128, 3, padding=1, groups=128).to(place)
+    x = torch.randn(16, 128, 56, 56, device=device)
+    layer = torch.nn.Conv2d(128, 128, 3, padding=1, groups=128).to(device)
     return lambda: layer(x).sum().backward()
 
 
-def recurrent(place: str) -> Work:
+def recurrent(device: str) -> Program:
     """An LSTM: cuDNN's persistent kernels in half precision."""
-    layer = torch.nn.LSTM(256, 256, 2).to(place, torch.float16)
-    x = torch.randn(32, 16, 256, device=place).to(torch.float16)
+    layer = torch.nn.LSTM(256, 256, 2).to(device, torch.float16)
+    x = torch.randn(32, 16, 256, device=device).to(torch.float16)
     return lambda: layer(x)
 
 
 def cases() -> Iterator[Case]:
-    """All of them; names are the files'."""
+    """Yield all cases; a case has the name of its file."""
     half, single, double = torch.bfloat16, torch.float32, torch.float64
-    for place_only, dtype, word in ((False, single, "fp32"), (False, half, "bf16"), (True, torch.float16, "fp16")):
-        yield Case(f"mm-{word}", product(dtype, 2048, 2048, 2048), gpu_only=place_only)
-        yield Case(f"mm-{word}-odd", product(dtype, 2048, 2049, 2048), gpu_only=place_only)
-        yield Case(f"mm-{word}-odd-k", product(dtype, 2048, 2048, 2049))
-    yield Case("mm-fp64", product(double, 2048, 2048, 2048))
-    yield Case("mm-fp64-odd", product(double, 2048, 2049, 2048))
-    yield Case("mm-tf32", product(single, 4096, 4096, 4096), tf32=True)
-    yield Case("mm-tf32-odd", product(single, 4096, 4097, 4096), tf32=True)
-    yield Case("mm-bf16-vocabulary", product(half, 4096, 30522, 768))
-    yield Case("mm-bf16-vocabulary-padded", product(half, 4096, 30528, 768))
-    yield Case("mm-bf16-vector", product(half, 1, 4096, 4096))
-    yield Case("mm-int8", int8_product)
-    yield Case("mm-fp8", fp8_product)
-    yield Case("bmm-bf16", batched(half, 512), gpu_only=False)
-    yield Case("bmm-bf16-odd", batched(half, 513), gpu_only=False)
+    for gpu_only, dtype, word in ((False, single, "fp32"), (False, half, "bf16"), (True, torch.float16, "fp16")):
+        yield Case(f"mm-{word}", gemm(dtype, 2048, 2048, 2048), gpu_only=gpu_only)
+        yield Case(f"mm-{word}-unaligned", gemm(dtype, 2048, 2049, 2048), gpu_only=gpu_only)
+        yield Case(f"mm-{word}-unaligned-k", gemm(dtype, 2048, 2048, 2049))
+    yield Case("mm-fp64", gemm(double, 2048, 2048, 2048))
+    yield Case("mm-fp64-unaligned", gemm(double, 2048, 2049, 2048))
+    yield Case("mm-tf32", gemm(single, 4096, 4096, 4096), tf32=True)
+    yield Case("mm-tf32-unaligned", gemm(single, 4096, 4097, 4096), tf32=True)
+    yield Case("mm-bf16-vocabulary", gemm(half, 4096, 30522, 768))
+    yield Case("mm-bf16-vocabulary-padded", gemm(half, 4096, 30528, 768))
+    yield Case("mm-bf16-vector", gemm(half, 1, 4096, 4096))
+    yield Case("mm-int8", int8_gemm)
+    yield Case("mm-fp8", fp8_gemm)
+    yield Case("bmm-bf16", batched_gemm(half, 512), gpu_only=False)
+    yield Case("bmm-bf16-unaligned", batched_gemm(half, 513), gpu_only=False)
     yield Case("sdpa-math", attention("MATH", half, False), gpu_only=False)
     for backend, word in (
         ("FLASH_ATTENTION", "flash"),
@@ -158,43 +159,43 @@ def cases() -> Iterator[Case]:
             name = f"conv-{word}-{'channels-last' if last else 'nchw'}"
             yield Case(name, convolution(dtype, last), gpu_only=dtype is half)
     yield Case("conv-tf32-channels-last", convolution(single, True), tf32=True)
-    yield Case("conv-bf16-odd-channels", convolution(half, True, 61))
+    yield Case("conv-bf16-unaligned-channels", convolution(half, True, 61))
     yield Case("conv-depthwise", depthwise, gpu_only=False)
     yield Case("lstm-fp16", recurrent)
 
 
-def record(case: Case, place: str, folder: Path) -> Path:
-    """Run one case under the profiler with shapes; returns the trace."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place == "cuda" else [])]
+def record(case: Case, device: str, folder: Path) -> Path:
+    """Run one case under the profiler, with shapes, and return the file of the trace."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with ExitStack() as settings:
         settings.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         settings.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
         torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = case.tf32
-        run = case.make(place)
+        program = case.make(device)
         for _ in range(2):
-            run()
-        wait(place)
+            program()
+        synchronize(device)
         with profile(activities=activities, record_shapes=True) as session:
             for _ in range(REPEATS):
-                run()
-            wait(place)
-    plain = folder / f"{case.name}.json"
-    session.export_chrome_trace(str(plain))
+                program()
+            synchronize(device)
+    uncompressed = folder / f"{case.name}.json"
+    session.export_chrome_trace(str(uncompressed))
     path = folder / f"{case.name}.json.gz"
-    path.write_bytes(gzip.compress(plain.read_bytes(), 9, mtime=0))
-    plain.unlink()
+    path.write_bytes(gzip.compress(uncompressed.read_bytes(), 9, mtime=0))
+    uncompressed.unlink()
     return path
 
 
-def wait(place: str) -> None:
-    """Wait for the GPU."""
-    if place == "cuda":
+def synchronize(device: str) -> None:
+    """Wait until the GPU has finished."""
+    if device == "cuda":
         torch.cuda.synchronize()
 
 
-def summary(path: Path) -> list[dict[str, Any]]:
-    """What our analysis says of a recorded trace, a row a kernel name, costliest first."""
+def summarize(path: Path) -> list[dict[str, Any]]:
+    """Return a row for each kernel name of a recorded trace, costliest first: our verdict, rule, bound and FLOP/s."""
     import numpy as np
 
     from perfdoctor import read
@@ -202,68 +203,70 @@ def summary(path: Path) -> list[dict[str, Any]]:
     from perfdoctor.gpu.roofline.kernel_bounds import BOUNDS, REASONS
     from perfdoctor.rank import Rank
 
-    run = Rank(read(path))
-    gpu, rows = run.trace.gpu, []
-    for code, kernel in run.kernel_classes.items():
-        at = np.flatnonzero(gpu.name == code)
-        rate = run.work.flops[at] / np.maximum(gpu.dur_ns[at], 1) * 1e9
-        best = int(at[0])
+    rank = Rank(read(path))
+    gpu, rows = rank.trace.gpu, []
+    for code, kernel in rank.kernel_classes.by_name.items():
+        launches = np.flatnonzero(gpu.name == code)
+        flops_per_s = rank.kernel_costs.flops[launches] / np.maximum(gpu.dur_ns[launches], 1) * 1e9
+        first = int(launches[0])
         rows.append(
             {
-                "kernel": run.trace.strings[code],
+                "kernel": rank.trace.strings[code],
                 "category": kernel.category,
                 "rule": kernel.rule,
-                "verdict": VERDICTS[run.verdicts.tensor_core[best]],
-                "by": BASES[run.verdicts.basis[best]],
-                "launches": len(at),
-                "time_ns": int(gpu.dur_ns[at].sum()),
-                "flops_per_s": None if np.isnan(rate).all() else float(np.nanmax(rate)),
-                "bound": BOUNDS[run.bounds.kind[best]] if run.bounds.kind[best] >= 0 else None,
-                "reason": REASONS[run.bounds.reason[best]] or None,
+                "verdict": VERDICTS[rank.verdicts.tensor_core[first]],
+                "by": BASES[rank.verdicts.basis[first]],
+                "launches": len(launches),
+                "time_ns": int(gpu.dur_ns[launches].sum()),
+                "flops_per_s": None if np.isnan(flops_per_s).all() else float(np.nanmax(flops_per_s)),
+                "bound": BOUNDS[rank.bounds.kind[first]] if rank.bounds.kind[first] >= 0 else None,
+                "reason": REASONS[rank.bounds.reason[first]] or None,
             }
         )
     return sorted(rows, key=lambda row: -row["time_ns"])
 
 
-def planted_faults(place: str, folder: Path, seconds: float) -> str:
-    """Measure `benchmarks.planted_faults` as far as the time goes; says how that ended."""
-    command = [sys.executable, "-m", "benchmarks.planted_faults", "--device", place, "--rounds", "3"]
+def measure_planted_faults(device: str, folder: Path, seconds: float) -> str:
+    """Run `benchmarks.planted_faults` for so many seconds; returns "measured", or the last line of its error."""
+    command = [sys.executable, "-m", "benchmarks.planted_faults", "--device", device, "--rounds", "3"]
     command += ["--seconds", str(max(seconds, 0)), "--json", str((folder / "gain.json").resolve())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    (folder / "gain.md").write_text(done.stdout, encoding="utf-8")
-    return "measured" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1][:200]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    (folder / "gain.md").write_text(result.stdout, encoding="utf-8")
+    return "measured" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["failed"])[-1][:200]
 
 
 def main(arguments: list[str]) -> int:
-    """Record what can be recorded here; 2 without a GPU, unless the CPU is meant."""
+    """Record what this machine can run; returns 2 without a GPU, unless --cpu is given."""
     parser = argparse.ArgumentParser(description="Record kernels that no public trace holds.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cpu", action="store_true", help="only the cases that a CPU can run, to try the script")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
-    given = parser.parse_args(arguments)
-    if not given.cpu and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if not options.cpu and not torch.cuda.is_available():
         print("torch sees no GPU here; --cpu tries the cases that need none", file=sys.stderr)
         return 2
-    place = "cpu" if given.cpu else "cuda"
-    given.folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "cases": {}, "left_out": {}}
-    found["device"] = torch.cuda.get_device_name() if place == "cuda" else "cpu"
-    until = time.monotonic() + SECONDS
+    device = "cpu" if options.cpu else "cuda"
+    options.folder.mkdir(parents=True, exist_ok=True)
+    summary: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "cases": {}, "left_out": {}}
+    summary["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    deadline = time.monotonic() + RECORD_SECONDS
     for case in cases():
-        if given.only not in case.name or (case.gpu_only and place == "cpu"):
+        if options.only not in case.name or (case.gpu_only and device == "cpu"):
             continue
-        if time.monotonic() > until:
-            found["left_out"][case.name] = "out of time"
+        if time.monotonic() > deadline:
+            summary["left_out"][case.name] = "out of time"
             continue
         try:
-            found["cases"][case.name] = summary(record(case, place, given.folder))
+            summary["cases"][case.name] = summarize(record(case, device, options.folder))
         except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-            found["left_out"][case.name] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        print(case.name, found["left_out"].get(case.name, "recorded"), flush=True)
-    if not given.only:
-        found["planted_faults"] = planted_faults(place, given.folder, GAIN_SECONDS + until - time.monotonic())
-        print("planted faults", found["planted_faults"], flush=True)
-    (given.folder / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            summary["left_out"][case.name] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        print(case.name, summary["left_out"].get(case.name, "recorded"), flush=True)
+    if not options.only:
+        summary["planted_faults"] = measure_planted_faults(
+            device, options.folder, GAIN_SECONDS + deadline - time.monotonic()
+        )
+        print("planted faults", summary["planted_faults"], flush=True)
+    (options.folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

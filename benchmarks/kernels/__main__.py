@@ -1,4 +1,9 @@
-"""`python -m benchmarks.kernels [CSV]`, `python -m benchmarks.kernels traces [FOLDER]`, `... counter`."""
+"""What the kernel classifier and the cost formulas get right, and how fast they are.
+
+python -m benchmarks.kernels [CSV]               names with known answers
+python -m benchmarks.kernels traces [FOLDER]     verdicts, FLOP/s and speed over real traces
+python -m benchmarks.kernels counter             FLOPs against torch.utils.flop_counter
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,11 @@ from pathlib import Path
 
 from benchmarks.kernels import confusion, counter, traces
 
-_FOR_SPEED = "mi300x-resnet18-ddp.json.gz"  # nearly every launch has recorded shapes: the dear case
+_SPEED_TRACE = "mi300x-resnet18-ddp.json.gz"  # nearly every launch has recorded shapes: the expensive case
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the part that the first word names; names with known answers when there is none."""
+    """Run the benchmark that the first argument names; without one, names with known answers."""
     if arguments[:1] == ["counter"]:
         counter.print_agreement()
         return 0
@@ -22,14 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     if not folder.is_dir():
         print(f"{folder} is not there: name a folder of traces", file=sys.stderr)
         return 2
-    named = list(traces.runs(folder))
-    traces.print_confusion(traces.confusion(named))
+    ranks = list(traces.read_ranks(folder))
+    traces.print_verdicts(traces.count_verdicts(ranks))
     print()
-    found = traces.print_self_check(named)
+    violations = traces.print_self_check(ranks)
     print()
-    if (folder / _FOR_SPEED).is_file():
-        traces.print_speed(folder / _FOR_SPEED)
-    return 1 if found else 0
+    if (folder / _SPEED_TRACE).is_file():
+        traces.print_speed(folder / _SPEED_TRACE)
+    return 1 if violations else 0
 
 
 raise SystemExit(main(sys.argv[1:]))

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoctor.gpu import classify_kernel
-from perfdoctor.gpu.classify_kernels import KernelClass, forget_names
+from perfdoctor.gpu.classify_kernels import KernelClass, clear_kernel_cache
 
 DEFAULT_CSV = Path(__file__).resolve().parents[3] / "shared" / "kernels" / "labelled_kernels.csv"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print both tables, the mistakes, and the time per name; 2 if there is no such file."""
+    """Print both tables, the mistakes, and the time per name; returns 2 if there is no such file."""
     path = Path(arguments[0]) if arguments else DEFAULT_CSV
     if not path.is_file():
         print(f"{path} is not there: name the CSV with the labelled kernels", file=sys.stderr)
@@ -31,21 +31,21 @@ def main(arguments: Sequence[str]) -> int:
     if not rows:
         print(f"{path} holds no names", file=sys.stderr)
         return 2
-    found = [classify_kernel(row["kernel"]) for row in rows]
+    classes = [classify_kernel(row["kernel"]) for row in rows]
     for column in ("tensor_core", "category"):
-        _print_column(rows, found, column)
+        _print_column(rows, classes, column)
     names = [row["kernel"] for row in rows]
     print(f"time: {_microseconds_per_name(names):.1f} us a distinct name, best of 5")
     return 0
 
 
-def _print_column(rows: list[dict[str, str]], found: list[KernelClass], column: str) -> None:
+def _print_column(rows: list[dict[str, str]], classes: list[KernelClass], column: str) -> None:
     pairs = [
         (row[column], str(getattr(kernel, column)), row["kernel"], kernel.rule)
-        for row, kernel in zip(rows, found, strict=True)
+        for row, kernel in zip(rows, classes, strict=True)
     ]
-    right = sum(answer in label.split("|") for label, answer, _, _ in pairs)
-    print(f"{column}: {right} of {len(pairs)} right, {right / len(pairs):.2%}")
+    correct = sum(answer in label.split("|") for label, answer, _, _ in pairs)
+    print(f"{column}: {correct} of {len(pairs)} right, {correct / len(pairs):.2%}")
     _print_table(Counter((label, answer) for label, answer, _, _ in pairs))
     for label, answer, name, rule in pairs:
         if answer not in label.split("|"):
@@ -64,7 +64,7 @@ def _print_table(counts: Counter[tuple[str, str]]) -> None:
 def _microseconds_per_name(names: list[str]) -> float:
     best = float("inf")
     for _ in range(5):
-        forget_names()
+        clear_kernel_cache()
         start = time.perf_counter()
         for name in names:
             classify_kernel(name)

@@ -1,4 +1,4 @@
-"""Agreement of our FLOPs with torch.utils.flop_counter, op by op. Needs torch, on the CPU."""
+"""Comparison of our FLOPs with torch.utils.flop_counter, op by op. Needs torch; runs on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Case: TypeAlias = tuple[str, list[Any], list[str], Callable[[], object]]
 
 
 def print_agreement() -> None:
-    """A line for each op that the counter knows and an aten op can be made of; says where there is no formula."""
+    """Print a line for each op that both know, then the ops that only one of them knows."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
@@ -23,8 +23,8 @@ def print_agreement() -> None:
             call()
         theirs = counter.get_total_flops()
         types = [_HALF if size else "" for size in sizes]
-        found = cost_of_op(name, json.dumps(sizes), json.dumps(types), None, json.dumps(concrete))
-        ours = found.flops if found else None
+        cost = cost_of_op(name, json.dumps(sizes), json.dumps(types), None, json.dumps(concrete))
+        ours = cost.flops if cost else None
         note = "" if ours == theirs else "  causal: half" if ours is not None and 2 * ours == theirs else "  DIFFERS"
         print(f"{name:60}{ours!s:>14}{theirs:14}{note}")
     known = {str(op).replace("aten.", "aten::") for op in flop_registry}
@@ -33,32 +33,33 @@ def print_agreement() -> None:
 
 
 def _is_matrix(name: str) -> bool:
-    from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+    from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 
-    return name in MATRIX_COSTS
+    return name in MATRIX_FORMULAS
 
 
 def _cases(torch: Any) -> Iterator[_Case]:
-    """The op, its input sizes and concrete inputs as a trace records them, and a call of it."""
-    yield from _products(torch.ops.aten, _new(torch))
-    yield from _convolutions(torch.ops.aten, _new(torch))
+    """Yield ops with input sizes and concrete inputs as a trace records them, and a call of each op."""
+    yield from _gemms(torch.ops.aten, _empty_bf16(torch))
+    yield from _convolutions(torch.ops.aten, _empty_bf16(torch))
     for causal in (False, True):
-        yield from _attentions(torch.ops.aten, _new(torch), causal)
+        yield from _attentions(torch.ops.aten, _empty_bf16(torch), causal)
 
 
-def _new(torch: Any) -> Callable[..., Any]:
+def _empty_bf16(torch: Any) -> Callable[..., Any]:
+    """Return a function that makes a bfloat16 tensor of given sizes, without memory."""
     return lambda *size: torch.empty(*size, dtype=torch.bfloat16, device="meta")
 
 
-def _products(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
+def _gemms(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
     bias, left, right = (32,), (96, 64), (64, 32)
     yield "aten::mm", [left, right], [""] * 2, lambda: aten.mm(new(*left), new(*right))
     sizes = [bias, left, right, [], []]
     yield "aten::addmm", sizes, [""] * 5, lambda: aten.addmm(new(*bias), new(*left), new(*right))
-    added, many, more = (4, 96, 32), (4, 96, 64), (4, 64, 32)
-    yield "aten::bmm", [many, more], [""] * 2, lambda: aten.bmm(new(*many), new(*more))
-    sizes = [added, many, more]
-    yield "aten::baddbmm", sizes, [""] * 3, lambda: aten.baddbmm(new(*added), new(*many), new(*more))
+    batch_bias, batch_left, batch_right = (4, 96, 32), (4, 96, 64), (4, 64, 32)
+    yield "aten::bmm", [batch_left, batch_right], [""] * 2, lambda: aten.bmm(new(*batch_left), new(*batch_right))
+    sizes = [batch_bias, batch_left, batch_right]
+    yield "aten::baddbmm", sizes, [""] * 3, lambda: aten.baddbmm(new(*batch_bias), new(*batch_left), new(*batch_right))
 
 
 def _convolutions(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
@@ -72,36 +73,36 @@ def _convolutions(aten: Any, new: Callable[..., Any]) -> Iterator[_Case]:
         [*[""] * 3, *texts],
         lambda: aten.convolution(new(*x), new(*w), None, *settings),
     )
-    wanted = [True, True, False]
+    output_mask = [True, True, False]
     yield (
         "aten::convolution_backward",
         [out, *sizes, []],
-        [*[""] * 4, *texts, str(wanted)],
-        lambda: aten.convolution_backward(new(*out), new(*x), new(*w), [128], *settings, wanted),
+        [*[""] * 4, *texts, str(output_mask)],
+        lambda: aten.convolution_backward(new(*out), new(*x), new(*w), [128], *settings, output_mask),
     )
 
 
 def _attentions(aten: Any, new: Callable[..., Any], causal: bool) -> Iterator[_Case]:
     q, text = (2, 16, 512, 64), str(causal)
 
-    def given() -> list[Any]:
+    def make_qkv() -> list[Any]:
         return [new(*q) for _ in range(3)]
 
     yield (
         "aten::_scaled_dot_product_flash_attention",
         [q, q, q, *[[]] * 4],
         ["", "", "", "0.", text, "False", ""],
-        lambda: aten._scaled_dot_product_flash_attention(*given(), 0.0, causal),
+        lambda: aten._scaled_dot_product_flash_attention(*make_qkv(), 0.0, causal),
     )
     yield (
         "aten::_scaled_dot_product_efficient_attention",
         [q, q, q, *[[]] * 5],
         ["", "", "", "", "True", "0.", text, ""],
-        lambda: aten._scaled_dot_product_efficient_attention(*given(), None, True, 0.0, causal),
+        lambda: aten._scaled_dot_product_efficient_attention(*make_qkv(), None, True, 0.0, causal),
     )
     yield (
         "aten::_scaled_dot_product_cudnn_attention",
         [q, q, q, *[[]] * 6],
         ["", "", "", "", "True", "0.", text, "False", ""],
-        lambda: aten._scaled_dot_product_cudnn_attention(*given(), None, True, 0.0, causal, False),
+        lambda: aten._scaled_dot_product_cudnn_attention(*make_qkv(), None, True, 0.0, causal, False),
     )

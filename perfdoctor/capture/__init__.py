@@ -1,5 +1,5 @@
 """Run a program and record it: the front of the pipe.
 
-`launch` starts the user's own command and collects what its processes left behind; `inject/` lives inside those
-processes; `session` is the same recorder around a loop that the caller marks. Nothing here reads a trace.
+`launch` starts the user's command and collects what its processes recorded. `inject/` lives inside those processes.
+`session` runs the same recorder around a loop whose steps the caller marks. Nothing here reads a trace.
 """

@@ -1,7 +1,7 @@
-"""The parent: start the user's own command with the recorder in it, wait, and say what was recorded.
+"""The parent process: start the user's command with the recorder in it, wait, and report what was recorded.
 
-The program keeps its stdin, stdout, stderr and exit code. Whatever goes wrong with the recording is said in notes
-afterwards and never becomes a failure of the program.
+The program keeps its stdin, stdout, stderr and exit code. A failure of the recording becomes a note after the run; it
+never becomes a failure of the program.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoctor.capture.folder import MARKS, launched_rank, make_folder, make_marks, recorded_ranks, take_marks
-from perfdoctor.capture.notes import explain, why_nothing
-from perfdoctor.capture.options import CaptureOptions
-from perfdoctor.capture.process import environment, run_program
-from perfdoctor.capture.target import parse_target, script_name
+from perfdoctor.capture.capture_folder import (
+    MARKER_FOLDER_PREFIX,
+    collect_markers,
+    launcher_rank,
+    list_ranks,
+    make_folder,
+    make_marker_folder,
+)
+from perfdoctor.capture.capture_notes import collect_notes, explain_empty_capture
+from perfdoctor.capture.capture_options import CaptureOptions
+from perfdoctor.capture.child_process import build_environment, run_program
+from perfdoctor.capture.command_line import parse_target, script_name
 
 __all__ = ["CaptureResult", "parse_target", "run"]
 
-# Ranks of one job end within seconds of each other, saving included; one that was killed never says that it has ended.
-OTHERS_S = 20.0
+# Ranks of one job end within seconds of each other, saving included. A rank that was killed never removes its markers.
+OTHER_RANKS_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +38,9 @@ class CaptureResult:
     """What came of a run.
 
     Attributes:
-        exit_code: The program's own; 128 + the signal's number when a signal ended it.
-        folder: The capture folder; None when nothing was recorded, and in a rank other than 0 of a job whose every
-            rank runs perfdoctor (`torchrun ... -m perfdoctor run train.py`), because rank 0 reports.
+        exit_code: The program's exit code; 128 + the signal's number when a signal ended it.
+        folder: The capture folder, or None when nothing was recorded. Also None in a rank other than 0 of a job whose
+            every rank runs perfdoctor (`torchrun ... -m perfdoctor run train.py`), because rank 0 reports.
         ranks: The ranks recorded.
         notes: Sentences for the user: what is missing, why, and what to do about it.
     """
@@ -52,55 +59,55 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
         options: Windows and folder; None for the defaults.
 
     Raises:
-        CaptureError: The program cannot be started, or the folder cannot be written; nothing has run then.
+        CaptureError: The program cannot be started, or the folder cannot be written. Nothing has run then.
     """
     options = options or CaptureOptions()
     if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
         code = run_program(command, None)
         return CaptureResult(code, None, (), ("PERFDOCTOR_DISABLE is set: nothing was recorded.",))
     if options.nvtx_only:
-        return mark_only(command, options)
-    own_rank = launched_rank()
-    folder = make_folder(options.out, script_name(command), force=options.force, rank=own_rank)
-    marks = make_marks(folder)
+        return run_nvtx_only(command, options)
+    rank_here = launcher_rank()
+    folder = make_folder(options.out, script_name(command), force=options.force, rank=rank_here)
+    marker_folder = make_marker_folder(folder)
     try:
-        code = run_program(command, environment(marks, options.to_json(folder)))
+        code = run_program(command, build_environment(marker_folder, options.to_json(folder)))
     finally:
-        kinds = take_marks(marks)
-        ranks = recorded_ranks(folder)
+        markers = collect_markers(marker_folder)
+        ranks = list_ranks(folder)
         if not ranks:
             remove_if_empty(folder)
-    if own_rank is not None:
-        ranks = tuple(rank for rank in ranks if rank == own_rank)
-    if own_rank == 0:
-        wait_for_others(folder)
-    notes = explain(command, options, folder, ranks, kinds)
-    if own_rank:
-        # Each rank of the job runs its own perfdoctor; the first one reports on all that is there.
+    if rank_here is not None:
+        ranks = tuple(rank for rank in ranks if rank == rank_here)
+    if rank_here == 0:
+        wait_for_other_ranks(folder)
+    notes = collect_notes(command, options, folder, ranks, markers)
+    if rank_here:
+        # Every rank of the job runs its own perfdoctor; rank 0 reports on all ranks.
         return CaptureResult(code, None, ranks, notes)
     return CaptureResult(code, folder if ranks else None, ranks, notes)
 
 
-def wait_for_others(folder: Path) -> None:
-    """Until the perfdoctor of every other rank has taken its marks away, or has had time enough for it."""
-    until = time.monotonic() + OTHERS_S
-    while any(folder.glob(f"{MARKS}*")) and time.monotonic() < until:
+def wait_for_other_ranks(folder: Path) -> None:
+    """Wait until the perfdoctor of every other rank has removed its markers, at most `OTHER_RANKS_TIMEOUT_S`."""
+    until = time.monotonic() + OTHER_RANKS_TIMEOUT_S
+    while any(folder.glob(f"{MARKER_FOLDER_PREFIX}*")) and time.monotonic() < until:
         time.sleep(0.05)
 
 
-def mark_only(command: Sequence[str], options: CaptureOptions) -> CaptureResult:
-    """Run a program with ranges in it and nothing else; whoever profiles it (nsys) writes what they mark."""
+def run_nvtx_only(command: Sequence[str], options: CaptureOptions) -> CaptureResult:
+    """Run a program with NVTX ranges in it and nothing else; the profiler around it (nsys) records them."""
     with tempfile.TemporaryDirectory(prefix="perfdoctor-", ignore_cleanup_errors=True) as folder:
-        marks = make_marks(Path(folder))
+        marker_folder = make_marker_folder(Path(folder))
         try:
-            code = run_program(command, environment(marks, options.to_json(Path(folder))))
+            code = run_program(command, build_environment(marker_folder, options.to_json(Path(folder))))
         finally:
-            kinds = take_marks(marks)
-    notes = () if "torch" in kinds else (why_nothing(command, options, kinds),)
+            markers = collect_markers(marker_folder)
+    notes = () if "torch" in markers else (explain_empty_capture(command, options, markers),)
     return CaptureResult(code, None, (), notes)
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Leave no empty folder behind; one with other files in it stays."""
+    """Remove a folder without files; a folder with other files in it stays."""
     with contextlib.suppress(OSError):
         folder.rmdir()

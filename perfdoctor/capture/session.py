@@ -1,7 +1,7 @@
-"""Recording around the caller's own loop, for programs whose steps nothing else could find.
+"""Recording around the caller's loop, for programs whose steps cannot be found automatically.
 
-The same recorder as in an injected program, told where a step ends. torch is imported when a session begins, not with
-this module.
+A session runs the same recorder as an injected program, but the caller marks where a step ends. torch is imported when
+a session begins, not with this module.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from perfdoctor.capture.folder import has_traces, launched_rank, make_folder, recorded_ranks
-from perfdoctor.capture.inject._perfdoctor_inject.tracebacks import leave_no_frame
-from perfdoctor.capture.notes import rank_notes, read_facts
-from perfdoctor.capture.options import CaptureOptions, fit_windows
-from perfdoctor.capture.target import slug
+from perfdoctor.capture.capture_folder import has_traces, launcher_rank, list_ranks, make_folder
+from perfdoctor.capture.capture_notes import notes_of_rank, read_facts
+from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
+from perfdoctor.capture.command_line import to_file_name
+from perfdoctor.capture.inject._perfdoctor_inject.tracebacks import remove_own_frames
 from perfdoctor.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks
     from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
+    from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-INJECTED = "_perfdoctor_inject.entry"
+# The module that starts the recorder in a program under `perfdoctor run`; loaded in no other program.
+INJECTED_MODULE = "_perfdoctor_inject.install_recorder"
 
 
 class Session:
     """One recording: `with perfdoctor.profile("out") as session`, and `with session.step()` around each step.
 
-    A step reaches from the end of the one before it to its own end, so that loading the next batch belongs to it.
+    A step lasts from the end of the step before it to its own end, so that loading the next batch belongs to it.
     Both have a form as decorator: `@session.step()` makes each call of a function one step, and `@perfdoctor.profile()`
     records the first call of a function with a whole loop in it, whose steps are found as in `perfdoctor run`.
 
@@ -64,19 +65,19 @@ class Session:
 
     def __enter__(self) -> Session:
         recorder_class, hooks_class = load_recorder()
-        self._folder = folder_for(self.options)
-        self._recorder = recorder_class(settings_for(self.options, self._folder), automatic=self._automatic)
+        self._folder = open_session_folder(self.options)
+        self._recorder = recorder_class(recorder_settings(self.options, self._folder), automatic=self._automatic)
         self._hooks = hooks_class(self._recorder)
         self._hooks.install()
         if not self._automatic:
-            self._hooks.tell(self._recorder.begin)
+            self._hooks.call_recorder(self._recorder.begin)
         return self
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        """Record the first call of a function that holds a training loop; its steps are found by themselves.
+        """Record the first call of a function that holds a training loop, and find its steps automatically.
 
         Args:
-            function: Called as ever; calls after the first are not recorded.
+            function: The function; its calls after the first are not recorded.
 
         Returns:
             The function, with this session as its attribute `session`.
@@ -91,7 +92,7 @@ class Session:
                 with self:
                     return function(*args, **kwargs)
             except BaseException as error:
-                leave_no_frame(error, __file__)
+                remove_own_frames(error, __file__)
                 raise
 
         recorded.session = self  # type: ignore[attr-defined]
@@ -102,7 +103,7 @@ class Session:
     ) -> None:
         if self._recorder is None or self._hooks is None:
             return
-        self._hooks.tell(self._recorder.finish, "session" if kind is None else "exception")
+        self._hooks.call_recorder(self._recorder.finish, "session" if kind is None else "exception")
         self._recorder.finished = True
         self._hooks.remove()
 
@@ -121,7 +122,7 @@ class Session:
         self.end_step()
 
     def end_step(self) -> None:
-        """A step is over, and the next begins: for callbacks, which a loop tells of its steps.
+        """End a step and begin the next one: for callbacks of a trainer, which cannot enter a `with` block.
 
         Raises:
             UsageError: The session has not begun.
@@ -129,12 +130,12 @@ class Session:
         if self._recorder is None or self._hooks is None:
             raise UsageError("The session has not begun: enter it with `with perfdoctor.profile() as session`.")
         if not self._recorder.finished:
-            self._hooks.tell(self._recorder.boundary)
+            self._hooks.call_recorder(self._recorder.end_step)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks recorded so far; other processes of the job write to the same folder."""
-        return recorded_ranks(self.folder)
+        return list_ranks(self.folder)
 
     def report(self, **options: Any) -> Any:
         """Analyse what was recorded.
@@ -146,22 +147,22 @@ class Session:
             The `Report`.
 
         Raises:
-            CaptureError: No rank came to its timing window; it says what to do.
+            CaptureError: No rank has a timing trace; the message says what to do.
         """
         if self.ranks and not has_traces(self.folder):
-            raise CaptureError(" ".join(rank_notes(read_facts(self.folder, self.ranks[0]), self.options)))
+            raise CaptureError(" ".join(notes_of_rank(read_facts(self.folder, self.ranks[0]), self.options)))
         return analyze(self.folder, **options)
 
 
 def profile(out: str | Path | None = None, **options: Any) -> Session:
-    """Record the steps of an own loop.
+    """Record the steps of your own loop.
 
     Args:
         out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory.
         **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, force, ranks.
 
     Returns:
-        A `Session` to enter, or to decorate a function with that holds the loop.
+        A `Session`: enter it around the loop, or decorate a function with it that holds the loop.
 
     Raises:
         UsageError: An option that does not exist, or a window of an impossible size.
@@ -180,9 +181,9 @@ def diagnose(fn: Callable[..., Any], *args: Any, steps: int = 20, **kwargs: Any)
 
     Args:
         fn: Called `steps` times.
-        *args: Its arguments.
+        *args: Arguments of `fn`.
         steps: Number of calls; the windows are fitted to it.
-        **kwargs: Its keyword arguments.
+        **kwargs: Keyword arguments of `fn`.
 
     Returns:
         The `Report`.
@@ -204,7 +205,7 @@ def diagnose(fn: Callable[..., Any], *args: Any, steps: int = 20, **kwargs: Any)
 
 
 def analyze(folder: Path, **options: Any) -> Any:
-    """`perfdoctor.analyze`, looked up when it is called: capture stands in front of the pipe and imports none of it."""
+    """Call `perfdoctor.analyze`; imported at call time, because capture may import no later room of the pipe."""
     import perfdoctor
 
     public: Any = perfdoctor
@@ -212,12 +213,12 @@ def analyze(folder: Path, **options: Any) -> Any:
 
 
 def load_recorder() -> tuple[type[Recorder], type[Hooks]]:
-    """The recorder's classes, importing torch.
+    """Import torch and the recorder, and return the recorder's classes.
 
     Raises:
         CaptureError: torch is missing.
     """
-    # Kineto would write progress lines to stderr; it reads this when it is first used.
+    # Without this, Kineto writes progress lines to stderr; Kineto reads the variable when it is first used.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         import torch  # noqa: F401
@@ -225,32 +226,35 @@ def load_recorder() -> tuple[type[Recorder], type[Hooks]]:
         raise CaptureError(
             f"Recording needs PyTorch in this Python ({sys.executable}): pip install 'perfdoctor[torch]'."
         ) from error
-    from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks
     from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
+    from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks
 
     return Recorder, Hooks
 
 
-def settings_for(options: CaptureOptions, folder: Path) -> Any:
-    """The recorder's settings, by the same way as into an injected program."""
-    from perfdoctor.capture.inject._perfdoctor_inject.settings import parse
+def recorder_settings(options: CaptureOptions, folder: Path) -> Any:
+    """The recorder's settings, passed through the same text as into an injected program."""
+    from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import parse_settings
 
-    return parse(options.to_json(folder))
-
-
-def folder_for(options: CaptureOptions) -> Path:
-    """The session's folder: that of the `perfdoctor run` around this program, if any, else one of its own."""
-    injected = sys.modules.get(INJECTED)
-    outer = injected.stand_down() if injected is not None else None
-    if outer is not None and options.out is None:
-        return Path(outer)
-    script = slug(Path(sys.argv[0]).stem) if sys.argv and sys.argv[0] else "session"
-    return make_folder(options.out, script, force=options.force, rank=own_rank())
+    return parse_settings(options.to_json(folder))
 
 
-def own_rank() -> int | None:
-    """Our rank when other processes of the job may write to the same folder, else None."""
-    rank = launched_rank()
+def open_session_folder(options: CaptureOptions) -> Path:
+    """The capture folder of the `perfdoctor run` around this program if there is one, else a new folder.
+
+    The recorder of that `perfdoctor run` stops, because the session takes its place.
+    """
+    injected = sys.modules.get(INJECTED_MODULE)
+    outer_folder = injected.yield_to_session() if injected is not None else None
+    if outer_folder is not None and options.out is None:
+        return Path(outer_folder)
+    script = to_file_name(Path(sys.argv[0]).stem) if sys.argv and sys.argv[0] else "session"
+    return make_folder(options.out, script, force=options.force, rank=job_rank())
+
+
+def job_rank() -> int | None:
+    """Rank of this process when other processes of the job may write to the same folder, else None."""
+    rank = launcher_rank()
     distributed = sys.modules.get("torch.distributed")
     if rank is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()) if distributed.get_world_size() > 1 else None

@@ -119,7 +119,7 @@ def check_all_there(report: Report, rank: int | None) -> None:
     Raises:
         InputError: a rank could not be analysed, or has no trace.
     """
-    from perfdoctor.report.merge_findings import in_ranges
+    from perfdoctor.report.merge_findings import format_ranges
 
     if report.missing:
         first, *others = report.missing
@@ -128,7 +128,9 @@ def check_all_there(report: Report, rank: int | None) -> None:
     world = max((trace.world_size or 1 for trace in report.traces), default=1)
     lost = set(range(world)) - {account.rank or 0 for account in report.account}
     if rank is None and world > 1 and lost:
-        raise InputError(f"--strict: of the job's {world} ranks there is no trace of {in_ranges(lost)}; give them, too")
+        raise InputError(
+            f"--strict: of the job's {world} ranks there is no trace of {format_ranges(lost)}; give them, too"
+        )
 
 
 def judge(report: Report, level: par.Level) -> None:

@@ -1,4 +1,4 @@
-"""`perfdoctor calibrate`: measure the device at hand and remember the rates for later analyses."""
+"""`perfdoctor calibrate`: measure this machine's device and store the rates for later analyses."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ if TYPE_CHECKING:
     from perfdoctor.gpu.calibration import Calibration, SweepPoint
     from perfdoctor.gpu.devices import Device
 
-_BAR = 40
+_BAR_WIDTH = 40
 
 
 def calibrate(
-    cpu: Annotated[bool, typer.Option("--cpu", help="The CPU, though there is a GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU even if there is a GPU.")] = False,
     seconds: Annotated[
         float | None, typer.Option("--seconds", metavar="N", help="How long to measure: 40 on a GPU, 10 on a CPU.")
     ] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Also write .html (the plot) or .json.")
     ] = None,
-    store: Annotated[bool, typer.Option("--store/--no-store", help="Remember the rates for later analyses.")] = True,
+    store: Annotated[bool, typer.Option("--store/--no-store", help="Store the rates for later analyses.")] = True,
 ) -> None:
-    """Measure the device at hand: products by type, copies, launches, and where maths begins to bind."""
+    """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind."""
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
-    from perfdoctor.gpu.measure_device import calibrate as measure
+    from perfdoctor.gpu.measure_device import measure_device
 
     if seconds is not None and not 0 < seconds <= 3600:
         raise UsageError("--seconds must be between 0 and 3600")
-    path = _output(output)
-    found = measure(gpu=False if cpu else None, seconds=seconds, progress=_said)
-    emit(rates(found, find_device(found.device)))
-    emit(plot(found.sweep))
+    path = _output_path(output)
+    calibration = measure_device(gpu=False if cpu else None, seconds=seconds, progress=_print_progress)
+    emit(format_rates(calibration, find_device(calibration.device)))
+    emit(format_sweep(calibration.sweep))
     if path is not None:
-        _write(found, path)
+        _write(calibration, path)
     if store:
-        emit(f"\nstored in {store_calibration(found)}: analyses of traces from this device use these rates\n")
+        emit(f"\nstored in {store_calibration(calibration)}: analyses of traces from this device use these rates\n")
 
 
-def _said(what: str) -> None:
+def _print_progress(what: str) -> None:
     typer.echo(f"measuring {what}", err=True)
 
 
-def _output(name: str | None) -> Path | None:
+def _output_path(name: str | None) -> Path | None:
+    """Return the path to write to; raises UsageError for a suffix that cannot be written."""
     if name is None:
         return None
     path = Path(name)
@@ -59,22 +60,22 @@ def _output(name: str | None) -> Path | None:
     return path
 
 
-def rates(found: Calibration, device: Device | None) -> str:
-    """What was measured as a table, beside the peaks of the device where they are known."""
+def format_rates(calibration: Calibration, device: Device | None) -> str:
+    """Return the measured rates as a table, beside the peaks of the device where they are known."""
     from perfdoctor.cli.plain_table import table
 
     rows = []
-    for dtype, rate in found.flops.items():
+    for dtype, rate in calibration.flops.items():
         peak = _peak(device, dtype)
         share = f"{rate / peak:.0%} of {peak / 1e12:,.1f}" if peak else "n/a"
         rows.append((f"product, {dtype}", f"{rate / 1e12:,.2f} TFLOP/s", share))
-    if found.bandwidth_bytes_per_s is not None:
+    if calibration.bandwidth_bytes_per_s is not None:
         peak = device.memory_bandwidth_bytes_per_s if device else None
-        share = f"{found.bandwidth_bytes_per_s / peak:.0%} of {peak / 1e9:,.0f}" if peak else "n/a"
-        rows.append(("copy", f"{found.bandwidth_bytes_per_s / 1e9:,.1f} GB/s", share))
-    if found.launch_s is not None:
-        rows.append(("launch", f"{found.launch_s * 1e6:,.2f} us", "n/a"))
-    return f"{found.device}, measured on {found.measured_on}\n\n" + table(
+        share = f"{calibration.bandwidth_bytes_per_s / peak:.0%} of {peak / 1e9:,.0f}" if peak else "n/a"
+        rows.append(("copy", f"{calibration.bandwidth_bytes_per_s / 1e9:,.1f} GB/s", share))
+    if calibration.launch_s is not None:
+        rows.append(("launch", f"{calibration.launch_s * 1e6:,.2f} us", "n/a"))
+    return f"{calibration.device}, measured on {calibration.measured_on}\n\n" + table(
         ("what", "measured", "share of the peak"), rows
     )
 
@@ -87,21 +88,21 @@ def _peak(device: Device | None, dtype: str) -> float | None:
     return device.peak_flops(dtype)
 
 
-def plot(sweep: tuple[SweepPoint, ...]) -> str:
-    """The sweep as bars: the rate grows with the multiplications until maths binds."""
+def format_sweep(sweep: tuple[SweepPoint, ...]) -> str:
+    """Return the sweep as a bar chart: FLOP/s grow with the arithmetic intensity up to the ridge point."""
     if not sweep:
         return "\nno sweep: this device cannot compile a kernel here\n"
-    most = max(point.flops_per_s for point in sweep)
+    max_flops_per_s = max(point.flops_per_s for point in sweep)
     lines = ["", "multiplications for each float32 that is read and written", "   k  FLOP/byte    GFLOP/s     GB/s"]
     for point in sweep:
-        bar = "#" * max(1, round(_BAR * point.flops_per_s / most))
-        rate, moved = point.flops_per_s / 1e9, point.bytes_per_s / 1e9
-        lines.append(f"{point.k:4}  {point.k / 8:9.3f}  {rate:9,.1f}  {moved:7,.1f}  {bar}")
-    return "\n".join([*lines, _turning_point(sweep)]) + "\n"
+        bar = "#" * max(1, round(_BAR_WIDTH * point.flops_per_s / max_flops_per_s))
+        gflops_per_s, gb_per_s = point.flops_per_s / 1e9, point.bytes_per_s / 1e9
+        lines.append(f"{point.k:4}  {point.k / 8:9.3f}  {gflops_per_s:9,.1f}  {gb_per_s:7,.1f}  {bar}")
+    return "\n".join([*lines, _describe_ridge_point(sweep)]) + "\n"
 
 
-def _turning_point(sweep: tuple[SweepPoint, ...]) -> str:
-    """Where twice the multiplications begin to take more than half as long again."""
+def _describe_ridge_point(sweep: tuple[SweepPoint, ...]) -> str:
+    """Return a sentence about where maths begins to bind: where doubling `k` takes more than 1.5 times as long."""
     for before, after in pairwise(sweep):
         if after.seconds > 1.5 * before.seconds:
             return (
@@ -110,18 +111,19 @@ def _turning_point(sweep: tuple[SweepPoint, ...]) -> str:
     return "memory binds throughout"
 
 
-def _write(found: Calibration, path: Path) -> None:
-    text = json.dumps(found.to_dict(), indent=1) + "\n" if path.suffix == ".json" else _html(found)
+def _write(calibration: Calibration, path: Path) -> None:
+    text = json.dumps(calibration.to_dict(), indent=1) + "\n" if path.suffix == ".json" else _to_html(calibration)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); name another file with -o") from None
 
 
-def _html(found: Calibration) -> str:
+def _to_html(calibration: Calibration) -> str:
+    """Return the sweep as a page with a roofline plot."""
     import plotly.graph_objects as go
 
-    points = found.sweep
+    points = calibration.sweep
     figure = go.Figure(
         go.Scatter(
             x=[point.k / 8 for point in points],
@@ -132,7 +134,7 @@ def _html(found: Calibration) -> str:
         )
     )
     figure.update_layout(
-        title=f"{found.device}, {found.measured_on}",
+        title=f"{calibration.device}, {calibration.measured_on}",
         xaxis={"type": "log", "title": "arithmetic intensity, FLOP/byte"},
         yaxis={"type": "log", "title": "GFLOP/s"},
     )

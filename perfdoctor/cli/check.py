@@ -168,12 +168,12 @@ def _ask_torch() -> dict[str, Any] | Check:
 
 def _warm() -> None:
     """Compile the reader and the replay; `_numba` says how that went."""
-    from perfdoctor.savings import longest_path as settle
+    from perfdoctor.savings import longest_path
     from perfdoctor.trace.scanner import scanner_code as native
 
     with contextlib.suppress(Exception):  # whatever numba cannot do here
         native.load()
-        settle.compiled.load()
+        longest_path.compiled.load()
 
 
 def _numba() -> Check:

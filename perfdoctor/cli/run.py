@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from perfdoctor.capture.folder import has_traces
-from perfdoctor.capture.options import CaptureOptions
+from perfdoctor.capture.capture_folder import has_traces
+from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters as par
 from perfdoctor.cli.analyze import check_outputs, show
 from perfdoctor.cli.progress_bar import reading_bar

@@ -20,11 +20,11 @@ from perfdoctor.fleet.rank_tasks import (
 from perfdoctor.fleet.read_progress import ProgressTracker
 from perfdoctor.fleet.reconcile_ranks import reconcile_ranks
 from perfdoctor.fleet.worker_count import choose_worker_count, estimate_text_bytes
-from perfdoctor.rank import Rank, Run
-from perfdoctor.report.rank_summary import RankSummary, summary_of
-from perfdoctor.report.reduce_ranks import leaf
+from perfdoctor.rank import Rank
+from perfdoctor.report.rank_summary import RankSummary
+from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.report.report import Outcome, Report
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
 from perfdoctor.trace.kineto import reader_choice
 
 _AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
@@ -56,9 +56,9 @@ def analyze_files(
         UsageError: the options are wrong.
     """
     workers = choose_worker_count(files, jobs)
-    if dask is None and workers == 1 and any(map(pipeline.sees_all, analyzers)):
+    if dask is None and workers == 1 and any(map(pipeline.needs_all_ranks, analyzers)):
         return _analyze_in_memory(files, options, analyzers, tracker)
-    skipped = [a.rule for a in analyzers if pipeline.sees_all(a) and "ranks" in a.needs]
+    skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
     of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]
     options = replace(options, rule_ids=tuple(of_single_ranks))
     results = dict(_analyze_each(files, options, tracker, workers, dask))
@@ -72,8 +72,8 @@ def analyze_files(
     summaries = _select_rank(summaries, failures, options)
     if options.rank is None:
         summaries = reconcile_ranks(summaries, [failure.file.rank for failure in failures])
-    return pipeline.combine(
-        map(leaf, summaries),
+    return pipeline.report_on_summaries(
+        map(from_rank, summaries),
         analyzers,
         options.settings,
         outcomes=[Outcome(rule, "skipped", _NEEDS_ALL_RANKS) for rule in skipped],
@@ -121,18 +121,18 @@ def _analyze_in_memory(
         tracker.finish(index)
     ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
     missing = [failure.summary() for failure in failures]
-    return pipeline.diagnose(Run(tuple(ranks)), analyzers, options.settings, missing)
+    return pipeline.diagnose_run(Run(tuple(ranks)), analyzers, options.settings, missing)
 
 
 def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:
     """The same as `reconcile_ranks`, for ranks that are in memory."""
     if options.rank is not None or len(ranks) < 2:
         return ranks
-    before = list(map(summary_of, ranks))
+    before = list(map(pipeline.summarize_rank, ranks))
     after = reconcile_ranks(before, [failure.file.rank for failure in failures])
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         for warning in new.trace.warnings[len(old.trace.warnings) :]:
-            ranks[index] = ranks[index].renumbered(new.rank or 0, warning)
+            ranks[index] = ranks[index].renumber(new.rank or 0, warning)
     return ranks
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfdoctor.errors import InputError
-from perfdoctor.report.merge_findings import in_ranges
+from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import RankSummary
 
 
@@ -70,7 +70,7 @@ def _check_one_window(ranks: Sequence[RankSummary]) -> None:
     for rank in numbered[1:]:
         other_steps = set(_step_numbers(rank)).isdisjoint(_step_numbers(numbered[0]))
         if other_steps and not _windows_overlap(rank, numbered[0]):
-            first, other = (f"{in_ranges(_step_numbers(r))} ({r.trace.path})" for r in (numbered[0], rank))
+            first, other = (f"{format_ranges(_step_numbers(r))} ({r.trace.path})" for r in (numbered[0], rank))
             raise InputError(
                 f"the traces are of different windows: one has the steps {first}, another {other}; give traces that "
                 "were recorded over the same steps"
@@ -100,11 +100,11 @@ def _number_uniquely(ranks: list[RankSummary]) -> list[RankSummary]:
         return ranks
     repeated = sorted(number for number, count in counts.items() if number is not None and count > 1)
     if repeated:
-        reason = f"rank {in_ranges(repeated)} comes more than once"
+        reason = f"rank {format_ranges(repeated)} comes more than once"
     else:
         reason = f"{counts[None]} of them do not say their rank"
     warning = f"the files do not tell their ranks apart ({reason}): they are numbered in the order given"
-    return [rank.renumbered(number, warning) for number, rank in enumerate(ranks)]
+    return [rank.renumber(number, warning) for number, rank in enumerate(ranks)]
 
 
 def _warn_of_missing_ranks(ranks: list[RankSummary], unreadable_ranks: set[int | None]) -> list[RankSummary]:
@@ -113,9 +113,9 @@ def _warn_of_missing_ranks(ranks: list[RankSummary], unreadable_ranks: set[int |
     missing = sorted(set(range(world_size or 0)) - {rank.rank for rank in ranks} - unreadable_ranks)
     if not missing:
         return ranks
+    which = format_ranges(missing)
     warning = (
-        f"{len(missing)} of the job's {world_size} ranks have no trace here ({in_ranges(missing)}): a slower one may "
-        "be among them"
+        f"{len(missing)} of the job's {world_size} ranks have no trace here ({which}): a slower one may be among them"
     )
     first = ranks[0]
     return [replace(first, trace=replace(first.trace, warnings=(*first.trace.warnings, warning))), *ranks[1:]]

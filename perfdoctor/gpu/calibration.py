@@ -1,6 +1,7 @@
-"""What `perfdoctor calibrate` measured: a value, where it is kept, and what it adds to a device.
+"""What `perfdoctor calibrate` measured: the value, the file that stores it, and what it adds to a device.
 
-One file a device name, as JSON in the user's data folder, or in the folder that PERFDOCTOR_CALIBRATION_DIR names.
+There is one JSON file for each device name, in the folder that PERFDOCTOR_CALIBRATION_DIR names, else in the user's
+data folder.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from perfdoctor.errors import InputError
-from perfdoctor.gpu.devices import Device, device_vendor
+from perfdoctor.gpu.devices import Device, vendor_of
 
 SCHEMA = "perfdoctor.calibration/1"
 FOLDER_VARIABLE = "PERFDOCTOR_CALIBRATION_DIR"
 
 
 class SweepPoint(NamedTuple):
-    """One point of the arithmetic-intensity sweep: `k` multiplications for each float32 read and written.
+    """One point of the arithmetic-intensity sweep.
 
-    `seconds` for the whole tensor, `flops_per_s` of the multiplications (one each: half of what multiply-adds reach),
-    `bytes_per_s` of reading and writing.
+    Attributes:
+        k: Multiplications for each float32 that is read and written.
+        seconds: Time for the whole tensor.
+        flops_per_s: Rate of the multiplications: one FLOP each, half of what multiply-adds reach.
+        bytes_per_s: Rate of reading and writing together.
     """
 
     k: int
@@ -42,10 +46,10 @@ class Calibration:
     Attributes:
         device: Name as the driver gives it.
         measured_on: Date, as in 2026-01-31.
-        flops: FLOP/s of large products by operand type (fp64, fp32, tf32, bf16, fp16, fp8, int8); what the device or
-            torch cannot do is not in it.
-        bandwidth_bytes_per_s: Of a large copy, reading and writing; None if not measured.
-        launch_s: Time of the CPU for each of many tiny ops, launched one after the other.
+        flops: FLOP/s of large gemms by operand type (fp64, fp32, tf32, bf16, fp16, fp8, int8); types that the device
+            or torch does not support are left out.
+        bandwidth_bytes_per_s: Bandwidth of a large copy, reading and writing together; None if not measured.
+        launch_s: CPU time for each of many tiny ops, launched one after the other; None if not measured.
         sweep: Points of growing arithmetic intensity.
     """
 
@@ -57,7 +61,7 @@ class Calibration:
     sweep: tuple[SweepPoint, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Return the calibration as JSON stores it."""
         return {
             "schema": SCHEMA,
             "device": self.device,
@@ -70,22 +74,22 @@ class Calibration:
 
 
 def calibration_folder() -> Path:
-    """Where calibrations are kept."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
-        return Path(given)
-    from platformdirs import user_data_path  # a few ms, for this only
+    """Return the folder of calibrations: the one that PERFDOCTOR_CALIBRATION_DIR names, else the user's data folder."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        return Path(folder)
+    from platformdirs import user_data_path  # takes a few ms to import and is needed here only
 
     return user_data_path("perfdoctor") / "calibration"
 
 
 def calibration_path(device: str) -> Path:
-    """The file of a device, by its name."""
+    """Return the file of a device, by its name."""
     return calibration_folder() / (re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:100] + ".json")
 
 
 def store_calibration(calibration: Calibration) -> Path:
-    """Write the calibration in place of an earlier one of the same device; returns where.
+    """Write the calibration, in place of an earlier one of the same device, and return the file.
 
     Raises:
         InputError: the folder cannot be written.
@@ -104,49 +108,50 @@ def store_calibration(calibration: Calibration) -> Path:
 
 
 def find_calibration(device: str | None) -> Calibration | None:
-    """The stored calibration of a device of that name; None if there is none that can be read."""
+    """Return the stored calibration of a device of that name; None if there is none that can be read."""
     if not device:
         return None
     try:
-        stored = json.loads(calibration_path(device).read_text(encoding="utf-8"))
-        found = _calibration(stored)
+        calibration = _parse_calibration(json.loads(calibration_path(device).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return found if found.device.lower() == device.lower() else None
+    return calibration if calibration.device.lower() == device.lower() else None
 
 
-def _calibration(stored: Any) -> Calibration:
-    """The value of a stored text; raises KeyError, TypeError or ValueError for anything else."""
+def _parse_calibration(stored: Any) -> Calibration:
+    """Return the calibration that `to_dict` gave; raises KeyError, TypeError or ValueError for anything else."""
     if not isinstance(stored, dict) or stored["schema"] != SCHEMA:
         raise ValueError
     return Calibration(
         device=str(stored["device"]),
         measured_on=str(stored["measured_on"]),
-        flops=MappingProxyType({str(dtype): _rate(value) for dtype, value in stored["flops"].items()}),
+        flops=MappingProxyType({str(dtype): _parse_rate(value) for dtype, value in stored["flops"].items()}),
         bandwidth_bytes_per_s=None
         if stored["bandwidth_bytes_per_s"] is None
-        else _rate(stored["bandwidth_bytes_per_s"]),
-        launch_s=None if stored["launch_s"] is None else _rate(stored["launch_s"]),
+        else _parse_rate(stored["bandwidth_bytes_per_s"]),
+        launch_s=None if stored["launch_s"] is None else _parse_rate(stored["launch_s"]),
         sweep=tuple(SweepPoint(**point) for point in stored["sweep"]),
     )
 
 
-def _rate(value: object) -> float:
+def _parse_rate(value: object) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ValueError
     return float(value)
 
 
-def calibrated(device: Device | None, calibration: Calibration, capability: tuple[int, int] | None) -> Device:
-    """The device with measured rates; peaks stay those of the table, and a device that is not in it has none.
+def apply_calibration(device: Device | None, calibration: Calibration, capability: tuple[int, int] | None) -> Device:
+    """Return the device with measured rates.
+
+    Peaks stay those of the table; a device that is not in the table has none.
 
     Args:
-        device: The device of the table, None if it is not in it.
+        device: The device, None if it is not in the table.
         calibration: What was measured on a device of the same name.
-        capability: Its compute capability, for a device that is not in the table.
+        capability: Compute capability of a device that is not in the table.
     """
     if device is None:
-        vendor = device_vendor(calibration.device)
+        vendor = vendor_of(calibration.device)
         device = Device(
             name=calibration.device,
             vendor=vendor,
@@ -165,14 +170,14 @@ def calibrated(device: Device | None, calibration: Calibration, capability: tupl
         )
     return replace(
         device,
-        measured_flops=MappingProxyType({_unit_type(device, dtype): rate for dtype, rate in calibration.flops.items()}),
+        measured_flops=MappingProxyType({_peak_type(device, dtype): rate for dtype, rate in calibration.flops.items()}),
         measured_bandwidth_bytes_per_s=calibration.bandwidth_bytes_per_s,
         measured_on=calibration.measured_on,
     )
 
 
-def _unit_type(device: Device, dtype: str) -> str:
-    """The key of `peaks_flops` for the unit that a library's product of that type uses on the device."""
+def _peak_type(device: Device, dtype: str) -> str:
+    """Return the key of `peaks_flops` for the unit on which a library runs a gemm of that type."""
     if dtype == "fp64" and "fp64_matrix" in device.peaks_flops:
         return "fp64_matrix"
     if dtype == "fp32" and device.vendor == "amd" and "fp32_matrix" in device.peaks_flops:

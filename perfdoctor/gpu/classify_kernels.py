@@ -1,8 +1,8 @@
-"""What a kernel is: its category, and whether it used Tensor Cores, read from its name.
+"""What a kernel does and whether it used Tensor Cores, by its name.
 
-The name is most of what a trace says about a kernel. It is read once per distinct name: a million launches have a few
-hundred names. Where the name is not the last word (`unknown`), achieved FLOP/s or the operand type decide later; this
-module never guesses.
+The name is most of what a trace says about a kernel. It is classified once per distinct name: a million launches have
+a few hundred names. Where the name leaves the use of Tensor Cores open (`unknown`), achieved FLOP/s or the operand type
+decide later (analysis); nothing is guessed here.
 """
 
 from __future__ import annotations
@@ -10,57 +10,28 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from perfdoctor.gpu.kernel_rules.helpers import CUDA_CORES, HELPERS
-from perfdoctor.gpu.kernel_rules.matrix import AMD, TENSILE, TENSOR_CORES, UNNAMED
-from perfdoctor.gpu.kernel_rules.name_details import describe
-from perfdoctor.gpu.kernel_rules.other import (
-    COMMUNICATION,
-    EMBEDDING,
-    INDUCTOR,
-    LIBRARIES,
-    NATIVE,
-    PRIMITIVES,
-    REMAINDER,
-)
-from perfdoctor.gpu.kernel_rules.rule import Category, Family, Rule, RuleCategory, Verdict
-
-FAMILIES: tuple[Family, ...] = (
-    INDUCTOR,
-    PRIMITIVES,
-    NATIVE,
-    TENSILE,
-    COMMUNICATION,
-    HELPERS,
-    EMBEDDING,
-    CUDA_CORES,
-    AMD,
-    TENSOR_CORES,
-    LIBRARIES,
-    UNNAMED,
-    REMAINDER,
-)
-"""Every rule, in the order in which they are tried."""
+from perfdoctor.gpu.kernel_rules.rule import Category, Rule, Verdict
+from perfdoctor.gpu.kernel_rules.rule_order import RULE_FAMILIES
+from perfdoctor.gpu.operand_types import elements_per_access
+from perfdoctor.gpu.parse_kernel_name import parse_kernel_name
 
 MAX_NAME_CHARS = 2048
-"""Longer names are cut here: what tells stands in front (the longest real name seen, of 5160 characters, is told by its
-first 300), and a name of megabytes would else cost that much in every rule, and stay in the cache."""
+"""Longer names are cut here: what counts stands in front (of the longest real name seen, of 5160 characters, the first
+300 decide). A name of megabytes would otherwise cost that much in every rule, and stay in the cache."""
 
-_MATRIX: frozenset[Category] = frozenset(("gemm", "convolution", "attention"))
+_MATRIX_CATEGORIES: frozenset[Category] = frozenset(("gemm", "convolution", "attention"))
 _ATTENTION_WORDS = ("fmha", "attention", "attn", "sdpa", "flash", "mha_", "flex_", "mla_", "dot_product")
 _CONVOLUTION_WORDS = ("conv", "fprop", "dgrad", "wgrad", "cudnn", "implicit_gemm", "igemm_", "bwd_weight", "bwd_data")
 
 
-_OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-_FULL_ACCESS_BYTES = 16
-
-
 @dataclass(frozen=True, slots=True)
 class KernelClass:
-    """What a kernel name says.
+    """What the name of a kernel says about it.
 
     Attributes:
         category: What it does.
-        tensor_core: Did it use Tensor Cores; `na` for what is no matrix maths, `unknown` where the name does not say.
+        tensor_core: Did it use Tensor Cores; `na` for what multiplies no matrices, `unknown` where the name does
+            not say.
         instruction: Such as `HMMA.16816`, `wgmma`, `tcgen05`, `MFMA`, `FFMA`; None if unknown.
         operand: Operand type (fp64, fp32, tf32, bf16, fp16, fp8, fp4, int8, int4); None if unknown.
         accumulate: Accumulator type; None if unknown.
@@ -85,23 +56,25 @@ class KernelClass:
 
     @property
     def slow_path(self) -> bool:
-        """Whether it uses Tensor Cores with memory accesses under 16 bytes, as `alignN` kernels for odd dimensions do.
+        """Whether it uses Tensor Cores with memory accesses under 16 bytes, as `alignN` kernels do.
 
-        Such kernels ran 2.9 to 4.1 times slower than the roofline on an H100 (bf16, a dimension of 3137).
+        Libraries choose them for dimensions that are no multiple of 16 bytes. Such kernels ran 2.9 to 4.1 times slower
+        than the roofline on an H100 (bf16, a dimension of 3137).
         """
-        if self.tensor_core != "yes" or self.alignment is None or self.operand not in _OPERAND_BYTES:
+        if self.tensor_core != "yes" or self.alignment is None or self.operand is None:
             return False
-        return self.alignment * _OPERAND_BYTES[self.operand] < _FULL_ACCESS_BYTES
+        elements = elements_per_access(self.operand)
+        return elements is not None and self.alignment < elements
 
 
-_NOTHING = KernelClass(category="other", tensor_core="na")
+_UNRECOGNIZED = KernelClass(category="other", tensor_core="na")
 
 
 def classify_kernel(name: str) -> KernelClass:
     """Return what the kernel's name says about it.
 
-    Any text is accepted: a name that tells nothing is category `other`, verdict `na`. Only the first `MAX_NAME_CHARS`
-    characters are read, whatever the name's length. The answer is remembered for names seen lately.
+    Any text is accepted: a name that no rule matches is of category `other`, verdict `na`. Only the first
+    `MAX_NAME_CHARS` characters count, whatever the name's length. Classes of recent names are cached.
 
     Args:
         name: Kernel name as the profiler gives it, demangled or not.
@@ -117,19 +90,19 @@ def _classify(name: str) -> KernelClass:
     text = name.lower()
     rule = _find_rule(text)
     if rule is None:
-        return _NOTHING
-    category = _resolve(rule.category, text)
-    if category not in _MATRIX or rule.tensor_core == "na":
+        return _UNRECOGNIZED
+    category = _matrix_category(text) if rule.category == "matrix" else rule.category
+    if category not in _MATRIX_CATEGORIES or rule.tensor_core == "na":
         return KernelClass(category, rule.tensor_core, rule=rule.id, gemv_like=rule.gemv_like, depthwise=rule.depthwise)
-    details = describe(name, text, rule)
+    fields = parse_kernel_name(name, text, rule)
     return KernelClass(
         category=category,
         tensor_core=rule.tensor_core,
-        instruction=details.instruction,
-        operand=details.operand,
-        accumulate=details.accumulate,
-        arch=details.arch,
-        alignment=details.alignment,
+        instruction=fields.instruction,
+        operand=fields.operand,
+        accumulate=fields.accumulate,
+        arch=fields.arch,
+        alignment=fields.alignment,
         rule=rule.id,
         gemv_like=rule.gemv_like,
         depthwise=rule.depthwise,
@@ -137,16 +110,15 @@ def _classify(name: str) -> KernelClass:
 
 
 def _find_rule(text: str) -> Rule | None:
-    for family in FAMILIES:
-        rule = family.find(text)
+    for family in RULE_FAMILIES:
+        rule = family.find_rule(text)
         if rule is not None:
             return rule
     return None
 
 
-def _resolve(category: RuleCategory, text: str) -> Category:
-    if category != "matrix":
-        return category
+def _matrix_category(text: str) -> Category:
+    """Return gemm, convolution or attention, for a rule that matches names of all three."""
     if any(word in text for word in _ATTENTION_WORDS):
         return "attention"
     if any(word in text for word in _CONVOLUTION_WORDS):
@@ -155,13 +127,14 @@ def _resolve(category: RuleCategory, text: str) -> Category:
 
 
 def is_collective(name: str) -> bool:
-    """True if the kernel is a collective or other communication between ranks: exactly category `communication`.
+    """Return whether the kernel is a collective or other communication between ranks: category `communication`.
 
-    Wider than "contains nccl or rccl": one-shot all-reduces in shared memory and expert-parallel dispatch count too.
+    More kernels than those whose name contains nccl or rccl: one-shot all-reduces in shared memory and expert-parallel
+    dispatch count, too.
     """
     return classify_kernel(name).category == "communication"
 
 
-def forget_names() -> None:
-    """Empty the memory of classified names; for benchmarks, which would else measure a dictionary."""
+def clear_kernel_cache() -> None:
+    """Forget the classes of all names, so that a benchmark measures the rules and not a dictionary."""
     _classify.cache_clear()

@@ -1,4 +1,7 @@
-"""What a CPU op does, by its name: the category of CPU-only traces, and of GPU kernels whose own name is anonymous."""
+"""What a CPU op does, by its name.
+
+Used for CPU-only traces, and for GPU kernels whose name says nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import functools
 import re
 
 from perfdoctor.gpu.classify_kernels import MAX_NAME_CHARS, classify_kernel
-from perfdoctor.gpu.kernel_rules.rule import Category, words
+from perfdoctor.gpu.kernel_rules.rule import Category
+from perfdoctor.gpu.word_table import words
 
 _WRAPPERS = (
     "autograd::engine::evaluate_function: ",
@@ -14,7 +18,7 @@ _WRAPPERS = (
     "torch.distributed.ddp.reducer::",
     "torch::distributed::",
 )
-_BACKWARD = r"_?backward\d*$"
+_BACKWARD_SUFFIX = r"_?backward\d*$"
 _COMMUNICATION_PREFIXES = (
     "c10d::",
     "c10d_functional::",
@@ -27,8 +31,8 @@ _COMMUNICATION_PREFIXES = (
     "symm_mem::",
 )
 
-# Words that occur inside longer names, in the order in which they are asked.
-_WORDS: tuple[tuple[Category, tuple[str, ...]], ...] = (
+# Words that occur inside longer names, in the order in which they are looked for.
+_PARTS_OF_NAMES: tuple[tuple[Category, tuple[str, ...]], ...] = (
     (
         "communication",
         words(
@@ -59,7 +63,8 @@ _WORDS: tuple[tuple[Category, tuple[str, ...]], ...] = (
     ("other", words("cumsum cumprod pool upsample sort quantized to_dense unflatten as_strided")),
 )
 
-_EXACT: dict[Category, str] = {
+# Whole names, without namespace, trailing underscore and `_backward`.
+_WHOLE_NAMES: dict[Category, str] = {
     "other": "is_nonzero",
     "gemm": (
         "mm bmm baddbmm addbmm linear einsum mv addmv dot vdot ger addr tensordot inner chain_matmul lstm gru "
@@ -92,43 +97,45 @@ _EXACT: dict[Category, str] = {
         "convert_element_type broadcast_add new_zeros new_ones new_full"
     ),
 }
-_BY_NAME: dict[str, Category] = {name: category for category, names in _EXACT.items() for name in names.split()}
+_CATEGORY_OF_NAME: dict[str, Category] = {
+    name: category for category, names in _WHOLE_NAMES.items() for name in names.split()
+}
 
 
 @functools.lru_cache(maxsize=16384)
-def _classify_op(name: str) -> Category:
+def _classify(name: str) -> Category:
     text = name.lower()
     if text.startswith("triton_"):
         return classify_kernel(name).category
     if text.startswith(_COMMUNICATION_PREFIXES):
         return "communication"
-    stem = _stem(text)
-    # Whole names go first: "sum" and "all" are too short to be looked for inside others.
-    if stem in _BY_NAME:
-        return _BY_NAME[stem]
-    for category, parts in _WORDS:
+    base_name = _base_name(text)
+    # Whole names first: "sum" and "all" are too short to be looked for inside others.
+    if base_name in _CATEGORY_OF_NAME:
+        return _CATEGORY_OF_NAME[base_name]
+    for category, parts in _PARTS_OF_NAMES:
         for part in parts:
             if part in text:
                 return category
     return "other"
 
 
-def _stem(text: str) -> str:
-    """Reduce `aten::add_`, `aten::tanh_backward` and `autograd::...: AddmmBackward0` to the op they belong to."""
+def _base_name(text: str) -> str:
+    """Return `add` for `aten::add_`, `tanh` for `aten::tanh_backward`, `addmm` for `autograd::...: AddmmBackward0`."""
     for wrapper in _WRAPPERS:
         text = text.removeprefix(wrapper)
     text = text.rpartition("::")[2]
-    if text in _BY_NAME:
+    if text in _CATEGORY_OF_NAME:
         return text
     if "backward" in text:
-        text = re.sub(_BACKWARD, "", text)
-    return text if text in _BY_NAME else text.rstrip("_")
+        text = re.sub(_BACKWARD_SUFFIX, "", text)
+    return text if text in _CATEGORY_OF_NAME else text.rstrip("_")
 
 
 def classify_op(name: str) -> Category:
     """Return the category of a CPU op by its name, in the words of `KernelClass.category`.
 
-    Views, allocations and names of unknown meaning are `other`: they compute nothing, or nothing that the name tells.
+    Views and allocations compute nothing and are `other`, as are names of unknown meaning.
 
     Args:
         name: Op name as the profiler gives it, such as `aten::addmm` or `c10d::allreduce_`.
@@ -136,4 +143,4 @@ def classify_op(name: str) -> Category:
     Returns:
         The category.
     """
-    return _classify_op(name[:MAX_NAME_CHARS])
+    return _classify(name[:MAX_NAME_CHARS])

@@ -1,7 +1,7 @@
-"""What is known about devices: peaks and bandwidths by name, and whether there are Tensor Cores at all.
+"""Device models by name: peaks, bandwidths, and whether there are Tensor Cores at all.
 
 The table is `data/devices.csv`; each row says where its numbers come from and how they were checked. A device that is
-not in it has no peaks: a neighbour's numbers would make every roofline wrong without anyone noticing.
+not in the table has no peaks: the numbers of a similar part would make every roofline wrong without anyone noticing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _GIGA = 1e9
 _GIB = 1 << 30
 _DTYPES = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8")
 
-# Texts, so that only those are compiled that are asked for: all of them take 2 ms.
+# Patterns as texts: only those that are used are compiled; compiling all of them takes 2 ms.
 
-# What may follow a model's name and makes it another part: "RTX 3090 Ti", "A100-SXM4-40GB MIG 1g.5gb", "H200 NVL".
+# Suffixes of a model's name that make it another part: "RTX 3090 Ti", "A100-SXM4-40GB MIG 1g.5gb", "H200 NVL".
 _OTHER_PART = r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|mig|nvl|pcie|dd?|v2)(?![a-z0-9])"
 
 _AMD_NAME = r"\b(?:amd|radeon|instinct)\b|\bgfx\d|\bmi\d{2,3}[ax]?\b"
 _NVIDIA_NAME = r"\b(?:nvidia|tesla|geforce|quadro|titan|rtx|gtx)\b"
 _AMD_WITH_MATRIX_CORES = r"\bmi(?:[1-4]\d\d)[ax]?|\bgfx(?:908|90a|94\d|95\d|11\d\d|12\d\d)|\brx ?[79]\d{3}|\bw7\d{3}"
-_AMD_WITHOUT = (
+_AMD_WITHOUT_MATRIX_CORES = (
     r"\bmi(?:6|8|25|50|60)\b|\bgfx(?:8\d\d|90[06]|10\d\d)|\brx ?(?:vega|[456]\d{2,3})|\bvega\b|radeon vii|\bw6\d{3}"
 )
-# Turing chips TU116 and TU117 report compute capability 7.5 but have no Tensor Cores; so do no chips before Volta.
-_TURING_WITHOUT = r"\bgtx 16\d\d|\bmx(?:4|5)50\b|\bt(?:400|500|550|600|1000|1200)\b"
-_OLD_NVIDIA = r"\bgtx\b|\b(?:gp100|p100|p40|p4|k\d0m?|k80|m\d0|m60)\b|quadro [pmk]\d|\bmx\d{3}\b|titan x"
-_NEW_NVIDIA = r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{3})\b"
+# Turing chips TU116 and TU117 report compute capability 7.5 but have no Tensor Cores.
+_TURING_WITHOUT_TENSOR_CORES = r"\bgtx 16\d\d|\bmx(?:4|5)50\b|\bt(?:400|500|550|600|1000|1200)\b"
+_NVIDIA_BEFORE_VOLTA = r"\bgtx\b|\b(?:gp100|p100|p40|p4|k\d0m?|k80|m\d0|m60)\b|quadro [pmk]\d|\bmx\d{3}\b|titan x"
+_NVIDIA_WITH_TENSOR_CORES = r"\brtx\b|titan v\b|\b(?:v100|t4|a\d{1,3}[a-z]?|l\d{1,2}s?|h\d{2,3}|b\d{3}|g[hb]\d{3})\b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Device:
     Attributes:
         name: Name for people.
         vendor: `nvidia` or `amd`.
-        compute_capability: NVIDIA's, as (major, minor); None for AMD, whose 9.x has nothing to do with sm_90.
-        gfx_arch: AMD's architecture such as `gfx942`; None for NVIDIA.
+        compute_capability: (major, minor) of an NVIDIA device; None for AMD, whose 9.x has nothing to do with sm_90.
+        gfx_arch: Architecture of an AMD device, such as `gfx942`; None for NVIDIA.
         sm_count: Streaming multiprocessors or compute units.
         peaks_flops: Peak in FLOP/s without sparsity, by type: fp64 and fp32 on vector units; fp64_matrix, fp32_matrix,
             tf32, fp16, bf16, fp8 on matrix units.
@@ -56,12 +56,12 @@ class Device:
         link_bytes_per_s: GPU-to-GPU links, both directions together; 0 where there are none.
         pcie_bytes_per_s: PCIe, both directions together.
         achievable_gemm_fraction: Share of the matrix peak that large gemms reach in practice.
-        achievable_bandwidth_fraction: Share of the memory peak that large copies reach in practice.
+        achievable_bandwidth_fraction: Share of the bandwidth peak that large copies reach in practice.
         checked: How the row was checked; `recall` means that it was not.
         source: Where the numbers come from.
-        measured_flops: Rates that `perfdoctor calibrate` measured on such a device, by type; tf32 on matrix units.
-        measured_bandwidth_bytes_per_s: The same for large copies.
-        measured_on: When it was measured; None if it was not.
+        measured_flops: FLOP/s that `perfdoctor calibrate` measured on such a device, by type as in `peaks_flops`.
+        measured_bandwidth_bytes_per_s: Bandwidth of large copies that it measured; None if it did not.
+        measured_on: Date of the measurement; None if there is none.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Device:
         """Return the peak in FLOP/s of a type of `peaks_flops`, or None if it is unknown or the hardware has none."""
         return self.peaks_flops.get(dtype)
 
-    def matrix_type(self, operand: str) -> str:
+    def matrix_peak_type(self, operand: str) -> str:
         """Return the key of `peaks_flops` for an operand type on Tensor Cores (matrix cores)."""
         if operand == "fp64":
             return "fp64_matrix"
@@ -96,21 +96,26 @@ class Device:
 
     def matrix_peak_flops(self, operand: str) -> float | None:
         """Return the dense peak of Tensor Cores (matrix cores) for an operand type, or None if it is unknown."""
-        return self.peaks_flops.get(self.matrix_type(operand))
+        return self.peaks_flops.get(self.matrix_peak_type(operand))
 
     def vector_peak_flops(self, operand: str) -> float | None:
-        """Return an upper bound of what CUDA cores (vector units) reach for an operand type, or None if unknown.
+        """Return an upper bound of the FLOP/s of CUDA cores (vector units) for an operand type, or None if unknown.
 
-        Half precision runs at up to twice the float32 rate (packed; A100: four times for fp16, its whitepaper), at
-        the same rate on CDNA 3, whose float32 is packed, too (its ISA guide). int8 has four-element dot products.
+        Half precision runs at up to twice the float32 rate because it is packed: on A100 at four times for fp16 (A100
+        whitepaper), on CDNA 3, whose float32 is packed as well, at the same rate (CDNA 3 ISA guide). int8 has
+        four-element dot products.
         """
         if operand in ("fp64", "fp32", "tf32"):
             return self.peaks_flops.get("fp64" if operand == "fp64" else "fp32")
-        base = self.peaks_flops.get("fp32")
-        return None if base is None else base * _vector_factor(self, operand)
+        fp32_peak = self.peaks_flops.get("fp32")
+        return None if fp32_peak is None else fp32_peak * _vector_rate_over_fp32(self, operand)
 
     def attainable_flops(self, peak_type: str) -> float | None:
-        """Return the rate that large products reach in practice: measured here, else a share of the peak."""
+        """Return the FLOP/s that large gemms reach in practice: as measured by calibrate, else a share of the peak.
+
+        Args:
+            peak_type: Type as in `peaks_flops`.
+        """
         if peak_type in self.measured_flops:
             return self.measured_flops[peak_type]
         peak = self.peaks_flops.get(peak_type)
@@ -118,14 +123,14 @@ class Device:
 
     @property
     def attainable_bandwidth_bytes_per_s(self) -> float | None:
-        """The rate that large copies reach in practice: measured here, else a share of the peak."""
+        """Bandwidth that large copies reach in practice: as measured by calibrate, else a share of the peak."""
         if self.measured_bandwidth_bytes_per_s is not None:
             return self.measured_bandwidth_bytes_per_s
         peak = self.memory_bandwidth_bytes_per_s
         return None if peak is None else peak * (self.achievable_bandwidth_fraction or 1.0)
 
 
-def _vector_factor(device: Device, operand: str) -> float:
+def _vector_rate_over_fp32(device: Device, operand: str) -> float:
     if operand == "int8":
         return 4.0
     if device.compute_capability == (8, 0) and operand == "fp16":
@@ -145,15 +150,15 @@ class PrecisionAdvice(NamedTuple):
     peak_ratio: float | None
 
 
-def device_vendor(name: str | None) -> Vendor | None:
-    """Return whose device it is by its name, or None if the name does not say."""
+def vendor_of(name: str | None) -> Vendor | None:
+    """Return the vendor of a device by its name, or None if the name does not say."""
     text = (name or "").lower()
     if re.search(_AMD_NAME, text):
         return "amd"
     if re.search(_NVIDIA_NAME, text):
         return "nvidia"
-    found = _lookup(text)
-    return found.vendor if found is not None else None
+    device = _find_in_table(text)
+    return device.vendor if device is not None else None
 
 
 def find_device(
@@ -161,8 +166,8 @@ def find_device(
 ) -> Device | None:
     """Return the device of that name.
 
-    The longest model name that stands in `name` as whole words wins. Capability and vendor only confirm: nothing is
-    looked up by them, because one compute capability covers parts whose peaks differ by ten times.
+    The longest model name that occurs in `name` as whole words wins. Capability and vendor can only rule a device out:
+    nothing is looked up by them, because one compute capability covers parts whose peaks differ by ten times.
 
     Args:
         name: Name as the driver gives it, such as `NVIDIA A100-SXM4-80GB`; None or empty is unknown.
@@ -170,9 +175,9 @@ def find_device(
         vendor: `nvidia` or `amd`, if known.
 
     Returns:
-        The device, or None if the name is not in the table or the rest contradicts it.
+        The device; None if the name is not in the table, or if capability or vendor contradict it.
     """
-    device = _lookup((name or "").lower())
+    device = _find_in_table((name or "").lower())
     if device is None or (vendor is not None and vendor.lower() != device.vendor):
         return None
     if (
@@ -187,7 +192,7 @@ def find_device(
 def has_tensor_cores(
     name: str | None, capability: tuple[int, int] | None = None, vendor: str | None = None
 ) -> bool | None:
-    """Tell whether the device has Tensor Cores, or matrix cores on AMD; None if that cannot be known.
+    """Return whether the device has Tensor Cores, or matrix cores on AMD; None if that cannot be known.
 
     Args:
         name: Name as the driver gives it; None or empty is unknown.
@@ -195,11 +200,11 @@ def has_tensor_cores(
         vendor: `nvidia` or `amd`; taken from the name if None.
 
     Returns:
-        True, False, or None. Turing without Tensor Cores (GTX 16, MX450, T400 to T1200) is told by name, for its
-        compute capability is that of T4.
+        True, False, or None. Turing without Tensor Cores (GTX 16, MX450, T400 to T1200) is recognised by name, because
+        its compute capability is that of T4.
     """
     text = (name or "").lower()
-    vendor = vendor.lower() if vendor else device_vendor(name)
+    vendor = vendor.lower() if vendor else vendor_of(name)
     if vendor == "amd":
         return _amd_has_matrix_cores(text)
     if vendor == "nvidia":
@@ -212,46 +217,47 @@ def has_tensor_cores(
 def _amd_has_matrix_cores(text: str) -> bool | None:
     if re.search(_AMD_WITH_MATRIX_CORES, text):
         return True
-    return False if re.search(_AMD_WITHOUT, text) else None
+    return False if re.search(_AMD_WITHOUT_MATRIX_CORES, text) else None
 
 
 def _nvidia_has_tensor_cores(text: str, capability: tuple[int, int] | None) -> bool | None:
     if capability is not None and tuple(capability) != (7, 5):
         return tuple(capability) >= (7, 0)
-    if re.search(_TURING_WITHOUT, text) or re.search(_OLD_NVIDIA, text):
+    if re.search(_TURING_WITHOUT_TENSOR_CORES, text) or re.search(_NVIDIA_BEFORE_VOLTA, text):
         return False
-    return True if re.search(_NEW_NVIDIA, text) else None
+    return True if re.search(_NVIDIA_WITH_TENSOR_CORES, text) else None
 
 
-def reduced_precision_advice(
+def advise_precision(
     device: Device | None, capability: tuple[int, int] | None = None, vendor: str | None = None
 ) -> PrecisionAdvice | None:
-    """Return which precision to advise where float32 gemms run on CUDA cores.
+    """Return which precision to choose where float32 gemms run on CUDA cores.
 
-    Volta and Turing have neither TF32 nor bf16. Where TF32's peak is no higher than float32's (GeForce from Ampere
-    on), switching it on gains nothing and bf16 does. Data-centre parts gain most per changed line by TF32.
+    Volta and Turing have neither TF32 nor bf16. Where the peak of TF32 is no higher than that of float32 (GeForce from
+    Ampere on), TF32 gains nothing and bf16 does. Data-centre parts gain most per changed line by TF32.
 
     Args:
         device: The device, or None if it is not in the table.
-        capability: Its compute capability, for NVIDIA devices that are not in the table.
-        vendor: Its vendor, for those: without it a capability says nothing, for AMD counts otherwise.
+        capability: Compute capability of an NVIDIA device that is not in the table.
+        vendor: Vendor of a device that is not in the table. Without it the capability does not count: AMD numbers its
+            architectures differently.
 
     Returns:
-        The advice, or None for a device older than Volta or of unknown kind. GTX 16 and the like share T4's capability:
-        ask `has_tensor_cores` first.
+        The advice, or None for a device older than Volta or of unknown kind. GTX 16 and similar parts have the
+        compute capability of T4: ask `has_tensor_cores` first.
     """
     if device is None:
-        return _advice_by_capability(capability) if vendor == "nvidia" else None
+        return _advise_by_capability(capability) if vendor == "nvidia" else None
     capability = device.compute_capability
     if capability is not None and capability < (8, 0):
-        return PrecisionAdvice("fp16 autocast", _ratio(device, "fp16")) if capability >= (7, 0) else None
-    tf32 = _ratio(device, "tf32")
+        return PrecisionAdvice("fp16 autocast", _peak_over_fp32(device, "fp16")) if capability >= (7, 0) else None
+    tf32 = _peak_over_fp32(device, "tf32")
     if device.vendor == "nvidia" and tf32 is not None and tf32 > 1.0:
         return PrecisionAdvice("tf32", tf32)
-    return PrecisionAdvice("bf16 autocast", _ratio(device, "bf16"))
+    return PrecisionAdvice("bf16 autocast", _peak_over_fp32(device, "bf16"))
 
 
-def _advice_by_capability(capability: tuple[int, int] | None) -> PrecisionAdvice | None:
+def _advise_by_capability(capability: tuple[int, int] | None) -> PrecisionAdvice | None:
     if capability is None or tuple(capability) < (7, 0):
         return None
     if capability[0] == 7:
@@ -261,34 +267,34 @@ def _advice_by_capability(capability: tuple[int, int] | None) -> PrecisionAdvice
     return PrecisionAdvice("bf16 autocast", None)
 
 
-def _ratio(device: Device, dtype: str) -> float | None:
-    peak, base = device.peak_flops(dtype), device.peak_flops("fp32")
+def _peak_over_fp32(device: Device, dtype: str) -> float | None:
+    peak, fp32_peak = device.peak_flops(dtype), device.peak_flops("fp32")
     if not device.peaks_flops:  # not in the table, but measured
-        peak, base = device.measured_flops.get(dtype), device.measured_flops.get("fp32")
-    return None if peak is None or base is None else peak / base
+        peak, fp32_peak = device.measured_flops.get(dtype), device.measured_flops.get("fp32")
+    return None if peak is None or fp32_peak is None else peak / fp32_peak
 
 
 @functools.cache
-def _table() -> tuple[tuple[str, dict[str, str]], ...]:
-    """Return (lower-cased model name, row) pairs, longest name first; read on first use, not on import."""
+def _read_table() -> tuple[tuple[str, dict[str, str]], ...]:
+    """Return pairs of lower-cased model name and row, longest name first; read on first use, not on import."""
     text = (Path(__file__).parent / "data" / "devices.csv").read_text(encoding="utf-8")
     pairs = [(match.lower(), row) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")]
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
 
 
-def _lookup(text: str) -> Device | None:
-    for match, row in _table():
+def _find_in_table(text: str) -> Device | None:
+    for match, row in _read_table():
         start = text.find(match)
         if start < 0:
             continue
         before, after = text[start - 1 : start], text[start + len(match) :]
         if before.isalnum() or after[:1].isalnum():
             continue
-        return None if re.search(_OTHER_PART, after) else _device(row)
+        return None if re.search(_OTHER_PART, after) else _parse_row(row)
     return None
 
 
-def _device(row: dict[str, str]) -> Device:
+def _parse_row(row: dict[str, str]) -> Device:
     def number(column: str, unit: float = 1.0) -> float | None:
         return float(row[column]) * unit if row[column] else None
 

@@ -1,4 +1,4 @@
-"""Callbacks for trainers that own the loop; each imports its framework when it is first asked for.
+"""Callbacks for trainers that run the loop themselves; each imports its framework when it is first used.
 
     from perfdoctor.integrations import LightningCallback
     trainer = lightning.Trainer(callbacks=[LightningCallback("capture")])
@@ -6,7 +6,7 @@
     from perfdoctor.integrations import TransformersCallback
     trainer = transformers.Trainer(..., callbacks=[TransformersCallback("capture")])
 
-`perfdoctor run` needs none of them: it finds the steps of both by itself.
+`perfdoctor run` needs none of them: it finds the steps of both trainers.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LightningCallback", "TransformersCallback"]
 
-_HOMES = {
+_MODULES = {
     "LightningCallback": "perfdoctor.integrations.lightning",
     "TransformersCallback": "perfdoctor.integrations.transformers",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'perfdoctor.integrations' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

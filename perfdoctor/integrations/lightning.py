@@ -9,10 +9,10 @@ try:
 except ImportError:
     from pytorch_lightning import Callback
 
-from perfdoctor.integrations.callback import SessionOwner
+from perfdoctor.integrations.session_callback import SessionCallback
 
 
-class LightningCallback(SessionOwner, Callback):  # type: ignore[misc]
+class LightningCallback(SessionCallback, Callback):  # type: ignore[misc]
     """Records the steps of `Trainer.fit`; a step is one optimizer step, however many batches it accumulates."""
 
     _steps = 0
@@ -23,7 +23,7 @@ class LightningCallback(SessionOwner, Callback):  # type: ignore[misc]
         self.begin()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """End a step where the optimizer has stepped."""
+        """End a step if the optimizer has stepped in this batch."""
         if trainer.global_step != self._steps:
             self._steps = trainer.global_step
             self.step()
@@ -33,5 +33,5 @@ class LightningCallback(SessionOwner, Callback):  # type: ignore[misc]
         self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Save what was recorded until then."""
+        """Save what was recorded before the exception."""
         self.end(exception)

@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from perfdoctor.integrations.callback import SessionOwner
+from perfdoctor.integrations.session_callback import SessionCallback
 
 
-class TransformersCallback(SessionOwner, TrainerCallback):  # type: ignore[misc]
+class TransformersCallback(SessionCallback, TrainerCallback):  # type: ignore[misc]
     """Records the steps of `Trainer.train`; a step is one optimizer step, however many batches it accumulates."""
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -17,7 +17,7 @@ class TransformersCallback(SessionOwner, TrainerCallback):  # type: ignore[misc]
         self.begin()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """End a step; substeps of gradient accumulation have an event of their own."""
+        """End a step; substeps of gradient accumulation call `on_substep_end` instead."""
         self.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:

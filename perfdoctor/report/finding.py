@@ -1,16 +1,22 @@
-"""What an analyzer says: a Finding with its Evidence, SourceLocation and Saving, and the time that it lays claim to."""
+"""What a rule says: a Finding with its Evidence, its location, its Saving, and the time that it lays claim to.
+
+A Finding is checked where it is made, so that nothing malformed goes further, whoever wrote the rule.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from perfdoctor.trace.tables.intervals import EMPTY, Intervals, total
+import numpy as np
 
-if TYPE_CHECKING:
-    from perfdoctor.savings.edits import Edit
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.savings.edits import Edit
+from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
 
-Basis: TypeAlias = Literal["measured", "replayed", "bounded", "unknown"]
 Severity: TypeAlias = Literal["info", "low", "medium", "high"]
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
 
@@ -32,102 +38,67 @@ def severity_of(share: float | None) -> Severity:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLocation:
-    """A place in the user's code; `line` and `function` are None where only the file is known."""
-
-    file: str
-    line: int | None = None
-    function: str | None = None
-
-    def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
-
-    @property
-    def short(self) -> str:
-        """File name and line without folders, for titles."""
-        return str(SourceLocation(self.file.replace("\\", "/").rpartition("/")[2], self.line))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"file": self.file, "line": self.line, "function": self.function}
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """One thing that was seen: `value` in `unit` ("ns", "%", "count", "bytes", "" for text); None means not known."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("label", "value", "unit")
 
     label: str
     value: float | int | str | None
     unit: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"label": self.label, "value": self.value, "unit": self.unit}
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What a fix would save, in ns a step (or of the window when there are no steps), and how that was got.
-
-    "measured": the fix was tried. "replayed": the trace was played again without the fault. "bounded": between what
-    can be proven and what cannot be exceeded. "unknown": no number, all None.
-    """
-
-    low_ns: int | None = None
-    expected_ns: int | None = None
-    high_ns: int | None = None
-    basis: Basis = "unknown"
-
-    def __post_init__(self) -> None:
-        known = [v for v in (self.low_ns, self.expected_ns, self.high_ns) if v is not None]
-        if known != sorted(known) or any(v < 0 for v in known):
-            raise ValueError(f"a saving needs 0 <= low <= expected <= high, not {self}")
-        if self.basis == "unknown" and known:
-            raise ValueError("a saving with a number needs a basis")
-
-    def capped(self, most_ns: int) -> Saving:
-        """The same saving where no figure exceeds `most_ns`."""
-
-        def cap(value: int | None) -> int | None:
-            return None if value is None else min(value, most_ns)
-
-        return Saving(cap(self.low_ns), cap(self.expected_ns), cap(self.high_ns), self.basis)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"low_ns": self.low_ns, "expected_ns": self.expected_ns, "high_ns": self.high_ns, "basis": self.basis}
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Claim:
-    """The time of one rank that a finding wants to save: ranking sees to it that no nanosecond is promised twice.
+class FindingScope:
+    """What a finding on one rank has to fit into.
 
-    `intervals` lie in the analysed window of `rank`. `kernels` says that the time is kernel time, which becomes wall
-    time only as far as the CPU waits for the GPU; idle time is wall time already. `elsewhere_ns` is claimed time that
-    no other finding can claim any more, so that its place was forgotten.
+    Attributes:
+        step_ns: Length of a step, of the window without steps: no cost is larger.
+        window: The analysed time: no claim lies outside. None where it is not known.
+        gpu_items, calls: Rows of the tables that an edit is about; None where they are not known.
     """
 
-    intervals: Intervals = field(default_factory=lambda: EMPTY)
-    kernels: bool = False
-    rank: int | None = None
-    exclusive_ns: int = 0
-
-    @property
-    def total_ns(self) -> int:
-        """Length of the claimed time."""
-        return total(self.intervals) + self.exclusive_ns
+    step_ns: int
+    window: Intervals | None = None
+    gpu_items: int | None = None
+    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosis. `cost_ns` and `saving` are per step when there are steps, else for the window.
+    """One diagnosis. `cost_ns` and `saving` are of a step when there are steps, else of the window.
 
-    `rank` None means all ranks.
+    Attributes:
+        rule, name: Id and name of the rule.
+        severity: By the cost's share of the step.
+        confidence: From 0 to 1.
+        title: One sentence.
+        rank: The rank; None means all ranks.
+        cost_ns: What the fault costs.
+        share_of_step: The cost as a share (0 to 1); None where the window is empty.
+        saving: What the fix saves.
+        location: The place in the user's code; None where it is not known.
+        evidence: What was seen.
+        advice, fix: What to do, in words and as code or a command.
+        references: Where to read on.
+        claim: The time that the fix would free.
+        subject: What it is about (an op, a kind of collective): findings of several ranks with the same rule, subject
+            and location are one.
+        edit: What the fix changes in the trace of its rank, for a replay.
+        order_key_ns: What it is ordered by where that is not its saving: a fix that another one makes worth while
+            comes after that one.
+        scope: What it has to fit into; None where that is not known.
 
-    `subject` is what it is about (an op, a kind of collective): the same rule on the same subject and place in
-    several ranks is one finding. `edit` is what the fix changes in the trace of its rank, for a replay; `turn_ns` is
-    what it is ordered by where that is not what it saves: a fix that another one makes worth while comes after it.
+    Raises:
+        TypeError: a value has another type than it must have.
+        ValueError: a number is not finite, the cost exceeds the step, the claim reaches beyond the window, or the edit
+            is of another trace.
     """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("rule", "name", "severity", "confidence", "title", "rank", "cost_ns", "share_of_step", "saving", "location"),
+        *("evidence", "advice", "fix", "references"),
+    )
 
     rule: str
     name: str
@@ -147,32 +118,116 @@ class Finding:
     subject: str = field(default="", repr=False)
     edit: Edit | None = field(default=None, repr=False, compare=False)
     order_key_ns: float | None = field(default=None, repr=False, compare=False)
+    scope: FindingScope | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def expected_saving_ns(self) -> float:
-        """What findings are ordered by, unless they have a turn.
+    def __post_init__(self) -> None:
+        for name in ("rule", "name", "title", "advice", "subject"):
+            _require_type(name, getattr(self, name), str)
+        _require_type("fix", self.fix, str, None)
+        _require_type("rank", self.rank, int, None)
+        _require_type("cost_ns", self.cost_ns, int)
+        _require_number("confidence", self.confidence, most=1)
+        _require_number("share_of_step", self.share_of_step, most=1)
+        _require_number("order_key_ns", self.order_key_ns)
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"severity is one of {', '.join(SEVERITIES)}, not {self.severity!r}")
+        if self.cost_ns < 0:
+            raise ValueError(f"cost_ns cannot be {self.cost_ns}")
+        _require_type("saving", self.saving, Saving)
+        _require_type("references", self.references, tuple)
+        for reference in self.references:
+            _require_type("a reference", reference, str)
+        _check_location(self.location)
+        _check_evidence(self.evidence)
+        _check_claim(self.claim)
+        _require_type("edit", self.edit, Edit, None)
+        if self.scope is not None:
+            self._check_scope(self.scope)
 
-        The expected saving, the middle of its range where only bounds are known, 0 where nothing is.
-        """
-        if self.saving.expected_ns is not None:
-            return self.saving.expected_ns
-        return ((self.saving.low_ns or 0) + (self.saving.high_ns or 0)) / 2
+    def _check_scope(self, scope: FindingScope) -> None:
+        if self.cost_ns > scope.step_ns:
+            raise ValueError(f"cost_ns is {self.cost_ns}, more than the {scope.step_ns} of the whole step")
+        if scope.window is not None and len(iv.subtract(self.claim.intervals, scope.window)):
+            raise ValueError("the claim holds time outside of the analysed window")
+        if self.edit is not None:
+            _require_rows_of("items", len(self.edit.items.table), len(self.edit.items), scope.gpu_items)
+            for calls in (self.edit.dropped_calls, self.edit.unblocked_calls):
+                _require_rows_of("calls", len(calls.table), len(calls), scope.calls)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema; the claim is not part of it."""
-        return {
-            "rule": self.rule,
-            "name": self.name,
-            "severity": self.severity,
-            "confidence": self.confidence,
-            "title": self.title,
-            "rank": self.rank,
-            "cost_ns": self.cost_ns,
-            "share_of_step": self.share_of_step,
-            "saving": self.saving.to_dict(),
-            "location": self.location.to_dict() if self.location else None,
-            "evidence": [e.to_dict() for e in self.evidence],
-            "advice": self.advice,
-            "fix": self.fix,
-            "references": list(self.references),
-        }
+
+def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None = None) -> Finding:
+    """PD901: a rule failed, or what it returned is malformed; the other rules ran.
+
+    Args:
+        rule: Id of the rule.
+        name: Its name.
+        error: What it raised, or what was found wrong.
+        rank: The rank that it looked at; None for several.
+    """
+    return Finding(
+        rule="PD901",
+        name="analyzer-failed",
+        title=f"{rule} {name} failed: {type(error).__name__}: {error}",
+        cost_ns=0,
+        share_of_step=None,
+        severity="info",
+        saving=Saving(),
+        advice="The other rules ran. Please report this with the trace, if you can share it.",
+        rank=rank,
+        subject=rule,
+    )
+
+
+def _require_type(name: str, value: object, *kinds: type | None) -> None:
+    for kind in kinds:
+        if value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool):
+            return
+    wanted = " or ".join("None" if kind is None else kind.__name__ for kind in kinds)
+    raise TypeError(f"{name} of a finding must be {wanted}, not {type(value).__name__}")
+
+
+def _require_number(name: str, value: object, *, most: float = math.inf) -> None:
+    """See that a value is None or a finite number up to `most`; those with a limit are not negative."""
+    if value is None:
+        return
+    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+        raise TypeError(f"{name} of a finding must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or (most < math.inf and not 0 <= value <= most):
+        raise ValueError(f"{name} of a finding cannot be {value}")
+
+
+def _check_location(location: object) -> None:
+    _require_type("location", location, SourceLocation, None)
+    if isinstance(location, SourceLocation):
+        _require_type("the file of the location", location.file, str)
+        _require_type("the line of the location", location.line, int, None)
+        _require_type("the function of the location", location.function, str, None)
+
+
+def _check_evidence(evidence: object) -> None:
+    _require_type("evidence", evidence, tuple)
+    assert isinstance(evidence, tuple)
+    for each in evidence:
+        _require_type("a piece of evidence", each, Evidence)
+        _require_type("the label of evidence", each.label, str)
+        _require_type("the unit of evidence", each.unit, str)
+        if not isinstance(each.value, str):
+            _require_number(f"the value of evidence '{each.label}'", each.value)
+
+
+def _check_claim(claim: object) -> None:
+    _require_type("claim", claim, Claim)
+    assert isinstance(claim, Claim)
+    intervals: Any = claim.intervals
+    if not isinstance(intervals, np.ndarray) or intervals.dtype != np.int64 or intervals.shape[1:] != (2,):
+        raise TypeError("the intervals of a claim must be an int64 array of shape (n, 2)")
+    edges = intervals.ravel()
+    if (np.diff(edges) < 0).any() or (intervals[:, 0] >= intervals[:, 1]).any():
+        raise ValueError("the intervals of a claim must be sorted, disjoint and not empty")
+    _require_type("the rank of the claim", claim.rank, int, None)
+    _require_type("exclusive_ns of the claim", claim.exclusive_ns, int)
+
+
+def _require_rows_of(what: str, table: int, rows: int, expected: int | None) -> None:
+    if rows and expected is not None and table != expected:
+        raise ValueError(f"the edit is about {what} of a table of {table} rows, and the rank's has {expected}")

@@ -6,25 +6,19 @@ findings, and what rules that compare ranks need. Columns never leave the proces
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import LateRank, find_late_rank, lateness_of
-from perfdoctor.analysis.host.time_by_line import HostPlace, host_places_of
-from perfdoctor.analysis.kernels.step_flops import step_flops
-from perfdoctor.analysis.timeline.account import Account, Timeline
-from perfdoctor.report.finding import Claim, Finding
+from perfdoctor.analysis.host.time_by_line import TimeAtLine
+from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome, StepSummary, TraceSummary
-from perfdoctor.savings.what_if import cpu_wait_ns
-from perfdoctor.trace.tables import intervals as iv
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +31,10 @@ class RankSummary:
         timeline: GPU time over the whole trace.
         account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
         available_data: Which of NEEDS the rank has.
-        cpu_wait_ns: What faster kernels can save in the window at most, see `gain.cpu_wait_ns`.
+        cpu_wait_ns: What faster kernels can save in the window at most, see `cpu_waits.cpu_wait_ns`.
         collectives: When it came to each collective; None for a rank without any look at them.
-        places: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
-        step_flops: FLOPs of each step by its input shapes, see `step_work`; empty where unknown, or a rank is alone.
+        host_time: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
+        step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or a rank is alone.
         facts: What was captured beside the trace.
         findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
             exposed communication, which rules over ranks may claim too.
@@ -54,7 +48,7 @@ class RankSummary:
     available_data: frozenset[str] = frozenset()
     cpu_wait_ns: int | None = None
     collectives: CollectiveTable | None = field(default=None, repr=False, compare=False)
-    places: tuple[HostPlace, ...] = ()
+    host_time: tuple[TimeAtLine, ...] = ()
     step_flops: tuple[int, ...] = ()
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
@@ -79,10 +73,10 @@ class RankSummary:
         whole = self.per_step(self.window_ns)
         return min(per_step_ns / whole, 1.0) if whole else None
 
-    def renumbered(self, rank: int, note: str) -> RankSummary:
+    def renumber(self, rank: int, note: str) -> RankSummary:
         """The same rank under another number, with a sentence about that among its warnings."""
 
-        def moved(finding: Finding) -> Finding:
+        def renumber_finding(finding: Finding) -> Finding:
             if finding.rank != self.rank:
                 return finding
             return replace(finding, rank=rank, claim=replace(finding.claim, rank=rank))
@@ -90,10 +84,10 @@ class RankSummary:
         return replace(
             self,
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
-            timeline=self.timeline._replace(rank=rank),
+            timeline=replace(self.timeline, rank=rank),
             account=replace(self.account, rank=rank),
             collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
-            findings=tuple(map(moved, self.findings)),
+            findings=tuple(map(renumber_finding, self.findings)),
         )
 
 
@@ -135,75 +129,3 @@ class Fleet:
     def of(self, table: CollectiveTable) -> RankSummary:
         """The rank that a table of collectives is part of."""
         return next(summary for summary in self.summaries if summary.collectives is table)
-
-
-def summary_of(
-    rank: Rank,
-    findings: Sequence[Finding] = (),
-    outcomes: Iterable[Outcome] = (),
-    *,
-    whole: bool = False,
-) -> RankSummary:
-    """What is left of a rank.
-
-    Args:
-        rank: the rank.
-        findings: its own findings, in order.
-        outcomes: what became of each rule.
-        whole: it is the only rank: keep the intervals behind the account and the claims, which an annotated trace
-            needs, and leave out what only a comparison does.
-    """
-    collectives = rank.collectives
-    flops = step_flops(rank) if len(collectives) else ()
-    # Without collectives nothing is missing: there is nothing to tell the size of, and nobody to compare with.
-    alone = not len(collectives)
-    told = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
-    if not whole:
-        findings = [replace(f, claim=_clipped(f.claim, collectives)) for f in findings]
-    return RankSummary(
-        trace=_trace_summary(rank),
-        steps=_step_summary(rank),
-        timeline=rank.timeline,
-        account=rank.account if whole else replace(rank.account, parts={}),
-        available_data=rank.available_data | {need for need, there in told.items() if there},
-        cpu_wait_ns=cpu_wait_ns(rank),
-        collectives=collectives,
-        places=() if whole else host_places_of(rank),
-        step_flops=flops,
-        facts=rank.facts,
-        findings=tuple(findings),
-        outcomes=tuple(outcomes),
-    )
-
-
-def _clipped(claim: Claim, collectives: CollectiveTable) -> Claim:
-    """A claim on this rank's time that keeps only the intervals that rules over ranks may claim too."""
-    if claim.rank != collectives.rank:
-        return claim
-    kept = iv.intersect(claim.intervals, collectives.exposed)
-    return replace(claim, intervals=kept, exclusive_ns=claim.total_ns - iv.total(kept))
-
-
-def _trace_summary(rank: Rank) -> TraceSummary:
-    trace = rank.trace
-    first, last = trace.extent_ns
-    return TraceSummary(
-        path=trace.path,
-        rank=trace.rank,
-        world_size=trace.world_size,
-        device=rank.device_label,
-        vendor=trace.vendor,
-        complete=trace.complete,
-        events=trace.events,
-        span_ns=last - first,
-        warnings=(*trace.warnings, *rank.notes),
-        base_ns=trace.base_ns,
-    )
-
-
-def _step_summary(rank: Rank) -> StepSummary:
-    steps = rank.steps
-    if not steps.count:
-        return StepSummary()
-    unprofiled_ns = captured_median_ns(rank.facts, "base")
-    return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, unprofiled_ns)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from perfdoctor.analysis.timeline.account import Account, Timeline
+from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
+from perfdoctor.report.to_plain import to_plain
 
-SCHEMA = "perfdoctor.report/1"
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
 
@@ -20,6 +21,10 @@ class TraceSummary:
     `base_ns`, which added to the trace's times gives nanoseconds since the epoch, is no part of the schema: it is for
     what was recorded beside the trace by another clock.
     """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("path", "rank", "world_size", "device", "vendor", "complete", "events", "span_ns", "warnings"),
+    )
 
     path: str
     rank: int | None
@@ -32,20 +37,6 @@ class TraceSummary:
     warnings: tuple[str, ...] = ()
     base_ns: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {
-            "path": self.path,
-            "rank": self.rank,
-            "world_size": self.world_size,
-            "device": self.device,
-            "vendor": self.vendor,
-            "complete": self.complete,
-            "events": self.events,
-            "span_ns": self.span_ns,
-            "warnings": list(self.warnings),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
@@ -55,29 +46,25 @@ class StepSummary:
     reports that people read and no part of the schema: findings carry it as evidence.
     """
 
+    SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "variation")
+
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
     variation: float | None = None
     unprofiled_ns: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"count": self.count, "source": self.source, "median_ns": self.median_ns, "variation": self.variation}
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one rule: ran, skipped (`why` says what to capture), or failed (`why` says how)."""
 
+    SCHEMA: ClassVar[tuple[str, ...]] = ("rule", "status", "why", "seconds")
+
     rule: str
     status: Literal["ran", "skipped", "failed"]
     why: str | None = None
     seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the report schema."""
-        return {"rule": self.rule, "status": self.status, "why": self.why, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +75,12 @@ class Report:
     by rank how much later than the second-latest it comes to the collectives of a step; it is empty where nobody waits
     or they could not be matched, and no part of the schema.
     """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("schema", "version", "traces", "steps", "timeline", "account", "findings", "outcomes"),
+    )
+
+    schema: ClassVar[str] = "perfdoctor.report/1"
 
     version: str
     traces: tuple[TraceSummary, ...]
@@ -105,13 +98,5 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""
-        return {
-            "schema": SCHEMA,
-            "version": self.version,
-            "traces": [t.to_dict() for t in self.traces],
-            "steps": self.steps.to_dict(),
-            "timeline": [t.to_dict() for t in self.timeline],
-            "account": [a.to_dict() for a in self.account],
-            "findings": [f.to_dict() for f in self.findings],
-            "outcomes": [o.to_dict() for o in self.outcomes],
-        }
+        plain: dict[str, Any] = to_plain(self)
+        return plain

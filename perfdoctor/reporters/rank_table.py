@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.merge_findings import RANKS, in_ranges
+from perfdoctor.report.merge_findings import RANKS, format_ranges
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.wording import clean, counted, share
 
@@ -89,7 +89,7 @@ def whose(report: Report, finding: Finding) -> str:
     ranks = next((clean(str(e.value)) for e in finding.evidence if e.label == RANKS), None)
     if ranks is None:
         return ""
-    every = in_ranges(a.rank for a in report.account if a.rank is not None)
+    every = format_ranges(a.rank for a in report.account if a.rank is not None)
     return f" on all {len(report.account)} ranks" if ranks == every else f" on ranks {ranks}"
 
 
@@ -102,5 +102,5 @@ def missing(report: Report) -> str | None:
     numbers = [trace.rank for trace in report.missing if trace.rank is not None]
     if len(names) == 1:
         return f"{names[0]}: {clean(first.warnings[0])}"
-    which = f"ranks {in_ranges(numbers)} are" if len(numbers) == len(names) else f"{len(names)} files are"
+    which = f"ranks {format_ranges(numbers)} are" if len(numbers) == len(names) else f"{len(names)} files are"
     return f"{which} missing from the analysis; the first, {names[0]}: {clean(first.warnings[0])}"

@@ -17,7 +17,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.reporters import rank_table as ranks
 from perfdoctor.reporters.rank_table import RankRow
 from perfdoctor.reporters.wording import UNKNOWN, clean, counted, duration, share
-from perfdoctor.rules.requirements import NEEDS
+from perfdoctor.rules.requirements import REQUIREMENTS
 
 # Below this share of the step a detail is no news: the same 1 % from which a finding counts as low.
 WORTH_A_WORD = 0.01
@@ -343,7 +343,7 @@ def skipped(report: Report) -> list[Skipped]:
     alone = len(report.traces) == 1 and (report.traces[0].world_size or 1) == 1
     reasons: dict[str, list[str]] = {}
     for outcome in report.outcomes:
-        if outcome.status != "ran" and not (alone and outcome.why == NEEDS["ranks"]):
+        if outcome.status != "ran" and not (alone and outcome.why == REQUIREMENTS["ranks"]):
             why = clean(outcome.why or "no reason was given")
             reasons.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
     return [Skipped(tuple(rules), why) for why, rules in reasons.items()]

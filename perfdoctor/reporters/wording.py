@@ -10,7 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line cleans what it prints with this module, and must not wait for numpy
-    from perfdoctor.report.finding import Evidence, Saving, SourceLocation
+    from perfdoctor.analysis.host.locations import SourceLocation
+    from perfdoctor.report.finding import Evidence
+    from perfdoctor.savings.saving import Saving
 
 UNKNOWN = "n/a"
 

@@ -1,12 +1,11 @@
-"""What an analyzer may ask for, and how to get it."""
+"""What a rule may require of the data, and how to record it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# The engine prints the second when the first is missing.
-NEEDS: Mapping[str, str] = MappingProxyType(
+REQUIREMENTS: Mapping[str, str] = MappingProxyType(
     {
         "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
         "work": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
@@ -22,3 +21,4 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
     }
 )
+"""By name of a requirement what a report says where it is missing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +19,8 @@ ITEM_END, CALL_END, CALL_START, ITEM_START, BOUNDARY = range(5)
 _ROUNDING_NS = 2_000
 
 
-class Events(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
     """Calls and GPU items that reach into a window, and the nodes that they are.
 
     Attributes:

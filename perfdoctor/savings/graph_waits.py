@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_NS, LEAST_QUEUE
 from perfdoctor.analysis.timeline.idle_gaps import ON_DEVICE
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
@@ -14,11 +15,7 @@ from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 _WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
-# A launch takes 3 to 10 us. One that takes so long, with so many launched and not begun (CUDA queues 1,024), waited for
-# room; else it loaded a module or a graph, which is the CPU's own work.
-FULL_QUEUE_NS = 100_000
-LEAST_QUEUE = 256
-_QUEUE = 1_024
+_QUEUE = 1_024  # launches that CUDA queues
 
 
 def wait_edges(trace: Trace, edges: Edges) -> None:

@@ -1,7 +1,7 @@
-"""When each node of a graph happens: as soon as all that it waits for allows, in one pass.
+"""When each node of a graph happens: as soon as all that it waits for allows, the longest path to it.
 
-The same function runs as machine code and as Python: machine code loads in 0.1 s where it was compiled before, and
-settles 100 million nodes a second; Python settles 2 million, which will do for small graphs.
+The same function runs as machine code and as Python. Machine code loads in 0.1 s where it was compiled before, and
+takes 100 million nodes a second; Python takes 2 million, which is enough for small graphs.
 """
 
 from __future__ import annotations
@@ -12,35 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.savings.relax_nodes import relax_nodes
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.scanner.machine_code import Native
 
 SLOTS = 3
 """How many other nodes a node may wait for."""
 
-_WORTH_LOADING = 4_000  # nodes: a graph is settled some twenty times, at 2 us a node in Python
+_WORTH_LOADING = 4_000  # nodes: a graph is replayed some twenty times, at 2 us a node in Python
 _WORTH_COMPILING = 40_000  # which would take Python as long as compiling, 1.7 s
-
-
-def pass_over(nodes: int, before: Any, lag: Any, when: Any) -> int:
-    """Set `when` of each node to the latest of what it is and what its slots say.
-
-    Args:
-        nodes: How many there are; each comes after those that it waits for.
-        before: SLOTS numbers a node: the nodes that it waits for, -1 for none.
-        lag: SLOTS numbers a node: how long after each of them it happens at the earliest, in ns.
-        when: In ns, a number a node: at the earliest; changed.
-    """
-    for node in range(nodes):
-        best = when[node]
-        for slot in range(3 * node, 3 * node + 3):
-            other = before[slot]
-            if other >= 0:
-                after = when[other] + lag[slot]
-                if after > best:
-                    best = after
-        when[node] = best
-    return nodes
 
 
 def _dispatcher() -> Any:
@@ -49,12 +29,12 @@ def _dispatcher() -> Any:
     return enter
 
 
-_KERNEL = Path(__file__).with_name("longest_path_kernel.py")
-compiled = Native("longest_path", (Path(__file__), _KERNEL), 4, _dispatcher)
-"""`pass_over` as machine code; arrays are given by their addresses."""
+_SOURCES = [Path(__file__).with_name(name) for name in ("relax_nodes.py", "longest_path_kernel.py")]
+compiled = Native("longest_path", _SOURCES, 4, _dispatcher)
+"""`relax_nodes` as machine code; arrays are given by their addresses."""
 
 
-def settle(before: Int32Array, lag_ns: Int64Array, earliest_ns: Int64Array) -> Int64Array:
+def longest_path(before: Int32Array, lag_ns: Int64Array, earliest_ns: Int64Array) -> Int64Array:
     """When each node happens, in ns.
 
     Args:
@@ -67,7 +47,7 @@ def settle(before: Int32Array, lag_ns: Int64Array, earliest_ns: Int64Array) -> I
         raise ValueError(f"{nodes} nodes have {before.shape} others and {lag_ns.shape} lags")
     if not _use_compiled(nodes):
         when = earliest_ns.tolist()
-        pass_over(nodes, before.ravel().tolist(), lag_ns.ravel().tolist(), when)
+        relax_nodes(nodes, before.ravel().tolist(), lag_ns.ravel().tolist(), when)
         return np.array(when, np.int64)
     before, lag_ns = np.ascontiguousarray(before, np.int32), np.ascontiguousarray(lag_ns, np.int64)
     numbers = np.arange(nodes, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""`settle.pass_over` for the compiler; `settle` keeps what comes out, so that this is imported once a machine."""
+"""`relax_nodes` for the compiler. `longest_path` keeps the machine code, so that this is imported once a machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from perfdoctor.savings.longest_path import pass_over
+from perfdoctor.savings.relax_nodes import relax_nodes
 from perfdoctor.trace.scanner.intrinsics import compiled
 
-_pass_over = numba.njit(pass_over)
+_relax_nodes = numba.njit(relax_nodes)
 
 
 def _pointer(bits: int, kind: Any) -> Any:
@@ -33,5 +33,5 @@ _of_int32, _of_int64 = _pointer(32, types.int32), _pointer(64, types.int64)
 
 @compiled
 def enter(nodes: int, before: int, lag: int, when: int) -> int:
-    """Settle a graph whose arrays lie at these addresses."""
-    return int(_pass_over(nodes, _of_int32(before), _of_int64(lag), _of_int64(when)))
+    """Run `relax_nodes` on a graph whose arrays lie at these addresses."""
+    return int(_relax_nodes(nodes, _of_int32(before), _of_int64(lag), _of_int64(when)))

@@ -1,4 +1,4 @@
-"""A trace as a graph that can be played again: what waits for what on the CPU and on the GPU, and how long after it.
+"""A trace as a graph that can be replayed: what waits for what on the CPU and on the GPU, and how long after it.
 
 The nodes are the starts and ends of runtime calls and of GPU items, and the boundaries of the analysed time, in order
 of time. Each waits for up to three earlier ones:
@@ -18,14 +18,14 @@ done, are not modelled.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoctor.savings.graph_edges import Edges, cpu_edges, gpu_edges
 from perfdoctor.savings.graph_events import Events, events_of
 from perfdoctor.savings.graph_waits import boundary_edges, queue_edges, wait_edges
-from perfdoctor.savings.longest_path import SLOTS, settle
+from perfdoctor.savings.longest_path import SLOTS, longest_path
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -34,12 +34,13 @@ NEVER = np.iinfo(np.int64).min // 4
 """A lag that makes no difference."""
 
 
-class Graph(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
     """What waits for what.
 
     Attributes:
         events: The calls and items, and which nodes they are.
-        before: int32 (n, SLOTS), the nodes that each waits for, -1 for none; see `replay_edges` for the slots.
+        before: int32 (n, SLOTS), the nodes that each waits for, -1 for none; see `graph_edges` for the slots.
         lag_ns: int64 (n, SLOTS), how long after them it happens at the earliest.
     """
 
@@ -47,13 +48,13 @@ class Graph(NamedTuple):
     before: Int32Array
     lag_ns: Int64Array
 
-    def replayed(self, lag_ns: Int64Array | None = None) -> Int64Array:
+    def node_times(self, lag_ns: Int64Array | None = None) -> Int64Array:
         """When each node happens, with other lags or the same; what waits for nothing stays where it was."""
         rooted = np.ones(len(self.before), bool)
         for slot in range(SLOTS):
             rooted &= self.before[:, slot] < 0
         earliest = np.where(rooted, self.events.time_ns, NEVER)
-        return settle(self.before, self.lag_ns if lag_ns is None else lag_ns, earliest)
+        return longest_path(self.before, self.lag_ns if lag_ns is None else lag_ns, earliest)
 
     def span_ns(self, when: Int64Array) -> int:
         """How long the analysed time takes when its nodes happen then; what lies between its parts takes as long."""

@@ -6,6 +6,8 @@ capture has timed steps without it, that cost is the one that makes the replayed
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfdoctor.savings.graph_edges import OWN
@@ -25,16 +27,16 @@ def without_profiler(trace: Trace, graph: Graph, share: float) -> Graph:
     Not shorter than the GPU's work and the CPU's waits for it allow, so what comes out may take longer.
     """
     events = _recorded(trace, graph)
-    goal_ns = share * graph.span_ns(graph.replayed())
+    goal_ns = share * graph.span_ns(graph.node_times())
     low, high = 0.0, float(_MOST_NS)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         lag_ns = _cheaper(graph, events, middle)
-        if graph.span_ns(graph.replayed(lag_ns)) > goal_ns:
+        if graph.span_ns(graph.node_times(lag_ns)) > goal_ns:
             low = middle
         else:
             high = middle
-    return graph._replace(lag_ns=_cheaper(graph, events, low))
+    return replace(graph, lag_ns=_cheaper(graph, events, low))
 
 
 def _cheaper(graph: Graph, events: Int64Array, cost_ns: float) -> Int64Array:

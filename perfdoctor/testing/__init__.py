@@ -1,13 +1,23 @@
-"""Test doubles that perfdoctor ships: make a trace in a few lines instead of recording one.
-
-TraceBuilder writes single events. SimulatedProcess plays a program, whose events follow from costs. SyntheticFleet
-plays a data-parallel job with planted faults.
-"""
+"""What authors of rules test with: traces in a few lines instead of recorded ones, and the checks that ours pass."""
 
 from __future__ import annotations
 
+from perfdoctor.testing.check_rule import check_case, check_contract, check_laws, check_rule, findings_of_rule
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 from perfdoctor.testing.simulated_process import SimulatedProcess
 from perfdoctor.testing.synthetic_fleet import SyntheticFleet
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
 
-__all__ = ["SimulatedProcess", "SyntheticFleet", "TraceBuilder", "collective"]
+__all__ = [
+    "ExpectedFinding",
+    "RuleCase",
+    "SimulatedProcess",
+    "SyntheticFleet",
+    "TraceBuilder",
+    "check_case",
+    "check_contract",
+    "check_laws",
+    "check_rule",
+    "collective",
+    "findings_of_rule",
+]

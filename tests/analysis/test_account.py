@@ -12,6 +12,7 @@ from trace_strategies import ALL_REDUCE, EXPERTS, LOADERS, SGEMM, TENSOR_GEMM, F
 
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
 from perfdoctor.rank import Rank
+from perfdoctor.report.to_plain import to_plain
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
@@ -43,7 +44,7 @@ def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
 @settings(relaxed, max_examples=200)
 @given(any_file())
 def test_the_timeline_is_what_a_sweep_over_the_raw_file_finds(file: File) -> None:
-    found = run_of(file).timeline.to_dict()
+    found = to_plain(run_of(file).timeline)
     expected = timeline(json.dumps(file))
     if expected is None:
         assert set(found.values()) == {None}
@@ -182,11 +183,11 @@ def test_moving_gpu_times_for_disagreeing_clocks_leaves_the_timeline_as_it_is() 
     for row in range(10):
         trace.kernel(TENSOR_GEMM, 100 * row, 60, launch_us=100 * row + 25)
     rank = Rank(trace.trace())
-    assert rank.clock_shift_ns == 25_000
+    assert rank.clock_shift.shift_ns == 25_000
     assert rank.trace.gpu.start_ns[0] == 25_000
     assert any("clocks of CPU and GPU" in warning for warning in rank.trace.warnings)
     expected = timeline(trace.to_bytes())
     assert expected is not None
-    assert {name: rank.timeline.to_dict()[name] for name in expected if name != "items"} == {
+    assert {name: to_plain(rank.timeline)[name] for name in expected if name != "items"} == {
         name: value for name, value in expected.items() if name != "items"
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
+from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -19,7 +19,7 @@ def rank_of(number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us
     trace = TraceBuilder(rank=number)
     for end in ends_us:
         trace.kernel(ALL_REDUCE, end + clock_us - waits_us, waits_us)
-    return collectives_of(Rank(trace.trace()))
+    return Rank(trace.trace()).collectives
 
 
 # Ends that do not repeat with any period, at least 2 ms apart: partners agree to 0.1 ms, others differ by more.

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoctor import pipeline as engine
-from perfdoctor.analysis.host.cpu_ops import framework_time, optimizers_of, unprofiled, zeroing_of
+from perfdoctor import pipeline
+from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of, cpu_zeroing_of, framework_time
 from perfdoctor.analyzers._pd104_busiest_line import busiest_line
-from perfdoctor.rank import Rank, Run
+from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
@@ -38,23 +39,27 @@ def programs(draw: st.DrawFn) -> Rank:
 @relaxed
 @given(programs())
 def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: Rank) -> None:
-    zeroing = zeroing_of(rank)
-    framework = framework_time(rank)
-    for other in (zeroing.adding, *(steps.time for steps in optimizers_of(rank))):
+    zeroing = cpu_zeroing_of(rank.trace, rank.window)
+    framework = framework_time(rank.trace, rank.account.parts, zeroing)
+    for other in (zeroing.adding, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
         assert not len(iv.intersect(framework, other))
-    for time in (framework, zeroing.time, *(steps.time for steps in optimizers_of(rank))):
+    for time in (framework, zeroing.time, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
         assert not len(iv.subtract(time, rank.window))
 
 
 @relaxed
 @given(programs())
 def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(rank: Rank) -> None:
-    for time in (framework_time(rank), zeroing_of(rank).time, rank.window):
-        own = unprofiled(rank, time)
-        assert 0 <= own.own_ns <= own.most_ns <= rank.per_step(iv.total(time))
+    for time in (
+        framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window)),
+        cpu_zeroing_of(rank.trace, rank.window).time,
+        rank.window,
+    ):
+        own = rank.unprofiled_time(time)
+        assert 0 <= own.program_ns <= own.most_ns <= rank.per_step(iv.total(time))
         assert 0 <= own.share <= 1
         saving = own.saving(0.25)
-        assert (saving.expected_ns is None) == (rank.facts is None or not own.own_ns)
+        assert (saving.expected_ns is None) == (rank.facts is None or not own.program_ns)
 
 
 def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_shortest_timed_one() -> None:
@@ -62,9 +67,9 @@ def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_sh
     for row in range(99):
         trace.op("aten::mul", 10 * row, 5).op("aten::mul", 1000 + 10 * row, 5)
     rank = Rank(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
-    own = unprofiled(rank, iv.window(0, 10_000))
+    own = rank.unprofiled_time(iv.window(0, 10_000))
     # 100 events take 100 us of the first step; two of them begin in these 10 us, of which a step has half
-    assert (own.own_ns, own.most_ns, own.timed) == (4_000, 5_000, True)
+    assert (own.program_ns, own.most_ns, own.timed) == (4_000, 5_000, True)
 
 
 def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> TraceBuilder:
@@ -99,7 +104,7 @@ def test_no_line_is_known_without_lines() -> None:
 
 def outcomes(trace: TraceBuilder) -> dict[str, Any]:
     rules = [a for a in registry.registered() if a.rule in ("PD104", "PD303", "PD304")]
-    return {o.rule: (o.status, o.why) for o in engine.diagnose(Run((Rank(trace.trace()),)), rules).outcomes}
+    return {o.rule: (o.status, o.why) for o in pipeline.diagnose_run(Run((Rank(trace.trace()),)), rules).outcomes}
 
 
 def test_rules_for_either_device_run_on_a_program_on_the_cpu() -> None:

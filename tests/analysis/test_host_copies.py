@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from trace_strategies import TENSOR_GEMM
 
-from perfdoctor import pipeline as engine
-from perfdoctor.analysis.host.host_copies import by_place, host_copies
-from perfdoctor.rank import Rank, Run
+from perfdoctor import pipeline
+from perfdoctor.analysis.host.host_copies import group_by_location, host_copies
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
 
@@ -26,7 +27,7 @@ def copying(*sizes: int, lines: bool) -> Rank:
 
 
 def lines_of(run: Rank) -> list[tuple[str | None, int]]:
-    found = by_place(run, host_copies(run, "HtoD"))
+    found = group_by_location(run.locations, host_copies(run.trace, run.window, "HtoD"))
     return [(str(place) if place else None, len(copies)) for place, copies in found]
 
 
@@ -52,13 +53,15 @@ def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
     trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
     trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
     run = Rank(trace.trace())
-    assert host_copies(run, "HtoD").done_ns.tolist() == [27_000, 127_000]
-    assert host_copies(copying(8, lines=False), "HtoD").done_ns.tolist() == [40_000]
+    assert host_copies(run.trace, run.window, "HtoD").done_ns.tolist() == [27_000, 127_000]
+    without_lines = copying(8, lines=False)
+    assert host_copies(without_lines.trace, without_lines.window, "HtoD").done_ns.tolist() == [40_000]
 
 
 def test_copies_outside_of_the_window_are_left_out() -> None:
     trace = TraceBuilder().memcpy("HtoD", 5, 20, launch_us=2).step(100, 100).memcpy("HtoD", 105, 20, launch_us=102)
-    assert len(host_copies(Rank(trace.trace()), "HtoD")) == 1
+    rank = Rank(trace.trace())
+    assert len(host_copies(rank.trace, rank.window, "HtoD")) == 1
 
 
 def batch_behind_the_queue(*, pinned: bool) -> Rank:
@@ -81,7 +84,7 @@ def batch_behind_the_queue(*, pinned: bool) -> Rank:
 
 
 def told(run: Rank, *rules: str) -> dict[str, Finding]:
-    report = engine.diagnose(Run((run,)), [rule for rule in registry.registered() if rule.rule in rules])
+    report = pipeline.diagnose_run(Run((run,)), [rule for rule in registry.registered() if rule.rule in rules])
     return {finding.rule: finding for finding in report.findings}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, run_of
 
-from perfdoctor.analysis.host.loader_waits import loader_waits
+from perfdoctor.analysis.host.loader_waits import loader_waits_of
 from perfdoctor.analysis.timeline.queue_stalls import EVENT, GRAPH, NOT_HELD, UNKNOWN, is_subsampled
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -121,7 +121,7 @@ def test_frames_of_next_are_the_loader_where_no_range_marks_it() -> None:
     middle = trace.frame(f"{DATALOADER}(701): __next__", 200, 200, parent=outer)
     inner = trace.frame(f"{DATALOADER}(757): _next_data", 210, 180, parent=middle)
     trace.frame(f"{DATALOADER}(701): __next__", 220, 100, parent=inner)
-    waits = loader_waits(trace.trace())
+    waits = loader_waits_of(trace.trace())
     assert (len(waits), waits.framed) == (1, True)
     assert idle(trace) == {"dataloader": 200, "launch": 200}
 
@@ -129,11 +129,11 @@ def test_frames_of_next_are_the_loader_where_no_range_marks_it() -> None:
 def test_a_range_of_pytorch_goes_before_frames_and_another_next_is_no_loader() -> None:
     trace = TraceBuilder().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 100)
     trace.frame(f"{DATALOADER}(701): __next__", 190, 150)
-    waits = loader_waits(trace.trace())
+    waits = loader_waits_of(trace.trace())
     assert (waits.framed, waits.intervals.tolist()) == (False, [[200_000, 300_000]])
     other = TraceBuilder()
     other.frame("/usr/lib/python3.11/csv.py(111): __next__", 0, 100)
-    assert len(loader_waits(other.trace())) == 0
+    assert len(loader_waits_of(other.trace())) == 0
 
 
 def numbered(every: int) -> TraceBuilder:
@@ -164,8 +164,8 @@ def copies_back(end_us: float) -> TraceBuilder:
 
 def test_gpu_times_are_moved_no_further_than_copies_allow_and_clocks_that_drift_are_marked() -> None:
     fits, drifts = Rank(copies_back(1060).trace()), Rank(copies_back(1090).trace())
-    assert (fits.clock_shift_ns, fits.clock_shift.consistent) == (25_000, True)
-    assert (drifts.clock_shift_ns, drifts.clock_shift.consistent) == (10_000, False)
+    assert (fits.clock_shift.shift_ns, fits.clock_shift.consistent) == (25_000, True)
+    assert (drifts.clock_shift.shift_ns, drifts.clock_shift.consistent) == (10_000, False)
     assert any("drift apart" in warning for warning in drifts.trace.warnings)
     assert not any("drift apart" in warning for warning in fits.trace.warnings)
 

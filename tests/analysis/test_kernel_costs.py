@@ -13,10 +13,10 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import BASES, VERDICTS
 from perfdoctor.gpu.roofline.kernel_bounds import (
     BOUNDS,
     REASONS,
-    Ceilings,
-    Launches,
-    bound_launches,
-    latency_floor_ns,
+    KernelLaunches,
+    RooflineTimes,
+    estimate_latency_limits,
+    find_kernel_bounds,
 )
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -76,27 +76,27 @@ def test_flops_go_to_the_longest_kernel_that_multiplies_and_not_to_helpers() -> 
     run = Program().mm(512, 1024, 2048, (TAIL, 90), (OLD, 20), (FAST, 30)).run()
     flops = 2 * 512 * 1024 * 2048
 
-    assert np.nan_to_num(run.work.flops).tolist() == [0, 0, flops]
-    assert run.work.main.tolist() == [False, False, True]
-    assert run.work.cost.tolist() == [0, 0, 0]
-    (found,) = run.work.costs
+    assert np.nan_to_num(run.kernel_costs.flops).tolist() == [0, 0, flops]
+    assert run.kernel_costs.is_main_kernel.tolist() == [False, False, True]
+    assert run.kernel_costs.op_cost.tolist() == [0, 0, 0]
+    (found,) = run.kernel_costs.op_costs
     assert (found.m, found.k, found.n) == (512, 1024, 2048)
 
 
 def test_launches_of_one_main_kernel_share_its_work_by_time() -> None:
     run = Program().mm(512, 1024, 2048, (FAST, 30), (FAST, 10), (TAIL, 5)).run()
 
-    assert run.work.flops[:2].sum() == pytest.approx(2 * 512 * 1024 * 2048)
-    assert run.work.flops[0] == pytest.approx(3 * run.work.flops[1])
+    assert run.kernel_costs.flops[:2].sum() == pytest.approx(2 * 512 * 1024 * 2048)
+    assert run.kernel_costs.flops[0] == pytest.approx(3 * run.kernel_costs.flops[1])
 
 
 def test_ops_without_shapes_have_no_work() -> None:
     builder = TraceBuilder(**H100).op("aten::mm", 0, 50).kernel(FAST, 100, 30, launch_us=1)  # type: ignore[arg-type]
     run = Rank(builder.trace())
 
-    assert np.isnan(run.work.flops).all()
-    assert run.work.costs == ()
-    assert run.mfu is None
+    assert np.isnan(run.kernel_costs.flops).all()
+    assert run.kernel_costs.op_costs == ()
+    assert run.account.mfu is None
 
 
 GRADIENTS = ["", "", "", "[0]", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]"]
@@ -106,7 +106,7 @@ def gradients(*kernels: tuple[str, float]) -> list[float]:
     shapes: list[object] = [[8, 64, 28, 28], [8, 64, 28, 28], [64, 64, 3, 3], *[[]] * 8]
     run = Program().op("aten::convolution_backward", shapes, [BF16] * 3 + [""] * 8, *kernels, concrete=GRADIENTS).run()
     half = 2 * 8 * 64 * 28 * 28 * 64 * 9
-    return [round(value / half, 6) for value in run.work.flops]
+    return [round(value / half, 6) for value in run.kernel_costs.flops]
 
 
 def test_gradients_of_a_convolution_go_to_the_kernels_that_say_so() -> None:
@@ -126,7 +126,7 @@ def test_bytes_of_an_op_that_moves_data_are_shared_by_all_its_kernels() -> None:
     shapes: list[object] = [[1024, 256], [1024, 256]]
     run = Program().op("aten::native_layer_norm_backward", shapes, ["float", "float"], (norm, 30), (norm, 10)).run()
 
-    assert run.work.bytes.sum() == pytest.approx(3 * 1024 * 256 * 4)
+    assert run.kernel_costs.bytes.sum() == pytest.approx(3 * 1024 * 256 * 4)
 
 
 @given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-1, 40), st.integers(-1, 40)), max_size=60))
@@ -165,7 +165,7 @@ def test_a_no_that_beats_cuda_cores_makes_its_rule_suspect() -> None:
 
     assert verdicts(run) == [("unknown", "contradicted")]
     (violation,) = run.verdicts.violations
-    assert violation.rule == run.kernel_classes[int(run.trace.gpu.name[0])].rule
+    assert violation.rule == run.kernel_classes.by_name[int(run.trace.gpu.name[0])].rule
     assert violation.unit == "CUDA cores"
     assert any(violation.rule in note for note in run.notes)
 
@@ -183,7 +183,7 @@ def test_flops_beyond_any_unit_are_left_out_and_reported() -> None:
     (violation,) = run.verdicts.violations
     assert violation.unit == "Tensor Cores"
     assert run.verdicts.impossible.tolist() == [True]
-    assert run.mfu is None
+    assert run.account.mfu is None
     assert kinds(run) == ["invalid"]
 
 
@@ -197,7 +197,7 @@ def test_winograd_may_exceed_the_peak_of_the_direct_count() -> None:
         .run()
     )
 
-    assert run.work.flops[0] / 11e-3 > 15.7e12
+    assert run.kernel_costs.flops[0] / 11e-3 > 15.7e12
     assert run.verdicts.violations == ()
     assert verdicts(run) == [("no", "name")]
 
@@ -206,7 +206,7 @@ def test_an_unknown_device_proves_nothing() -> None:
     run = Program(device="NVIDIA X999").mm(8192, 8192, 8192, (FAST, 1)).run()
 
     assert run.verdicts.violations == ()
-    assert run.mfu is None
+    assert run.account.mfu is None
 
 
 # Bounds ---------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_large_product_is_bound_by_maths_or_inefficient_or_impossible(kernel: 
     run = Program().mm(4096, 4096, 4096, (kernel, dur_us)).run()  # 139 us at the peak of 989 TFLOP/s
 
     assert kinds(run) == [kind]
-    assert run.bounds.nearest[0] == 0
+    assert run.bounds.nearest_roof[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_an_addition_is_bound_by_memory_or_inefficient_or_cached(dur_us: float, 
     run = Program().op("aten::add", shapes, ["float", "float", "Scalar"], (ELEMENTWISE, dur_us)).run()
 
     assert kinds(run) == [kind]
-    assert run.bounds.nearest[0] == 1
+    assert run.bounds.nearest_roof[0] == 1
 
 
 def test_inefficient_products_say_why() -> None:
@@ -257,7 +257,7 @@ def test_without_shapes_the_category_stands_in_and_says_so() -> None:
 
     assert kinds(run) == ["compute", "bandwidth", "bandwidth", "latency", "", ""]
     assert run.bounds.assumed.tolist() == [True, True, True, False, False, False]
-    assert np.isnan(run.bounds.best_ns).all()
+    assert np.isnan(run.bounds.roofline_ns).all()
 
 
 def test_account_follows_the_bounds() -> None:
@@ -280,22 +280,22 @@ def test_utilization_and_rates_of_the_window() -> None:
     shapes: list[object] = [[8192, 4096], [8192, 4096], []]
     adding = Program().op("aten::add", shapes, ["float", "float", "Scalar"], (ELEMENTWISE, 160)).run()
 
-    assert run.mfu == pytest.approx(2 * 4096**3 / 200e-6 / 989.4e12)
-    assert run.achieved_bytes_per_s is None
-    assert adding.mfu is None
-    assert adding.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
+    assert run.account.mfu == pytest.approx(2 * 4096**3 / 200e-6 / 989.4e12)
+    assert run.account.achieved_bytes_per_s is None
+    assert adding.account.mfu is None
+    assert adding.account.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
 
 
 def test_utilization_is_unknown_when_much_of_the_maths_is() -> None:
     run = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).run()
 
-    assert run.mfu is None
+    assert run.account.mfu is None
 
 
-def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
+def ceilings(compute_ns: float, memory_ns: float) -> RooflineTimes:
     column = np.array([compute_ns]), np.array([memory_ns])
     flag = np.zeros(1, bool)
-    return Ceilings(*column, np.fmax(*column) * 0.8, flag, np.zeros(1, np.int8), flag)
+    return RooflineTimes(*column, np.fmax(*column) * 0.8, flag, np.zeros(1, np.int8), flag)
 
 
 @pytest.mark.parametrize(
@@ -313,31 +313,31 @@ def ceilings(compute_ns: float, memory_ns: float) -> Ceilings:
     ],
 )
 def test_grids_tell_of_idle_multiprocessors(dur_us: int, blocks: int, kind: str, reason: str) -> None:
-    launch = Launches(
+    launch = KernelLaunches(
         dur_ns=np.array([dur_us * 1000]),
-        item=np.zeros(1, np.int64),
-        share=np.ones(1),
+        kind=np.zeros(1, np.int64),
+        cost_fraction=np.ones(1),
         blocks=np.array([blocks]),
         sm_count=132,
     )
-    found = bound_launches(ceilings(12_000, 4_000), launch)
+    found = find_kernel_bounds(ceilings(12_000, 4_000), launch)
 
     assert (BOUNDS[found.kind[0]], REASONS[found.reason[0]]) == (kind, reason)
 
 
 def test_balanced_is_where_neither_ceiling_is_clearly_the_higher() -> None:
-    launch = Launches(np.array([12_000]), np.zeros(1, np.int64), np.ones(1))
+    launch = KernelLaunches(np.array([12_000]), np.zeros(1, np.int64), np.ones(1))
 
-    assert bound_launches(ceilings(10_000, 9_000), launch).balanced[0]
-    assert not bound_launches(ceilings(10_000, 4_000), launch).balanced[0]
-    assert not bound_launches(ceilings(np.nan, 4_000), launch).balanced[0]
+    assert find_kernel_bounds(ceilings(10_000, 9_000), launch).near_ridge_point[0]
+    assert not find_kernel_bounds(ceilings(10_000, 4_000), launch).near_ridge_point[0]
+    assert not find_kernel_bounds(ceilings(np.nan, 4_000), launch).near_ridge_point[0]
 
 
 def test_the_shortest_kernel_is_taken_from_the_trace_where_it_has_short_ones() -> None:
-    assert latency_floor_ns(np.arange(1500, 1600)) == (1505, 5000)
-    assert latency_floor_ns(np.full(100, 4000)) == (4000, 8000)
-    assert latency_floor_ns(np.full(100, 40_000)) == (2000, 5000)
-    assert latency_floor_ns(np.array([1], np.int64)) == (2000, 5000)
+    assert estimate_latency_limits(np.arange(1500, 1600)) == (1505, 5000)
+    assert estimate_latency_limits(np.full(100, 4000)) == (4000, 8000)
+    assert estimate_latency_limits(np.full(100, 40_000)) == (2000, 5000)
+    assert estimate_latency_limits(np.array([1], np.int64)) == (2000, 5000)
 
 
 # Real traces ----------------------------------------------------------------------------------------------------------
@@ -351,7 +351,9 @@ def test_no_real_trace_contradicts_a_rule(corpus: Path) -> None:
             continue
         run = Rank(read(path))
         assert run.verdicts.violations == (), path.name
-        checked += int(np.isfinite(run.work.flops[run.work.rows_of("gemm", "convolution", "attention")]).sum())
+        checked += int(
+            np.isfinite(run.kernel_costs.flops[run.kernel_costs.match_rows("gemm", "convolution", "attention")]).sum()
+        )
     assert checked > 500
 
 
@@ -360,7 +362,7 @@ def test_odd_dimensions_of_timesformer_are_inefficient_for_their_alignment(corpu
     run = Rank(read(corpus / "h100-timesformer-bf16.json.gz"))
     gpu, ops = run.trace.gpu, run.trace.ops
     dims = [run.trace.text(int(ops.dims[op])) or "" if op >= 0 else "" for op in gpu.op]
-    odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & run.kernels_where(
+    odd = np.array(["3137,3137" in text or "64,3137" in text for text in dims]) & run.kernel_classes.match_rows(
         lambda k: k.category == "gemm"
     )
     odd &= gpu.kind == KERNEL

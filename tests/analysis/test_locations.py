@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.host.locations import commonest, doing, location_of_op, places, quoting
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_activity, most_common_location
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding, Saving, SourceLocation
+from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.source_lines import with_source_lines
+from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
 
 LIBRARY = "/opt/site-packages/torch/nn/modules/linear.py(114): forward"
@@ -18,7 +20,7 @@ LIBRARY = "/opt/site-packages/torch/nn/modules/linear.py(114): forward"
 
 def place(trace: TraceBuilder, at_us: float) -> SourceLocation | None:
     built = trace.trace()
-    return places(built, np.zeros(1, np.int32), np.array([round(1000 * at_us)]))[0]
+    return find_locations(built, np.zeros(1, np.int32), np.array([round(1000 * at_us)]))[0]
 
 
 def framed() -> TraceBuilder:
@@ -58,15 +60,15 @@ def test_a_line_of_5000_digits_is_nobodys_line() -> None:
 def test_frames_on_a_thread_of_their_own_count_for_all() -> None:
     trace = TraceBuilder(device=None).op("aten::mm", 0, 100, thread=1)
     trace.frame("train.py(3): main", 0, 100, thread=2)
-    assert location_of_op(Rank(trace.trace()), "aten::mm") == SourceLocation("train.py", 3, "main")
+    assert Rank(trace.trace()).locations.of_op("aten::mm") == SourceLocation("train.py", 3, "main")
 
 
 def test_the_evidence_trace_helps_out_where_the_timing_trace_has_no_frames() -> None:
     timing = TraceBuilder(device=None).op("aten::mm", 0, 100).trace()
     evidence = TraceBuilder(device=None).op("aten::mm", 500, 100)
     evidence.frame("train.py(8): step", 400, 300)
-    assert location_of_op(Rank(timing), "aten::mm") is None
-    assert location_of_op(Rank(timing, evidence_trace=evidence.trace()), "aten::mm") == SourceLocation(
+    assert Rank(timing).locations.of_op("aten::mm") is None
+    assert Rank(timing, evidence_trace=evidence.trace()).locations.of_op("aten::mm") == SourceLocation(
         "train.py", 8, "step"
     )
 
@@ -75,12 +77,12 @@ def test_a_name_with_special_characters_is_no_pattern() -> None:
     trace = TraceBuilder(device=None).op("mm.*", 0, 10).op("mm_x", 20, 10)
     trace.frame("a.py(1): f", 0, 12)
     trace.frame("b.py(2): g", 19, 12)
-    assert location_of_op(Rank(trace.trace()), "mm.*") == SourceLocation("a.py", 1, "f")
+    assert Rank(trace.trace()).locations.of_op("mm.*") == SourceLocation("a.py", 1, "f")
 
 
 def test_what_a_thread_was_in_is_its_innermost_op_else_its_range() -> None:
     trace = TraceBuilder(device=None).range("epoch", 0, 100).op("aten::linear", 10, 30).op("aten::mm", 15, 10).trace()
-    assert [doing(trace, 0, 1000 * us) for us in (5, 12, 20, 60, 200)] == [
+    assert [innermost_activity(trace, 0, 1000 * us) for us in (5, 12, 20, 60, 200)] == [
         "epoch",
         "aten::linear",
         "aten::mm",
@@ -91,8 +93,8 @@ def test_what_a_thread_was_in_is_its_innermost_op_else_its_range() -> None:
 
 def test_the_place_named_most_often_wins() -> None:
     a, b = SourceLocation("a.py", 1), SourceLocation("b.py", 2)
-    assert commonest([a, None, b, None, b, None]) == b
-    assert commonest([None]) is None
+    assert most_common_location([a, None, b, None, b, None]) == b
+    assert most_common_location([None]) is None
     assert (str(a), str(SourceLocation("c.py"))) == ("a.py:1", "c.py")
 
 
@@ -104,7 +106,7 @@ def test_a_captured_line_may_name_its_function() -> None:
 
 def test_lines_recorded_among_the_operators_are_places_and_no_operators() -> None:
     trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
-    assert location_of_op(Rank(trace), "aten::mm") == SourceLocation("train.py", 17, "step")
+    assert Rank(trace).locations.of_op("aten::mm") == SourceLocation("train.py", 17, "step")
 
 
 def found_at(file: str | None, line: int | None = 2) -> Finding:
@@ -125,7 +127,7 @@ def found_at(file: str | None, line: int | None = 2) -> Finding:
 def test_the_text_of_the_line_is_quoted_where_the_file_can_be_read(tmp_path: Path) -> None:
     source = tmp_path / "train.py"
     source.write_text("for batch in loader:\n    running += loss.item()  # every step\ndef main():\n")
-    (quoted,) = quoting([found_at(str(source))], linecache.getline)
+    (quoted,) = with_source_lines([found_at(str(source))], linecache.getline)
     assert quoted.evidence == (
         Evidence("source line", "running += loss.item()  # every step"),
         Evidence("waits per step", 1),
@@ -141,4 +143,4 @@ def test_nothing_is_quoted_of_definitions_of_other_files_or_of_what_is_not_there
     other.write_text("a\npassword\n")
     plain = [found_at(str(source), line) for line in (1, 2, 99, None)]
     plain += [found_at(str(other)), found_at(str(tmp_path / "gone.py")), found_at(None), found_at("train.py", 3)]
-    assert quoting(plain, linecache.getline) == tuple(plain)
+    assert with_source_lines(plain, linecache.getline) == tuple(plain)

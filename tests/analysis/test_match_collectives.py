@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from trace_strategies import File, any_file, run_of
 
 from perfdoctor.analysis.communication.collective_names import KINDS, kind_of
-from perfdoctor.analysis.communication.collectives import MOST_ROWS, CollectiveTable, collectives_of
+from perfdoctor.analysis.communication.collectives import MOST_ROWS, CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import find_late_rank
-from perfdoctor.analysis.timeline.phases import PHASES, phases_of
+from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.rank import Rank
 from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
 from perfdoctor.trace.tables import intervals as iv
@@ -233,7 +233,7 @@ def test_kinds_are_told_by_name(name: str, kind: str) -> None:
 
 
 def of(built: TraceBuilder) -> CollectiveTable:
-    return collectives_of(Rank(built.trace()))
+    return Rank(built.trace()).collectives
 
 
 def test_what_is_recorded_of_a_collective_is_in_the_table() -> None:
@@ -288,17 +288,17 @@ def test_a_long_table_keeps_its_end_and_fits_into_a_summary() -> None:
 @given(any_file())
 def test_phases_split_the_window_exactly(file: File) -> None:
     run = run_of(file)
-    sets = phases_of(run)
+    sets = run.phases
     assert tuple(sets) == PHASES
     assert sum(map(iv.total, sets.values())) == iv.total(iv.union_of(sets.values())) == run.window_ns
-    found = collectives_of(run)
+    found = run.collectives
     assert (found.exposed_ns <= found.end_ns - found.start_ns).all()
     assert found.before_ns.sum() <= run.window_ns * 1.001
 
 
 def test_phases_are_those_of_the_loop() -> None:
     [built] = SyntheticFleet(ranks=1, steps=3).late_loader(0, 500).builders()
-    spent = {name: iv.total(phase) // 3 for name, phase in phases_of(Rank(built.trace())).items()}
+    spent = {name: iv.total(phase) // 3 for name, phase in Rank(built.trace()).phases.items()}
     assert spent["loader"] == pytest.approx(530_000, abs=5_000)
     assert spent["forward"] == pytest.approx(3_000_000, rel=0.01)
     assert spent["backward"] == pytest.approx(6_000_000, rel=0.01)

@@ -18,9 +18,10 @@ import cases_ranks
 import cases_steps
 import cases_syncs
 import cases_updates
-from rule_cases import Case
 
-CASES: list[Case] = [
+from perfdoctor.testing.rule_cases import RuleCase
+
+CASES: list[RuleCase] = [
     *cases_facts.PD001,
     *cases_incomplete.PD002,
     *cases_steps.PD003,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import TENSOR_GEMM, Case, Says
+from rule_cases import TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 PHASE = "_compile.compile_inner (dynamo_timed)"
 
@@ -61,12 +62,12 @@ def facts(base: dict[str, int] | None, steps: int = 10, **more: Any) -> dict[str
 
 
 PD108 = [
-    Case(
+    RuleCase(
         "PD108",
         "two-sizes-that-change",
         lambda: compiles(0, 2, 4),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 (0, None, 200_000),
@@ -76,27 +77,33 @@ PD108 = [
         ),
         via_file=True,
     ),
-    Case("PD108", "the-first-of-a-capture-is-steady", lambda: compiles(0), (Says("high", 100_000),), facts(None)),
-    Case(
+    RuleCase(
+        "PD108",
+        "the-first-of-a-capture-is-steady",
+        lambda: compiles(0),
+        (ExpectedFinding("high", 100_000),),
+        facts(None),
+    ),
+    RuleCase(
         "PD108",
         "less-without-the-profiler",
         lambda: compiles(0, 2),
-        (Says("high", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
+        (ExpectedFinding("high", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
         facts({"frames": 3, "ns": 600_000}),
     ),
-    Case("PD108", "annotations", annotated, (Says("medium", 50_000, evidence={"compile ids": None}),)),
-    Case(
+    RuleCase("PD108", "annotations", annotated, (ExpectedFinding("medium", 50_000, evidence={"compile ids": None}),)),
+    RuleCase(
         "PD108",
         "the-gpu-runs-dry-meanwhile",
         lambda: while_the_gpu_works(200),
-        (Says("medium", 70_000, title="in 1 of 3 steady steps"),),
+        (ExpectedFinding("medium", 70_000, title="in 1 of 3 steady steps"),),
     ),
-    Case(
+    RuleCase(
         "PD108",
         "by-the-facts",
         lambda: compiles(),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 400_000,
                 title="in 2 of 10 steady steps",
@@ -105,12 +112,17 @@ PD108 = [
         ),
         facts({"frames": 2, "ns": 4_000_000}, recompiles=7, graph_breaks=1),
     ),
-    Case("PD108", "a-line", at_a_line, (Says("high", 200_000, location="train.py:12", title="at train.py:12"),)),
-    Case("PD108", "too-little", lambda: compiles(), facts=facts({"frames": 1, "ns": 90_000})),
-    Case("PD108", "warm-up", lambda: compiles(0, 1)),
-    Case("PD108", "compiled-code-only-runs", lambda: compiles(ids=False)),
-    Case("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),
-    Case("PD108", "before-the-windows-of-a-capture", lambda: compiles(), facts=facts(None, recompiles=2)),
-    Case("PD108", "no-steps-timed", lambda: compiles(), facts=facts({"frames": 2, "ns": 4_000_000}, steps=0)),
-    Case("PD108", "a-look-up-is-no-compiling", lambda: compiles(2, 3, phase="TorchDynamo Cache Lookup")),
+    RuleCase(
+        "PD108",
+        "a-line",
+        at_a_line,
+        (ExpectedFinding("high", 200_000, location="train.py:12", title="at train.py:12"),),
+    ),
+    RuleCase("PD108", "too-little", lambda: compiles(), facts=facts({"frames": 1, "ns": 90_000})),
+    RuleCase("PD108", "warm-up", lambda: compiles(0, 1)),
+    RuleCase("PD108", "compiled-code-only-runs", lambda: compiles(ids=False)),
+    RuleCase("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),
+    RuleCase("PD108", "before-the-windows-of-a-capture", lambda: compiles(), facts=facts(None, recompiles=2)),
+    RuleCase("PD108", "no-steps-timed", lambda: compiles(), facts=facts({"frames": 2, "ns": 4_000_000}, steps=0)),
+    RuleCase("PD108", "a-look-up-is-no-compiling", lambda: compiles(2, 3, phase="TorchDynamo Cache Lookup")),
 ]

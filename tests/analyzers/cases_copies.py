@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, Case, Says
+from rule_cases import LOADER, POINTWISE, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100 = "NVIDIA A100-SXM4-80GB"
 
@@ -68,12 +69,12 @@ def behind_kernels() -> TraceBuilder:
 PCIE_3 = {"nvml": {"devices": [{"max_pcie_generation": 3, "max_pcie_width": 16}]}}
 
 PD105 = [
-    Case(  # 1.15 ms until the product starts: 50 us before the call, 1 ms copy, the rest until the next launch
+    RuleCase(  # 1.15 ms until the product starts: 50 us before the call, 1 ms copy, the rest until the next launch
         "PD105",
         "batch",
         batch,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 1_150_000,
                 (0, 765_625, 1_150_000),  # at 25.6 GB/s the 6 MB take 234 us of the 1000
@@ -84,12 +85,12 @@ PD105 = [
         ),
         via_file=True,
     ),
-    Case(  # generation 3 x16 gives 12.6 GB/s
+    RuleCase(  # generation 3 x16 gives 12.6 GB/s
         "PD105",
         "slower-link-as-captured",
         lambda: with_line(batch()),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 1_150_000,
                 (0, 524_112, 1_150_000),
@@ -100,33 +101,33 @@ PD105 = [
         ),
         {**PCIE_3, "loaders": [{"pin_memory": True}]},
     ),
-    Case(
+    RuleCase(
         "PD105",
         "unknown-link",
         lambda: batch(device="NVIDIA Unheard-of", steps=2),
-        (Says("high", 1_150_000, (0, None, 1_150_000), evidence={"pinned copies on this link": None}),),
+        (ExpectedFinding("high", 1_150_000, (0, None, 1_150_000), evidence={"pinned copies on this link": None}),),
         {"loaders": [{"pin_memory": False}, {"pin_memory": True}]},
     ),
-    Case(  # the copy and 10 us until it starts; the wait of 9 ms before is PD102's
+    RuleCase(  # the copy and 10 us until it starts; the wait of 9 ms before is PD102's
         "PD105",
         "to-the-host",
         to_host,
-        (Says("high", 1_010_000, title="to pageable memory", fix="pin_memory=True); buffer.copy_(x"),),
+        (ExpectedFinding("high", 1_010_000, title="to pageable memory", fix="pin_memory=True); buffer.copy_(x"),),
     ),
-    Case(
+    RuleCase(
         "PD105",
         "each-line-by-itself",
         two_lines,
         (
-            Says("high", 1_020_000, location="train.py:7"),
-            Says("high", 1_020_000, location="train.py:8"),
+            ExpectedFinding("high", 1_020_000, location="train.py:7"),
+            ExpectedFinding("high", 1_020_000, location="train.py:8"),
         ),
     ),
-    Case("PD105", "pinned", lambda: batch(waits=False, pinned=True)),
-    Case("PD105", "tiny", lambda: batch(size=65_536)),
-    Case("PD105", "outside-of-the-steps", before_the_steps),
-    Case("PD105", "hidden-behind-kernels", behind_kernels),
-    Case("PD105", "host-memory-of-unknown-kind", lambda: batch(name="Memcpy HtoD (Host -> Device)")),
+    RuleCase("PD105", "pinned", lambda: batch(waits=False, pinned=True)),
+    RuleCase("PD105", "tiny", lambda: batch(size=65_536)),
+    RuleCase("PD105", "outside-of-the-steps", before_the_steps),
+    RuleCase("PD105", "hidden-behind-kernels", behind_kernels),
+    RuleCase("PD105", "host-memory-of-unknown-kind", lambda: batch(name="Memcpy HtoD (Host -> Device)")),
 ]
 
 
@@ -174,12 +175,12 @@ def device_factory() -> TraceBuilder:
 
 # The queue is empty from 400 to 470 us: a copy of 2 us and 68 us idle, 58 us of them behind the wait of 62 us.
 PD106 = [
-    Case(
+    RuleCase(
         "PD106",
         "zeros",
         lambda: making("aten::zeros"),
         (
-            Says(
+            ExpectedFinding(
                 "medium",
                 70_000,
                 (0, None, 70_000),
@@ -190,50 +191,50 @@ PD106 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD106",
         "torch-tensor",
         lambda: making("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_").range("@train.py:9", 300, 120),
         (
-            Says("medium", 35_000, advice="does not help"),
-            Says("medium", 35_000, location="train.py:9", advice="does not help"),
+            ExpectedFinding("medium", 35_000, advice="does not help"),
+            ExpectedFinding("medium", 35_000, location="train.py:9", advice="does not help"),
         ),
     ),
-    Case(
+    RuleCase(
         "PD106",
         "from-numpy",
         lambda: making("aten::lift_fresh"),
-        (Says("medium", 70_000, advice="Make it once", confidence=0.7),),
+        (ExpectedFinding("medium", 70_000, advice="Make it once", confidence=0.7),),
     ),
-    Case(
+    RuleCase(
         "PD106",
         "a-mask-made-of-ones-whatever-its-size",
         lambda: making("aten::ones", "aten::tril", size=16_000_000),
-        (Says("medium", 70_000, fix="torch.ones("),),
+        (ExpectedFinding("medium", 70_000, fix="torch.ones("),),
     ),
-    Case(
+    RuleCase(
         "PD106",
         "index-that-is-a-list",
         lambda: making("aten::empty", "aten::to", "aten::lift_fresh", within="aten::index"),
-        (Says("medium", 70_000),),
+        (ExpectedFinding("medium", 70_000),),
     ),
-    Case(
+    RuleCase(
         "PD106",
         "random-numbers-first-in-the-step-on-amd",
         lambda: making("aten::randn", name="Memcpy HtoD (Host -> Device)", first=True),
-        (Says("high", 170_000, fix="torch.randn("),),
+        (ExpectedFinding("high", 170_000, fix="torch.randn("),),
     ),
-    Case(
+    RuleCase(
         "PD106",
         "within-a-function-of-the-user",
         lambda: making("aten::full").op("MyFunction", 298, 125).op("MyFunction", 1298, 125),
-        (Says("medium", 70_000, fix="torch.full("),),
+        (ExpectedFinding("medium", 70_000, fix="torch.full("),),
     ),
-    Case("PD106", "what-the-loader-makes", lambda: making("aten::empty", "aten::detach_", loader=True)),
-    Case("PD106", "labels-first-in-the-step", lambda: making("aten::empty", "aten::lift_fresh", first=True)),
-    Case("PD106", "labels-beside-the-batch", beside_the_batch),
-    Case("PD106", "values-as-large-as-a-batch", lambda: making("aten::lift_fresh", size=8_000_000)),
-    Case("PD106", "made-on-the-device", device_factory),
-    Case("PD106", "a-tensor-of-yesterday", lambda: making("aten::zeros", "aten::addmm")),
-    Case("PD106", "pinned", lambda: making("aten::zeros", name="Memcpy HtoD (Pinned -> Device)")),
+    RuleCase("PD106", "what-the-loader-makes", lambda: making("aten::empty", "aten::detach_", loader=True)),
+    RuleCase("PD106", "labels-first-in-the-step", lambda: making("aten::empty", "aten::lift_fresh", first=True)),
+    RuleCase("PD106", "labels-beside-the-batch", beside_the_batch),
+    RuleCase("PD106", "values-as-large-as-a-batch", lambda: making("aten::lift_fresh", size=8_000_000)),
+    RuleCase("PD106", "made-on-the-device", device_factory),
+    RuleCase("PD106", "a-tensor-of-yesterday", lambda: making("aten::zeros", "aten::addmm")),
+    RuleCase("PD106", "pinned", lambda: making("aten::zeros", name="Memcpy HtoD (Pinned -> Device)")),
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rule_cases import ALL_REDUCE, POINTWISE, TENSOR_GEMM, Case, Says, healthy, step_of
+from rule_cases import ALL_REDUCE, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -33,12 +35,12 @@ def model(**facts: Any) -> dict[str, Any]:
 
 
 PD403 = [
-    Case(
+    RuleCase(
         "PD403",
         "copies-the-weights",
         lambda: replicas((100, 400)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 300_000),
@@ -49,26 +51,33 @@ PD403 = [
         ),
         via_file=True,
     ),
-    Case("PD403", "eight-gpus", lambda: replicas((450, 500), devices=8), (Says("medium", 50_000, title="8 GPUs"),)),
-    Case("PD403", "gathers", lambda: replicas((100, 200), moving="Gather"), (Says("high", 100_000),)),
-    Case(
+    RuleCase(
+        "PD403",
+        "eight-gpus",
+        lambda: replicas((450, 500), devices=8),
+        (ExpectedFinding("medium", 50_000, title="8 GPUs"),),
+    ),
+    RuleCase("PD403", "gathers", lambda: replicas((100, 200), moving="Gather"), (ExpectedFinding("high", 100_000),)),
+    RuleCase(
         "PD403",
         "hidden-copies-are-a-fact-without-cost",
         lambda: replicas((600, 900)),
-        (Says("info", 0, evidence={"moving between GPUs, per step": 300_000}),),
+        (ExpectedFinding("info", 0, evidence={"moving between GPUs, per step": 300_000}),),
     ),
-    Case(
+    RuleCase(
         "PD403",
         "as-captured",
         lambda: replicas((100, 400), range_name="forward"),
-        (Says("high", 300_000, evidence={"forward passes of DataParallel seen": None}),),
+        (ExpectedFinding("high", 300_000, evidence={"forward passes of DataParallel seen": None}),),
         model(data_parallel=True),
     ),
-    Case("PD403", "one-device", lambda: replicas((100, 400), devices=1)),
-    Case("PD403", "one-device-as-captured", lambda: replicas((100, 400), devices=1), facts=model(data_parallel=True)),
-    Case("PD403", "model-parallel", lambda: replicas((100, 400), range_name="forward", moving="aten::to")),
-    Case("PD403", "distributed", lambda: replicas((100, 400), range_name=FORWARD)),
-    Case("PD403", "healthy", healthy),
+    RuleCase("PD403", "one-device", lambda: replicas((100, 400), devices=1)),
+    RuleCase(
+        "PD403", "one-device-as-captured", lambda: replicas((100, 400), devices=1), facts=model(data_parallel=True)
+    ),
+    RuleCase("PD403", "model-parallel", lambda: replicas((100, 400), range_name="forward", moving="aten::to")),
+    RuleCase("PD403", "distributed", lambda: replicas((100, 400), range_name=FORWARD)),
+    RuleCase("PD403", "healthy", well_fed_steps),
 ]
 
 
@@ -102,12 +111,12 @@ def broadcasts(*spans: tuple[float, float], busy: tuple[float, float], name: str
 FLAGS = {"find_unused_parameters": True, "static_graph": None, "gradient_as_bucket_view": False}
 
 PD405 = [
-    Case(
+    RuleCase(
         "PD405",
         "search-starves-the-gpu",
         lambda: searched((200, 300), (0, 200), (310, 1000)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 100_000,
                 (0, None, 100_000),
@@ -118,18 +127,18 @@ PD405 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD405",
         "search-on-the-cpu",
         lambda: searched((200, 250), device=None).op("aten::mm", 250, 700),
-        (Says("medium", 50_000),),
+        (ExpectedFinding("medium", 50_000),),
     ),
-    Case(
+    RuleCase(
         "PD405",
         "settings-as-captured",
         lambda: searched((200, 300), (0, 200), (310, 1000)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 100_000,
                 evidence={
@@ -141,23 +150,27 @@ PD405 = [
         ),
         model(ddp=FLAGS),
     ),
-    Case(
+    RuleCase(
         "PD405",
         "copies-out-of-the-buckets",
         lambda: copied_back(20),
-        (Says("medium", 80_000, title="copied out of", fix="gradient_as_bucket_view=True"),),
+        (ExpectedFinding("medium", 80_000, title="copied out of", fix="gradient_as_bucket_view=True"),),
     ),
-    Case(
+    RuleCase(
         "PD405",
         "buffers-broadcast",
         lambda: broadcasts((0, 50), (60, 110), busy=(110, 1000)),
-        (Says("high", 100_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 2}),),
+        (
+            ExpectedFinding(
+                "high", 100_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 2}
+            ),
+        ),
     ),
-    Case("PD405", "search-behind-a-busy-gpu", lambda: searched((200, 300), (0, 1000))),
-    Case("PD405", "search-in-no-time", lambda: searched((200, 205), (0, 200), (205, 1000))),
-    Case("PD405", "copies-of-the-users-own", lambda: copied_back(20, name="aten::_foreach_copy_")),
-    Case("PD405", "broadcast-behind-the-work", lambda: broadcasts((0, 50), (60, 110), busy=(0, 1000))),
-    Case("PD405", "all-reduce-is-no-broadcast", lambda: broadcasts((0, 50), busy=(50, 1000), name=ALL_REDUCE)),
+    RuleCase("PD405", "search-behind-a-busy-gpu", lambda: searched((200, 300), (0, 1000))),
+    RuleCase("PD405", "search-in-no-time", lambda: searched((200, 205), (0, 200), (205, 1000))),
+    RuleCase("PD405", "copies-of-the-users-own", lambda: copied_back(20, name="aten::_foreach_copy_")),
+    RuleCase("PD405", "broadcast-behind-the-work", lambda: broadcasts((0, 50), (60, 110), busy=(0, 1000))),
+    RuleCase("PD405", "all-reduce-is-no-broadcast", lambda: broadcasts((0, 50), busy=(50, 1000), name=ALL_REDUCE)),
 ]
 
 
@@ -203,12 +216,12 @@ def in_a_closure() -> TraceBuilder:
 
 
 PD406 = [
-    Case(
+    RuleCase(
         "PD406",
         "three-micro-batches",
         lambda: accumulated([True, True, True]),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 (0, 200_000, 200_000),
@@ -219,23 +232,28 @@ PD406 = [
         ),
         via_file=True,
     ),
-    Case("PD406", "two-micro-batches", lambda: accumulated([True, True], each_us=50), (Says("medium", 50_000),)),
-    Case(
+    RuleCase(
+        "PD406",
+        "two-micro-batches",
+        lambda: accumulated([True, True], each_us=50),
+        (ExpectedFinding("medium", 50_000),),
+    ),
+    RuleCase(
         "PD406",
         "without-sync-in-some-only",
         lambda: accumulated([True, False, True]),
-        (Says("high", 100_000, evidence={"backward passes that reduce gradients": 2}),),
+        (ExpectedFinding("high", 100_000, evidence={"backward passes that reduce gradients": 2}),),
     ),
-    Case("PD406", "gloo", lambda: accumulated_on_the_cpu([True, True]), (Says("high", 140_000),)),
-    Case(  # two passes of a discriminator, then the generator's: only the first of these is reduced again
+    RuleCase("PD406", "gloo", lambda: accumulated_on_the_cpu([True, True]), (ExpectedFinding("high", 140_000),)),
+    RuleCase(  # two passes of a discriminator, then the generator's: only the first of these is reduced again
         "PD406",
         "two-losses-of-one-update",
         lambda: accumulated([True, True, True], updates=[575, 950]),
-        (Says("high", 100_000, title="1.5 times an update"),),
+        (ExpectedFinding("high", 100_000, title="1.5 times an update"),),
     ),
-    Case("PD406", "under-no-sync", lambda: accumulated([False, False, True])),
-    Case("PD406", "gloo-under-no-sync", lambda: accumulated_on_the_cpu([False, True])),
-    Case("PD406", "an-update-each", lambda: accumulated([True, True, True], updates=[275, 575, 950])),
-    Case("PD406", "all-reduce-of-a-metric", lambda: accumulated([True, True, True], by="aten::mean")),
-    Case("PD406", "passes-of-a-closure", in_a_closure),
+    RuleCase("PD406", "under-no-sync", lambda: accumulated([False, False, True])),
+    RuleCase("PD406", "gloo-under-no-sync", lambda: accumulated_on_the_cpu([False, True])),
+    RuleCase("PD406", "an-update-each", lambda: accumulated([True, True, True], updates=[275, 575, 950])),
+    RuleCase("PD406", "all-reduce-of-a-metric", lambda: accumulated([True, True, True], by="aten::mean")),
+    RuleCase("PD406", "passes-of-a-closure", in_a_closure),
 ]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import Case, Says
-
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
 def windows(base_us: list[float], timing_us: list[float], **more: Any) -> dict[str, Any]:
@@ -23,12 +22,12 @@ def one_step(**options: Any) -> TraceBuilder:
 
 
 PD001 = [
-    Case(
+    RuleCase(
         "PD001",
         "a-quarter-slower",
         one_step,
         (
-            Says(
+            ExpectedFinding(
                 "info",
                 200_000,
                 title="to 1.25 times their usual length",
@@ -38,31 +37,33 @@ PD001 = [
         ),
         windows([800, 800, 800], [1000, 1000, 1000]),
     ),
-    Case(
+    RuleCase(
         "PD001",
         "medians-are-compared",
         one_step,
-        (Says("info", 300_000, evidence={"steps timed without the profiler": 4}),),
+        (ExpectedFinding("info", 300_000, evidence={"steps timed without the profiler": 4}),),
         windows([690, 700, 700, 9000], [400, 1000, 1000]),
     ),
-    Case("PD001", "more-than-half-profiler", one_step, (Says("low", 600_000),), windows([400] * 3, [1000] * 3)),
-    Case(
+    RuleCase(
+        "PD001", "more-than-half-profiler", one_step, (ExpectedFinding("low", 600_000),), windows([400] * 3, [1000] * 3)
+    ),
+    RuleCase(
         "PD001",
         "the-cost-stays-within-the-step",
         one_step,
-        (Says("low", 1_000_000),),
+        (ExpectedFinding("low", 1_000_000),),
         windows([400] * 3, [5000] * 3),
     ),
-    Case(
+    RuleCase(
         "PD001",
         "each-rank-by-itself-and-told-once",
         lambda: [one_step(rank=rank, world_size=2) for rank in (0, 1)],
-        (Says("info", 160_000, evidence={"costliest rank": 0, "ranks": "0, 1"}),),
+        (ExpectedFinding("info", 160_000, evidence={"costliest rank": 0, "ranks": "0, 1"}),),
         windows([840] * 3, [1000] * 3),
     ),
-    Case("PD001", "fourteen-percent", one_step, facts=windows([880] * 3, [1000] * 3)),
-    Case("PD001", "no-base-window", one_step, facts=windows([], [1000] * 3)),
-    Case("PD001", "too-few-steps", one_step, facts=windows([500, 500], [1000] * 3)),
-    Case("PD001", "no-facts", one_step),
-    Case("PD001", "facts-of-another-form", one_step, facts={"base_step_ns": None, "timing_step_ns": ["1", 2, -3]}),
+    RuleCase("PD001", "fourteen-percent", one_step, facts=windows([880] * 3, [1000] * 3)),
+    RuleCase("PD001", "no-base-window", one_step, facts=windows([], [1000] * 3)),
+    RuleCase("PD001", "too-few-steps", one_step, facts=windows([500, 500], [1000] * 3)),
+    RuleCase("PD001", "no-facts", one_step),
+    RuleCase("PD001", "facts-of-another-form", one_step, facts={"base_step_ns": None, "timing_step_ns": ["1", 2, -3]}),
 ]

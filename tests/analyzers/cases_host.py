@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import Case, Says
-
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 STEP_US = 1000.0
 
@@ -52,12 +51,12 @@ def compiling() -> TraceBuilder:
 
 PD104 = [
     # 200 ops of 2 us, as much between them, and 22 us until the long one; 203 events of 1 us are the profiler's
-    Case(
+    RuleCase(
         "PD104",
         "cpu-tiny-ops",
         lambda: host(*tiny()),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 820_000,
                 (0, None, 820_000),
@@ -76,12 +75,12 @@ PD104 = [
         via_file=True,
     ),
     # 203 events for 100 us, 202 of them in that time; but for one of 200 ops, all but one in 201, the loop is gone
-    Case(
+    RuleCase(
         "PD104",
         "cpu-a-loop-in-a-capture",
         looping,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 820_000,
                 (0, round((820_000 - round(202 * 100_000 / 203)) * (1 - (1 - 200 / 201 * 199 / 200))), 820_000),
@@ -94,12 +93,12 @@ PD104 = [
         ),
         base(900),
     ),
-    Case(
+    RuleCase(
         "PD104",
         "cpu-no-more-than-the-step",
         looping,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 820_000,
                 (0, round((820_000 - round(202 * 400_000 / 203)) * 200 / 201 * 199 / 200), 600_000),
@@ -108,29 +107,41 @@ PD104 = [
         ),
         base(600),
     ),
-    Case(
+    RuleCase(
         "PD104",
         "cpu-layers-are-no-loop",
         lambda: looping("aten::linear"),
-        (Says("high", 820_000, (0, None, 820_000), advice="bigger batch", evidence={"ops that it calls": 99.5}),),
+        (
+            ExpectedFinding(
+                "high", 820_000, (0, None, 820_000), advice="bigger batch", evidence={"ops that it calls": 99.5}
+            ),
+        ),
         base(900),
     ),
-    Case(
+    RuleCase(
         "PD104",
         "cpu-several-lines",
         lambda: looping(until=390),
-        (Says("high", 820_000, (0, None, 820_000), evidence={"the line that calls most ops": "train.py:7"}),),
+        (
+            ExpectedFinding(
+                "high", 820_000, (0, None, 820_000), evidence={"the line that calls most ops": "train.py:7"}
+            ),
+        ),
         base(900),
     ),
-    Case("PD104", "cpu-without-steps", lambda: without_steps(), (Says("high", 820_000, title="201 a trace"),)),
-    Case("PD104", "cpu-long-ops", lambda: host(*((("aten::add", 9.0 * row, 8.0)) for row in range(110)))),
-    Case("PD104", "cpu-a-toy", lambda: host(*tiny(count=98, us=4, every=8))),
-    Case(
+    RuleCase(
+        "PD104", "cpu-without-steps", lambda: without_steps(), (ExpectedFinding("high", 820_000, title="201 a trace"),)
+    ),
+    RuleCase("PD104", "cpu-long-ops", lambda: host(*((("aten::add", 9.0 * row, 8.0)) for row in range(110)))),
+    RuleCase("PD104", "cpu-a-toy", lambda: host(*tiny(count=98, us=4, every=8))),
+    RuleCase(
         "PD104", "cpu-pauses-are-the-programs-own", lambda: host(*tiny(count=110, us=0.5, every=1), ("aten::t", 980, 1))
     ),
-    Case("PD104", "cpu-the-profilers-part", lambda: host(*tiny(us=0.5, every=1.5, rest="aten::add")), facts=base(700)),
-    Case("PD104", "cpu-compiles", compiling),
-    Case(
+    RuleCase(
+        "PD104", "cpu-the-profilers-part", lambda: host(*tiny(us=0.5, every=1.5, rest="aten::add")), facts=base(700)
+    ),
+    RuleCase("PD104", "cpu-compiles", compiling),
+    RuleCase(
         "PD104",
         "cpu-in-the-optimizer",
         lambda: host(*tiny()).range("Optimizer.step#Lion.step", 0, 800),
@@ -174,12 +185,12 @@ def captured(**said: object) -> dict[str, Any]:
 
 
 PD303 = [
-    Case(
+    RuleCase(
         "PD303",
         "cpu-tensor-by-tensor",
         updates,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 560_000,
                 (0, None, 560_000),
@@ -192,12 +203,12 @@ PD303 = [
         via_file=True,
     ),
     # 144 events for 100 us, 143 of them in the optimizer's step
-    Case(
+    RuleCase(
         "PD303",
         "cpu-in-a-capture",
         updates,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 560_000,
                 (0, round((560_000 - round(143 * 100_000 / 144)) * (1 - 1 / 7)), 560_000),
@@ -207,37 +218,45 @@ PD303 = [
         ),
         {**base(900), **captured(foreach=False, fused=False)},
     ),
-    Case(
+    RuleCase(
         "PD303",
         "cpu-foreach",
         lambda: updates(tuple(f"_foreach_{name}" for name in PRIMITIVES), tensors=1, us=30),
-        (Says("high", 217_000, (0, None, 217_000), location="train.py:9", title="7 times with foreach: 7 ops a step"),),
+        (
+            ExpectedFinding(
+                "high", 217_000, (0, None, 217_000), location="train.py:9", title="7 times with foreach: 7 ops a step"
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "cpu-momentum",
         lambda: updates(("mul_", "add_", "add_"), tensors=40, optimizer="SGD", steps=2),
-        (Says("high", 480_000, location="train.py:9", title="SGD goes over the parameters 3 times"),),
+        (ExpectedFinding("high", 480_000, location="train.py:9", title="SGD goes over the parameters 3 times"),),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "cpu-adagrad",
         lambda: updates(("add_", "addcmul_", "sqrt", "addcdiv_"), tensors=30, optimizer="Adagrad"),
-        (Says("high", 480_000, location="train.py:9", title="4 times", fix="torch.optim.Adagrad(..., fused=True)"),),
+        (
+            ExpectedFinding(
+                "high", 480_000, location="train.py:9", title="4 times", fix="torch.optim.Adagrad(..., fused=True)"
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "cpu-another-one-is-fused",
         lambda: updates(optimizer="Adam"),
-        (Says("high", 560_000, location="train.py:9", evidence={"fused, as captured": None}),),
+        (ExpectedFinding("high", 560_000, location="train.py:9", evidence={"fused, as captured": None}),),
         captured(fused=True),
     ),
-    Case("PD303", "cpu-fused", lambda: updates(("_fused_adamw_",), tensors=1, us=500)),
-    Case("PD303", "cpu-fused-as-captured", updates, facts=captured(fused=True)),
-    Case("PD303", "cpu-plain-sgd-is-one-pass", lambda: updates(("add_",), tensors=140, optimizer="SGD")),
-    Case("PD303", "cpu-none-is-known-to-be-faster", lambda: updates(optimizer="RMSprop")),
-    Case("PD303", "cpu-small-share", lambda: updates(tensors=2)),
-    Case("PD303", "cpu-mostly-the-profilers", lambda: updates(us=0.2), facts=base(850)),
+    RuleCase("PD303", "cpu-fused", lambda: updates(("_fused_adamw_",), tensors=1, us=500)),
+    RuleCase("PD303", "cpu-fused-as-captured", updates, facts=captured(fused=True)),
+    RuleCase("PD303", "cpu-plain-sgd-is-one-pass", lambda: updates(("add_",), tensors=140, optimizer="SGD")),
+    RuleCase("PD303", "cpu-none-is-known-to-be-faster", lambda: updates(optimizer="RMSprop")),
+    RuleCase("PD303", "cpu-small-share", lambda: updates(tensors=2)),
+    RuleCase("PD303", "cpu-mostly-the-profilers", lambda: updates(us=0.2), facts=base(850)),
 ]
 
 # --- PD304 ------------------------------------------------------------------------------------------------------------
@@ -257,12 +276,12 @@ def zeroes(fills: int = 12, adds: int = 12, us: float = 5.0, foreach: bool = Fal
 
 
 PD304 = [
-    Case(
+    RuleCase(
         "PD304",
         "cpu-fills-and-additions",
         zeroes,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 120_000,
                 (0, None, 120_000),
@@ -275,27 +294,27 @@ PD304 = [
         via_file=True,
     ),
     # 40 events for 100 us, 24 of them fills and additions
-    Case(
+    RuleCase(
         "PD304",
         "cpu-in-a-capture",
         zeroes,
-        (Says("high", 120_000, (0, 120_000 - round(24 * 100_000 / 40), 120_000), location="train.py:5"),),
+        (ExpectedFinding("high", 120_000, (0, 120_000 - round(24 * 100_000 / 40), 120_000), location="train.py:5"),),
         base(900),
     ),
-    Case(
+    RuleCase(
         "PD304",
         "cpu-accumulated-over-two-passes",
         lambda: zeroes(adds=24),
-        (Says("medium", 60_000, location="train.py:5", evidence={"adding to zeros": 0}),),
+        (ExpectedFinding("medium", 60_000, location="train.py:5", evidence={"adding to zeros": 0}),),
     ),
-    Case(
+    RuleCase(
         "PD304",
         "cpu-foreach",
         lambda: zeroes(foreach=True, adds=0),
-        (Says("medium", 60_000, location="train.py:5", title="12 fills"),),
+        (ExpectedFinding("medium", 60_000, location="train.py:5", title="12 fills"),),
     ),
-    Case("PD304", "cpu-none", lambda: zeroes(fills=0)),
-    Case("PD304", "cpu-a-toy", lambda: zeroes(fills=9, adds=9)),
-    Case("PD304", "cpu-less-than-a-percent", lambda: zeroes(us=0.4)),
-    Case("PD304", "cpu-zeros-elsewhere", lambda: host(*[("aten::zero_", 20.0 * row, 10) for row in range(20)])),
+    RuleCase("PD304", "cpu-none", lambda: zeroes(fills=0)),
+    RuleCase("PD304", "cpu-a-toy", lambda: zeroes(fills=9, adds=9)),
+    RuleCase("PD304", "cpu-less-than-a-percent", lambda: zeroes(us=0.4)),
+    RuleCase("PD304", "cpu-zeros-elsewhere", lambda: host(*[("aten::zero_", 20.0 * row, 10) for row in range(20)])),
 ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, WORKERS, Case, Says, healthy, step_of
+from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, WORKERS, step_of
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100 = "NVIDIA A100-SXM4-80GB"
 MI300X = "AMD Instinct MI300X"
@@ -56,12 +58,12 @@ def load_before_the_first_step() -> TraceBuilder:
 
 
 PD101 = [
-    Case(
+    RuleCase(
         "PD101",
         "no-workers",
         lambda: loads(LOADER, 300),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, 300_000, 300_000),
@@ -74,18 +76,18 @@ PD101 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD101",
         "a-twentieth-of-each-of-two-steps",
         lambda: loads(LOADER, 50, steps=2),
-        (Says("medium", 50_000, (0, 50_000, 50_000), confidence=0.9, evidence={"batches": 2}),),
+        (ExpectedFinding("medium", 50_000, (0, 50_000, 50_000), confidence=0.9, evidence={"batches": 2}),),
     ),
-    Case(  # two workers that are never idle deliver a batch each 1000 us: one takes 2000 us
+    RuleCase(  # two workers that are never idle deliver a batch each 1000 us: one takes 2000 us
         "PD101",
         "too-few-workers",
         lambda: loads(WORKERS, 400),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 400_000,
                 (0, 400_000, 400_000),
@@ -108,54 +110,66 @@ PD101 = [
             ],
         },
     ),
-    Case(  # as above, but the cores are all in use already: 2 workers on 2 cores deliver no faster
+    RuleCase(  # as above, but the cores are all in use already: 2 workers on 2 cores deliver no faster
         "PD101",
         "too-few-cores",
         lambda: loads(WORKERS, 400),
-        (Says("high", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
+        (ExpectedFinding("high", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
     ),
-    Case(
+    RuleCase(
         "PD101",
         "workers-of-unknown-number",
         lambda: loads(WORKERS, 400),
-        (Says("high", 400_000, (0, None, 400_000), fix="num_workers=...", evidence={"num_workers": None}),),
+        (ExpectedFinding("high", 400_000, (0, None, 400_000), fix="num_workers=...", evidence={"num_workers": None}),),
     ),
-    Case(  # training needs both cores for 6 ms and loading one for 4: spread evenly 8, and 0.3 to take the batch over
+    # Training needs both cores for 6 ms and loading one for 4: spread evenly 8, and 0.3 to take the batch over.
+    RuleCase(
         "PD101",
         "program-on-the-cpu",
         lambda: cpu_only(4000, 10_000),
-        (Says("high", 4_000_000, (0, 1_700_000, 3_700_000), title="The training loop waits"),),
+        (ExpectedFinding("high", 4_000_000, (0, 1_700_000, 3_700_000), title="The training loop waits"),),
     ),
-    Case(
+    RuleCase(
         "PD101",
         "one-worker-on-the-cpu",
         lambda: cpu_only(4000, 10_000, WORKERS),
-        (Says("high", 4_000_000, title="has one worker that does not keep up"),),
+        (ExpectedFinding("high", 4_000_000, title="has one worker that does not keep up"),),
         facts={"cpu": {"affinity": 8}, "loaders": [{"num_workers": 1, "wait_ns": 4_000_000}]},
     ),
-    Case(  # nearly all of the wait is sleeping: not the cores but memory bounds the workers
+    RuleCase(  # nearly all of the wait is sleeping: not the cores but memory bounds the workers
         "PD101",
         "loading-that-waits-itself",
         lambda: cpu_only(34_000, 35_000),
-        (Says("high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=16"),),
+        (
+            ExpectedFinding(
+                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=16"
+            ),
+        ),
         facts={
             "cpu": {"affinity": 2},
             "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}],
         },
     ),
-    Case("PD101", "range-among-the-operators", legacy_loader, (Says("high", 300_000),)),
-    Case("PD101", "line-from-a-python-frame", loader_in_a_frame, (Says("high", 300_000, location="train.py:7"),)),
-    Case("PD101", "healthy", healthy),
-    Case("PD101", "workers-that-keep-up", lambda: loads(WORKERS, 20)),
-    Case("PD101", "loading-while-the-gpu-works", loading_while_the_gpu_works),
-    Case("PD101", "gpu-not-recorded", unseen_gpu),
-    Case("PD101", "wait-before-the-first-step", load_before_the_first_step),
-    Case("PD101", "range-of-another-name", lambda: loads("load_batch", 300)),
-    Case("PD101", "taking-a-batch-over-takes-as-long", lambda: cpu_only(80, 700)),
-    Case("PD101", "workers-that-are-ahead-on-the-cpu", lambda: cpu_only(280, 700, WORKERS)),
-    Case("PD101", "gpu-events-only", lambda: TraceBuilder().kernel(TENSOR_GEMM, 0, 10).kernel(TENSOR_GEMM, 500, 10)),
-    Case(
+    RuleCase("PD101", "range-among-the-operators", legacy_loader, (ExpectedFinding("high", 300_000),)),
+    RuleCase(
+        "PD101",
+        "line-from-a-python-frame",
+        loader_in_a_frame,
+        (ExpectedFinding("high", 300_000, location="train.py:7"),),
+    ),
+    RuleCase("PD101", "healthy", well_fed_steps),
+    RuleCase("PD101", "workers-that-keep-up", lambda: loads(WORKERS, 20)),
+    RuleCase("PD101", "loading-while-the-gpu-works", loading_while_the_gpu_works),
+    RuleCase("PD101", "gpu-not-recorded", unseen_gpu),
+    RuleCase("PD101", "wait-before-the-first-step", load_before_the_first_step),
+    RuleCase("PD101", "range-of-another-name", lambda: loads("load_batch", 300)),
+    RuleCase("PD101", "taking-a-batch-over-takes-as-long", lambda: cpu_only(80, 700)),
+    RuleCase("PD101", "workers-that-are-ahead-on-the-cpu", lambda: cpu_only(280, 700, WORKERS)),
+    RuleCase(
+        "PD101", "gpu-events-only", lambda: TraceBuilder().kernel(TENSOR_GEMM, 0, 10).kernel(TENSOR_GEMM, 500, 10)
+    ),
+    RuleCase(
         "PD101",
         "program-on-the-cpu-that-loads-fast",
         lambda: TraceBuilder(device=None).step(0, 1000).range(LOADER, 0, 20).op("aten::addmm", 20, 980),
@@ -244,12 +258,12 @@ def launched_before_the_wait() -> TraceBuilder:
 
 
 PD102 = [
-    Case(
+    RuleCase(
         "PD102",
         "item",
         item_in_a_frame,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 110_000,
                 (0, None, 110_000),
@@ -261,39 +275,49 @@ PD102 = [
         ),
         via_file=True,
     ),
-    Case(  # it waited for 45 us, so 45 us of lead are lost: the other 65 us of the gap would be there without it
+    RuleCase(  # it waited for 45 us, so 45 us of lead are lost: the other 65 us of the gap would be there without it
         "PD102",
         "short-wait",
         lambda: waits("aten::nonzero", blocked_us=45),
-        (Says("medium", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
+        (ExpectedFinding("medium", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
     ),
-    Case(
+    RuleCase(
         "PD102",
         "copy-to-pageable-memory",
         lambda: waits("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
-        (Says("high", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"),),
+        (
+            ExpectedFinding(
+                "high", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD102",
         "two-ops",
         two_ops_wait,
-        (Says("high", 100_000, title=".item()"), Says("medium", 40_000, title="nonzero()")),
+        (ExpectedFinding("high", 100_000, title=".item()"), ExpectedFinding("medium", 40_000, title="nonzero()")),
     ),
-    Case(
+    RuleCase(
         "PD102",
         "no-op-around-it",
         hip_wait,
-        (Says("high", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}),),
+        (
+            ExpectedFinding(
+                "high", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}
+            ),
+        ),
     ),
-    Case("PD102", "two-steps", lambda: waits("aten::is_nonzero", steps=2), (Says("high", 110_000),)),
-    Case("PD102", "unknown-op", lambda: waits("mylib::peek"), (Says("high", 110_000, advice="every N steps"),)),
-    Case("PD102", "healthy", healthy),
-    Case("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
-    Case("PD102", "sync-that-waits-for-nothing", sync_that_waits_for_nothing),
-    Case("PD102", "another-stream-still-works", sync_of_one_stream_while_another_works),
-    Case("PD102", "slow-copies-on-the-device", slow_copies_on_the_device),
-    Case("PD102", "asynchronous-copy", asynchronous_copy),
-    Case("PD102", "next-kernel-launched-before-the-wait", launched_before_the_wait),
+    RuleCase("PD102", "two-steps", lambda: waits("aten::is_nonzero", steps=2), (ExpectedFinding("high", 110_000),)),
+    RuleCase(
+        "PD102", "unknown-op", lambda: waits("mylib::peek"), (ExpectedFinding("high", 110_000, advice="every N steps"),)
+    ),
+    RuleCase("PD102", "healthy", well_fed_steps),
+    RuleCase("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
+    RuleCase("PD102", "sync-that-waits-for-nothing", sync_that_waits_for_nothing),
+    RuleCase("PD102", "another-stream-still-works", sync_of_one_stream_while_another_works),
+    RuleCase("PD102", "slow-copies-on-the-device", slow_copies_on_the_device),
+    RuleCase("PD102", "asynchronous-copy", asynchronous_copy),
+    RuleCase("PD102", "next-kernel-launched-before-the-wait", launched_before_the_wait),
 ]
 
 
@@ -338,12 +362,12 @@ def graphs(*starts_us: float) -> TraceBuilder:
 
 
 PD103 = [
-    Case(
+    RuleCase(
         "PD103",
         "checkpoint",
         checkpoint,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 2_000_000,
                 (0, None, 2_000_000),
@@ -355,12 +379,12 @@ PD103 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD103",
         "queued-long-before",
         lambda: step_of((0, 400), (700, 1000)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 300_000),
@@ -370,12 +394,12 @@ PD103 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD103",
         "no-cpu-events",
         lambda: gpu_only((0, 400), (600, 1000)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 title="20% of the trace",
@@ -386,25 +410,28 @@ PD103 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD103",
         "several-pauses",
         lambda: pauses(1000, 1500, 999, steps=False),
-        (Says("high", 2_500_000, title="2 pauses", evidence={"longest gap": 1_500_000}),),
+        (ExpectedFinding("high", 2_500_000, title="2 pauses", evidence={"longest gap": 1_500_000}),),
     ),
-    Case("PD103", "a-sixteenth", lambda: step_of((0, 400), (460, 1000)), (Says("medium", 60_000),)),
-    Case(
+    RuleCase("PD103", "a-sixteenth", lambda: step_of((0, 400), (460, 1000)), (ExpectedFinding("medium", 60_000),)),
+    RuleCase(
         "PD103",
         "pause-and-unexplained",
         lambda: pauses(2000).kernel(TENSOR_GEMM, 5000, 1000, launch_us=3000),
-        (Says("high", 2_000_000, title="pause"), Says("high", 1_000_000, title="nothing in the trace explains")),
+        (
+            ExpectedFinding("high", 2_000_000, title="pause"),
+            ExpectedFinding("high", 1_000_000, title="nothing in the trace explains"),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD103",
         "graph-of-which-kernels-are-missing",
         lambda: graphs(10, 215, 800),
         (
-            Says(
+            ExpectedFinding(
                 "info",
                 0,
                 (None, None, None),
@@ -414,13 +441,13 @@ PD103 = [
             ),
         ),
     ),
-    Case("PD103", "whole-graph", lambda: graphs(10, 215, 420, 620, 820)),
-    Case("PD103", "healthy", healthy),
-    Case("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
-    Case("PD103", "loader", lambda: long_gap_with(loader=True)),
-    Case("PD103", "sync", lambda: long_gap_with("cudaStreamSynchronize")),
-    Case("PD103", "allocator", lambda: long_gap_with("cudaMalloc")),
-    Case("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
+    RuleCase("PD103", "whole-graph", lambda: graphs(10, 215, 420, 620, 820)),
+    RuleCase("PD103", "healthy", well_fed_steps),
+    RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
+    RuleCase("PD103", "loader", lambda: long_gap_with(loader=True)),
+    RuleCase("PD103", "sync", lambda: long_gap_with("cudaStreamSynchronize")),
+    RuleCase("PD103", "allocator", lambda: long_gap_with("cudaMalloc")),
+    RuleCase("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
 ]
 
 
@@ -496,12 +523,12 @@ def few_late() -> TraceBuilder:
 
 
 PD104 = [
-    Case(
+    RuleCase(
         "PD104",
         "eager",
         eager,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 760_000,
                 (0, None, 760_000),
@@ -520,42 +547,53 @@ PD104 = [
         ),
         via_file=True,
     ),
-    Case("PD104", "with-python-stacks", eager_with_stacks, (Says("high", 760_000, confidence=0.6),)),
-    Case("PD104", "without-steps", without_steps, (Says("high", 760_000, title="20 kernels a trace"),)),
-    Case(
+    RuleCase("PD104", "with-python-stacks", eager_with_stacks, (ExpectedFinding("high", 760_000, confidence=0.6),)),
+    RuleCase("PD104", "without-steps", without_steps, (ExpectedFinding("high", 760_000, title="20 kernels a trace"),)),
+    RuleCase(
         "PD104",
         "mostly-python",
         lambda: eager_ops(40),
-        (Says("high", 780_000, advice="Most of the CPU time is Python"),),
+        (ExpectedFinding("high", 780_000, advice="Most of the CPU time is Python"),),
     ),
-    Case("PD104", "mostly-ops", lambda: eager_ops(5), (Says("high", 780_000, advice="with CUDA graphs"),)),
-    Case(
+    RuleCase(
+        "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),)
+    ),
+    RuleCase(
         "PD104",
         "uneven-steps",
         eager_of_two_lengths,
-        (Says("high", 760_000, advice="launch differently", fix="dynamic"),),
+        (ExpectedFinding("high", 760_000, advice="launch differently", fix="dynamic"),),
     ),
-    Case("PD104", "compiled", compiled, (Says("high", 780_000, advice="compiled already", fix="reduce-overhead"),)),
-    Case("PD104", "two-steps", lambda: eager(steps=2), (Says("high", 780_000, title="20 kernels a step"),)),
-    Case("PD104", "hip", lambda: eager(launch="hipLaunchKernel", device=MI300X), (Says("high", 760_000),)),
-    Case(  # 5 us of CPU for each 0.04 us of GPU
+    RuleCase(
+        "PD104",
+        "compiled",
+        compiled,
+        (ExpectedFinding("high", 780_000, advice="compiled already", fix="reduce-overhead"),),
+    ),
+    RuleCase(
+        "PD104", "two-steps", lambda: eager(steps=2), (ExpectedFinding("high", 780_000, title="20 kernels a step"),)
+    ),
+    RuleCase(
+        "PD104", "hip", lambda: eager(launch="hipLaunchKernel", device=MI300X), (ExpectedFinding("high", 760_000),)
+    ),
+    RuleCase(  # 5 us of CPU for each 0.04 us of GPU
         "PD104",
         "dwarfs",
         lambda: eager(gap_us=49.96),
-        (Says("high", 949_240, advice="a batch about 125 times as large"),),
+        (ExpectedFinding("high", 949_240, advice="a batch about 125 times as large"),),
     ),
-    Case("PD104", "just-enough", lambda: eager(gap_us=8), (Says("high", 152_000),)),
-    Case("PD104", "healthy", healthy),
-    Case("PD104", "graph-decode", graph_decode),
-    Case("PD104", "too-few-dwarfs-to-tell", lambda: eager(count=19, gap_us=49.96)),
-    Case("PD104", "too-few-kernels-to-tell", lambda: eager(count=19)),
-    Case("PD104", "pauses-are-no-launches", lambda: pauses(*[1000] * 30)),
-    Case("PD104", "well-below", lambda: eager(gap_us=7)),
-    Case("PD104", "few-kernels-waited-for", few_late),
-    Case("PD104", "graphs-in-each-step", lambda: graph_decode().step(1000, 1000)),
-    Case("PD104", "loading", lambda: long_gap_with(loader=True)),
-    Case("PD104", "the-queue-never-runs-dry", lambda: eager(gap_us=0)),
-    Case("PD104", "syncs", lambda: waits("aten::item", steps=20)),
+    RuleCase("PD104", "just-enough", lambda: eager(gap_us=8), (ExpectedFinding("high", 152_000),)),
+    RuleCase("PD104", "healthy", well_fed_steps),
+    RuleCase("PD104", "graph-decode", graph_decode),
+    RuleCase("PD104", "too-few-dwarfs-to-tell", lambda: eager(count=19, gap_us=49.96)),
+    RuleCase("PD104", "too-few-kernels-to-tell", lambda: eager(count=19)),
+    RuleCase("PD104", "pauses-are-no-launches", lambda: pauses(*[1000] * 30)),
+    RuleCase("PD104", "well-below", lambda: eager(gap_us=7)),
+    RuleCase("PD104", "few-kernels-waited-for", few_late),
+    RuleCase("PD104", "graphs-in-each-step", lambda: graph_decode().step(1000, 1000)),
+    RuleCase("PD104", "loading", lambda: long_gap_with(loader=True)),
+    RuleCase("PD104", "the-queue-never-runs-dry", lambda: eager(gap_us=0)),
+    RuleCase("PD104", "syncs", lambda: waits("aten::item", steps=20)),
 ]
 
 
@@ -584,12 +622,12 @@ def warm_up() -> TraceBuilder:
 
 
 PD107 = [
-    Case(
+    RuleCase(
         "PD107",
         "malloc-of-a-convolution",
         allocation_of_an_op,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 190_000,
                 (0, None, 190_000),
@@ -600,23 +638,23 @@ PD107 = [
         ),
         via_file=True,
     ),
-    Case("PD107", "one-of-two-steps", allocation_in_one_of_two_steps, (Says("medium", 95_000),)),
-    Case(
+    RuleCase("PD107", "one-of-two-steps", allocation_in_one_of_two_steps, (ExpectedFinding("medium", 95_000),)),
+    RuleCase(
         "PD107",
         "free",
         lambda: allocates(("cudaFree", 300, 500), ("cudaFree", 520, 560)),
-        (Says("high", 140_000, title="2 calls"),),
+        (ExpectedFinding("high", 140_000, title="2 calls"),),
     ),
-    Case("PD107", "hip", lambda: allocates(("hipMalloc", 420, 520)), (Says("high", 100_000),)),
-    Case(
+    RuleCase("PD107", "hip", lambda: allocates(("hipMalloc", 420, 520)), (ExpectedFinding("high", 100_000),)),
+    RuleCase(
         "PD107",
         "virtual-memory",
         lambda: allocates(("cuMemCreate", 420, 450), ("cuMemMap", 450, 460)),
-        (Says("medium", 40_000),),
+        (ExpectedFinding("medium", 40_000),),
     ),
-    Case("PD107", "healthy", healthy),
-    Case("PD107", "gpu-busy-meanwhile", lambda: allocates(("cudaMalloc", 410, 600), busy=True)),
-    Case("PD107", "short", lambda: allocates(("cudaMalloc", 410, 439))),
-    Case("PD107", "warm-up", warm_up),
-    Case("PD107", "in-the-loaders-wait", lambda: allocates(("cudaMalloc", 410, 600)).range(LOADER, 400, 205)),
+    RuleCase("PD107", "healthy", well_fed_steps),
+    RuleCase("PD107", "gpu-busy-meanwhile", lambda: allocates(("cudaMalloc", 410, 600), busy=True)),
+    RuleCase("PD107", "short", lambda: allocates(("cudaMalloc", 410, 439))),
+    RuleCase("PD107", "warm-up", warm_up),
+    RuleCase("PD107", "in-the-loaders-wait", lambda: allocates(("cudaMalloc", 410, 600)).range(LOADER, 400, 205)),
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from rule_cases import TENSOR_GEMM, Case, Says, healthy
+from rule_cases import TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
 def linked(with_launch: int, without: int, calls: bool = True, stepped: bool = True) -> TraceBuilder:
@@ -39,28 +41,28 @@ def launched_before() -> TraceBuilder:
     return trace
 
 
-def says(title: str, **evidence: object) -> tuple[Says, ...]:
+def says(title: str, **evidence: object) -> tuple[ExpectedFinding, ...]:
     return (
-        Says(
+        ExpectedFinding(
             "info", 0, (None, None, None), title=title, evidence={k.replace("_", " "): v for k, v in evidence.items()}
         ),
     )
 
 
 PD002 = [
-    Case("PD002", "three-quarters", lambda: linked(6, 2), says("Only 75% of the GPU items", launch_coverage=75.0)),
-    Case("PD002", "without-steps", lambda: linked(9, 1, stepped=False), says("Only 90% of the GPU items")),
-    Case("PD002", "an-event-without-time", lambda: unreadable(10), says("1 events could not", events_read=10)),
-    Case("PD002", "many-of-them", lambda: unreadable(2000, 30), says("30 events could not be read"), via_file=True),
-    Case(
+    RuleCase("PD002", "three-quarters", lambda: linked(6, 2), says("Only 75% of the GPU items", launch_coverage=75.0)),
+    RuleCase("PD002", "without-steps", lambda: linked(9, 1, stepped=False), says("Only 90% of the GPU items")),
+    RuleCase("PD002", "an-event-without-time", lambda: unreadable(10), says("1 events could not", events_read=10)),
+    RuleCase("PD002", "many-of-them", lambda: unreadable(2000, 30), says("30 events could not be read"), via_file=True),
+    RuleCase(
         "PD002",
         "both",
         lambda: linked(3, 3).event(ph="X", cat="kernel", name="k", pid=0, tid=7),
         (*says("1 events could not"), *says("Only 50% of the GPU items")),
     ),
-    Case("PD002", "healthy", healthy),
-    Case("PD002", "nineteen-of-twenty", lambda: linked(19, 1)),
-    Case("PD002", "no-calls-recorded", lambda: linked(0, 8, calls=False)),
-    Case("PD002", "launched-before-the-recording", launched_before),
-    Case("PD002", "one-in-a-thousand", lambda: unreadable(1000)),
+    RuleCase("PD002", "healthy", well_fed_steps),
+    RuleCase("PD002", "nineteen-of-twenty", lambda: linked(19, 1)),
+    RuleCase("PD002", "no-calls-recorded", lambda: linked(0, 8, calls=False)),
+    RuleCase("PD002", "launched-before-the-recording", launched_before),
+    RuleCase("PD002", "one-in-a-thousand", lambda: unreadable(1000)),
 ]

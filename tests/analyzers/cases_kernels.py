@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM, Case, Says, healthy
+from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100, V100, RTX4090 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4090"
 CAPABILITY = {A100: (8, 0), V100: (7, 0), RTX4090: (8, 9), "Quadro GP100": (6, 0), "NVIDIA GeForce GTX 1650": (7, 5)}
@@ -63,12 +65,12 @@ def proven_by_a_kernel() -> TraceBuilder:
 
 
 PD201 = [
-    Case(
+    RuleCase(
         "PD201",
         "float32-on-a100",
         in_a_frame,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 800_000,
                 (0, None, 700_000),  # TF32's peak is 8 times as high: at best 7/8 of the time are saved
@@ -81,95 +83,97 @@ PD201 = [
         ),
         via_file=True,
     ),
-    Case(  # 125 TFLOP/s in float16 over 15.7 in float32
+    RuleCase(  # 125 TFLOP/s in float16 over 15.7 in float32
         "PD201",
         "float32-on-v100",
         lambda: runs(("volta_sgemm_128x32_nt", 800), device=V100),
-        (Says("high", 800_000, (0, None, 699_520), advice="GradScaler", fix="float16"),),
+        (ExpectedFinding("high", 800_000, (0, None, 699_520), advice="GradScaler", fix="float16"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "float32-on-rtx-4090",
         lambda: runs((SGEMM, 800), device=RTX4090),
-        (Says("high", 800_000, (0, None, 400_000), advice="TF32 is no faster", fix="bfloat16"),),
+        (ExpectedFinding("high", 800_000, (0, None, 400_000), advice="TF32 is no faster", fix="bfloat16"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "float64",
         lambda: runs((DGEMM, 50), (TENSOR_GEMM, 900)),
-        (Says("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
+        (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "half-precision-on-cuda-cores",
         lambda: runs((HALF_ON_CUDA_CORES, 20), device=V100),
-        (Says("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
+        (ExpectedFinding("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "cpu-that-does-not-wait",
         busy_cpu,
-        (Says("high", 800_000, (0, None, 100_000)),),
+        (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "unknown-device-proven-by-a-kernel",
         proven_by_a_kernel,
-        (Says("high", 400_000, (0, None, 400_000), title="40%", advice="autocast, or TF32"),),
+        (ExpectedFinding("high", 400_000, (0, None, 400_000), title="40%", advice="autocast, or TF32"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "xmma-is-no-tensor-core",
         lambda: runs((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
-        (Says("high", 300_000, (0, None, 262_500)),),
+        (ExpectedFinding("high", 300_000, (0, None, 262_500)),),
     ),
-    Case(  # the others would not use TF32 if it were off
+    RuleCase(  # the others would not use TF32 if it were off
         "PD201",
         "although-tf32-is-on",
         lambda: runs((SGEMM, 200), (TF32_GEMM, 600)),
-        (Says("high", 200_000, (0, None, 175_000), title="although TF32 is on", advice="multiples of 8"),),
+        (ExpectedFinding("high", 200_000, (0, None, 175_000), title="although TF32 is on", advice="multiples of 8"),),
     ),
-    Case(
+    RuleCase(
         "PD201",
         "captured-flags-say-that-tf32-is-on",
         lambda: runs((SGEMM, 200)),
-        (Says("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
+        (ExpectedFinding("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
         facts={"flags": {"matmul_allow_tf32": True}},
     ),
-    Case(
+    RuleCase(
         "PD201",
         "float32-beside-bfloat16",
         lambda: runs((SGEMM, 100), (TENSOR_GEMM, 600)),
-        (Says("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
+        (ExpectedFinding("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
     ),
-    Case(  # 8.6 GFLOP on 33 MB: 68 us in TF32, by its roofline, where the ratio of peaks would say 75
+    RuleCase(  # 8.6 GFLOP on 33 MB: 68 us in TF32, by its roofline, where the ratio of peaks would say 75
         "PD201",
         "bounded-by-the-roofline",
         lambda: runs((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
-        (Says("high", 600_000, (0, None, 532_849), confidence=0.9),),
+        (ExpectedFinding("high", 600_000, (0, None, 532_849), confidence=0.9),),
     ),
-    Case("PD201", "healthy", healthy),
-    Case("PD201", "pascal", lambda: runs(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
-    Case("PD201", "turing-without-tensor-cores", lambda: runs((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
-    Case(
+    RuleCase("PD201", "healthy", well_fed_steps),
+    RuleCase("PD201", "pascal", lambda: runs(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
+    RuleCase("PD201", "turing-without-tensor-cores", lambda: runs((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
+    RuleCase(
         "PD201", "matrix-times-vector", lambda: runs(("gemvNSP_kernel", 400), ("void gemmSN_NN_kernel<float, 2>", 300))
     ),
-    Case("PD201", "small-inner-dimension", lambda: runs((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])),
-    Case("PD201", "tf32", lambda: runs((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
-    Case("PD201", "product-of-a-convolution", lambda: runs((SGEMM, 500), op="aten::cudnn_convolution")),
-    Case(  # 17 rows on a matrix of 64 MB: memory bounds it, with or without Tensor Cores
+    RuleCase(
+        "PD201", "small-inner-dimension", lambda: runs((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])
+    ),
+    RuleCase("PD201", "tf32", lambda: runs((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
+    RuleCase("PD201", "product-of-a-convolution", lambda: runs((SGEMM, 500), op="aten::cudnn_convolution")),
+    RuleCase(  # 17 rows on a matrix of 64 MB: memory bounds it, with or without Tensor Cores
         "PD201",
         "bound-by-memory",
         lambda: runs((SGEMM, 60), op="aten::mm", shapes=[[17, 4096], [4096, 4096]], types=["float", "float"]),
     ),
-    Case(  # 100 TFLOP/s are five times what CUDA cores can do: the name is wrong
+    RuleCase(  # 100 TFLOP/s are five times what CUDA cores can do: the name is wrong
         "PD201",
         "faster-than-its-name-says",
         lambda: runs((SGEMM, 687), op="aten::mm", shapes=[[4096, 4096], [4096, 2048]], types=["float", "float"]),
     ),
-    Case("PD201", "nothing-but-half-precision", lambda: runs((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
-    Case("PD201", "unknown-device", lambda: runs((SGEMM, 800), device=None)),
-    Case("PD201", "verdict-unknown-and-too-little", lambda: runs(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
+    RuleCase("PD201", "nothing-but-half-precision", lambda: runs((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
+    RuleCase("PD201", "unknown-device", lambda: runs((SGEMM, 800), device=None)),
+    RuleCase("PD201", "verdict-unknown-and-too-little", lambda: runs(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
 ]
 
 SCUDNN = "cudnn_infer_ampere_scudnn_128x64_relu_medium_nn_v1"
@@ -195,12 +199,12 @@ def grouped(groups: int, channels: int) -> TraceBuilder:
 
 
 PD203 = [
-    Case(
+    RuleCase(
         "PD203",
         "float32-on-a100",
         lambda: runs((SCUDNN, 400), (HALF_CONVOLUTION, 400), op="aten::convolution"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 400_000,
                 (0, None, 350_000),
@@ -211,61 +215,65 @@ PD203 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD203",
         "float32-on-v100",
         lambda: runs((DGRAD, 500), device=V100, steps=2),
-        (Says("high", 500_000, (0, None, 437_200), advice="GradScaler"),),
+        (ExpectedFinding("high", 500_000, (0, None, 437_200), advice="GradScaler"),),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "float32-on-rtx-4090",
         lambda: runs((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
-        (Says("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
+        (ExpectedFinding("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "half-precision-already",
         lambda: runs((BF16_ON_CUDA_CORES, 25)),
-        (Says("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
+        (ExpectedFinding("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "amd",
         lambda: runs((AMD_WINOGRAD, 500), device="AMD Instinct MI300X"),
-        (Says("high", 500_000, advice="bfloat16", title="100%"),),
+        (ExpectedFinding("high", 500_000, advice="bfloat16", title="100%"),),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "cpu-that-hardly-waits",
         lambda: runs((SCUDNN, 800), wait_us=50),
-        (Says("high", 800_000, (0, None, 50_000)),),
+        (ExpectedFinding("high", 800_000, (0, None, 50_000)),),
     ),
-    Case(  # cuDNN computes it as a product
+    RuleCase(  # cuDNN computes it as a product
         "PD203",
         "product-of-a-convolution",
         lambda: runs(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
-        (Says("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
+        (ExpectedFinding("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "although-tf32-is-on",
         lambda: runs((SCUDNN, 200), (TF32_CONVOLUTION, 400)),
-        (Says("high", 200_000, (0, None, 175_000), title="33%", advice="TF32 is allowed already", fix="benchmark"),),
+        (
+            ExpectedFinding(
+                "high", 200_000, (0, None, 175_000), title="33%", advice="TF32 is allowed already", fix="benchmark"
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD203",
         "float64",
         lambda: runs(("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)),
-        (Says("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
+        (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
     ),
-    Case("PD203", "healthy", healthy),
-    Case("PD203", "pascal", lambda: runs(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")),
-    Case("PD203", "turing-without-tensor-cores", lambda: runs((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
-    Case("PD203", "depthwise", lambda: runs((DEPTHWISE, 800))),
-    Case("PD203", "helpers", lambda: runs((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
-    Case("PD203", "product-of-no-convolution", lambda: runs((SGEMM, 800), op="aten::mm")),
-    Case("PD203", "groups-of-four-channels", lambda: grouped(64, 256)),
-    Case("PD203", "bound-by-memory", lambda: grouped(1, 16)),
-    Case("PD203", "unknown-device", lambda: runs((SCUDNN, 800), device=None)),
+    RuleCase("PD203", "healthy", well_fed_steps),
+    RuleCase("PD203", "pascal", lambda: runs(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")),
+    RuleCase("PD203", "turing-without-tensor-cores", lambda: runs((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
+    RuleCase("PD203", "depthwise", lambda: runs((DEPTHWISE, 800))),
+    RuleCase("PD203", "helpers", lambda: runs((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
+    RuleCase("PD203", "product-of-no-convolution", lambda: runs((SGEMM, 800), op="aten::mm")),
+    RuleCase("PD203", "groups-of-four-channels", lambda: grouped(64, 256)),
+    RuleCase("PD203", "bound-by-memory", lambda: grouped(1, 16)),
+    RuleCase("PD203", "unknown-device", lambda: runs((SCUDNN, 800), device=None)),
 ]

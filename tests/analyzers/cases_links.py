@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_cases import ALL_REDUCE, TENSOR_GEMM, Case, Says
+from rule_cases import ALL_REDUCE, TENSOR_GEMM
 
 from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
 def buckets(
@@ -50,12 +51,12 @@ def in_two_groups() -> TraceBuilder:
 
 
 PD404 = [
-    Case(  # 20 of 40 KB take 200 us; a large one moves 64 MB in 160 us: their 0.8 MB would take 2 us, and 10 once
+    RuleCase(  # 20 of 40 KB take 200 us; a large one moves 64 MB in 160 us: their 0.8 MB would take 2 us, and 10 once
         "PD404",
         "one-for-each-parameter",
         lambda: buckets(20, 10, 10_000, large=(160, 16_000_000)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 (0, 188_000, 200_000),
@@ -71,42 +72,42 @@ PD404 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD404",
         "none-is-large",
         lambda: buckets(20, 10, 10_000),
-        (Says("high", 200_000, (0, None, 200_000), evidence={"bus bandwidth of large ones": None}),),
+        (ExpectedFinding("high", 200_000, (0, None, 200_000), evidence={"bus bandwidth of large ones": None}),),
     ),
-    Case(
+    RuleCase(
         "PD404",
         "shards-gathered",
         lambda: buckets(10, 5, 1000, kernel=ALL_REDUCE.replace("AllReduce_Sum_f32", "AllGather")),
-        (Says("medium", 50_000, (0, None, 50_000), title="10 small collectives (all_gather)"),),
+        (ExpectedFinding("medium", 50_000, (0, None, 50_000), title="10 small collectives (all_gather)"),),
     ),
-    Case("PD404", "eight", lambda: buckets(8, 2, 100), (Says("low", 16_000),)),
-    Case(
+    RuleCase("PD404", "eight", lambda: buckets(8, 2, 100), (ExpectedFinding("low", 16_000),)),
+    RuleCase(
         "PD404",
         "half-precision",
         lambda: buckets(10, 10, 500_000, dtype="BFloat16"),
-        (Says("high", 100_000, title="move 10 MB", evidence={"median size": 1_000_000}),),
+        (ExpectedFinding("high", 100_000, title="move 10 MB", evidence={"median size": 1_000_000}),),
     ),
-    Case("PD404", "seven", lambda: buckets(7, 20, 10_000)),
-    Case("PD404", "large-ones", lambda: buckets(20, 10, 1_000_000)),
-    Case("PD404", "behind-the-work", lambda: buckets(20, 10, 10_000, behind_work=True)),
-    Case("PD404", "nobody-knows-the-sizes", no_sizes),
-    Case("PD404", "few-in-each-group", in_two_groups),
+    RuleCase("PD404", "seven", lambda: buckets(7, 20, 10_000)),
+    RuleCase("PD404", "large-ones", lambda: buckets(20, 10, 1_000_000)),
+    RuleCase("PD404", "behind-the-work", lambda: buckets(20, 10, 10_000, behind_work=True)),
+    RuleCase("PD404", "nobody-knows-the-sizes", no_sizes),
+    RuleCase("PD404", "few-in-each-group", in_two_groups),
 ]
 
 
 PAIRS = {"tensor_parallel": 2}
 
 PD407 = [
-    Case(
+    RuleCase(
         "PD407",
         "one-pair-of-four-ranks",
         lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).builders(),
         (
-            Says(
+            ExpectedFinding(
                 "medium",
                 800_000,
                 (0, 600_000, 800_000),
@@ -117,35 +118,38 @@ PD407 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD407",
         "one-pair-of-eight-ranks",
         lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1], 3).builders(),
-        (Says("medium", 600_000, (0, 400_000, 600_000), title="between ranks 0, 1"),),
+        (ExpectedFinding("medium", 600_000, (0, 400_000, 600_000), title="between ranks 0, 1"),),
     ),
-    Case(
+    RuleCase(
         "PD407",
         "two-pairs",
         lambda: SyntheticFleet(8, **PAIRS).slow_link([0, 1, 6, 7], 4).builders(),
-        (Says("medium", 800_000, title="between ranks 0, 1"), Says("medium", 800_000, title="between ranks 6, 7")),
+        (
+            ExpectedFinding("medium", 800_000, title="between ranks 0, 1"),
+            ExpectedFinding("medium", 800_000, title="between ranks 6, 7"),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD407",
         "one-four-of-eight",
         lambda: SyntheticFleet(8, tensor_parallel=4).slow_link([4], 5).builders(),
-        (Says("medium", 1_000_000, title="between ranks 4, 5, 6, 7"),),
+        (ExpectedFinding("medium", 1_000_000, title="between ranks 4, 5, 6, 7"),),
     ),
-    Case(
+    RuleCase(
         "PD407",
         "without-sequence-numbers",
         lambda: SyntheticFleet(4, steps=8, **PAIRS).slow_link([0, 1], 4).clock_offset(1, 3e6).builders(),
-        (Says("medium", 800_000, title="between ranks 0, 1"),),
+        (ExpectedFinding("medium", 800_000, title="between ranks 0, 1"),),
     ),
-    Case("PD407", "balanced", lambda: SyntheticFleet(4, **PAIRS).builders()),
-    Case("PD407", "somewhat-slower", lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 1.5).builders()),
-    Case("PD407", "slow-for-all", lambda: SyntheticFleet(4).slow_link([0, 1], 4).builders()),
-    Case("PD407", "a-late-rank-is-no-link", lambda: SyntheticFleet(4, **PAIRS).late_loader(2, 3000).builders()),
-    Case(
+    RuleCase("PD407", "balanced", lambda: SyntheticFleet(4, **PAIRS).builders()),
+    RuleCase("PD407", "somewhat-slower", lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 1.5).builders()),
+    RuleCase("PD407", "slow-for-all", lambda: SyntheticFleet(4).slow_link([0, 1], 4).builders()),
+    RuleCase("PD407", "a-late-rank-is-no-link", lambda: SyntheticFleet(4, **PAIRS).late_loader(2, 3000).builders()),
+    RuleCase(
         "PD407",
         "half-of-the-pair-is-missing",
         lambda: SyntheticFleet(4, **PAIRS).slow_link([2, 3], 4).missing(3).builders(),
@@ -154,12 +158,12 @@ PD407 = [
 
 
 PD408 = [
-    Case(  # by step (64 + 64 + 64 + 96) samples: 4/3 of the mean
+    RuleCase(  # by step (64 + 64 + 64 + 96) samples: 4/3 of the mean
         "PD408",
         "half-more-samples",
         lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders(),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 2_709_137,
                 (0, 2_709_137, 2_709_137),
@@ -173,12 +177,12 @@ PD408 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD408",
         "a-fifth-more",
         lambda: SyntheticFleet(4).uneven_batch(0, 1.2).builders(),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 1_801_160,
                 (0, 1_354_633, 1_354_633),
@@ -187,31 +191,31 @@ PD408 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD408",
         "two-of-four",
         lambda: SyntheticFleet(4).uneven_batch(0, 1.3).uneven_batch(1, 1.3).builders(),
-        (Says("high", 2_105_978, (0, 1_358_085, 1_358_085), title="13% more"),),
+        (ExpectedFinding("high", 2_105_978, (0, 1_358_085, 1_358_085), title="13% more"),),
     ),
-    Case(
+    RuleCase(
         "PD408",
         "one-has-half",
         lambda: SyntheticFleet(4).uneven_batch(2, 0.5).builders(),
-        (Says("high", 2_709_462, (0, 1_131_740, 1_131_740), evidence={"rank that waits longest": 2}),),
+        (ExpectedFinding("high", 2_709_462, (0, 1_131_740, 1_131_740), evidence={"rank that waits longest": 2}),),
     ),
-    Case(
+    RuleCase(
         "PD408",
         "two-ranks",
         lambda: SyntheticFleet(2).uneven_batch(1, 1.4).builders(),
         (
-            Says(
+            ExpectedFinding(
                 "high", 2_402_998, (0, 1_795_934, 1_795_934), title="17% more", evidence={"rank that waits longest": 0}
             ),
         ),
     ),
-    Case("PD408", "balanced", lambda: SyntheticFleet(4).builders()),
-    Case("PD408", "the-last-batch", lambda: SyntheticFleet(4).uneven_batch(2, 1.02).builders()),
-    Case("PD408", "slower-not-more", lambda: SyntheticFleet(4).slow_backward(1, 1.5).builders()),
-    Case("PD408", "late-not-more", lambda: SyntheticFleet(4).late_loader(1, 3000).builders()),
-    Case("PD408", "alone", lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders()[3:]),
+    RuleCase("PD408", "balanced", lambda: SyntheticFleet(4).builders()),
+    RuleCase("PD408", "the-last-batch", lambda: SyntheticFleet(4).uneven_batch(2, 1.02).builders()),
+    RuleCase("PD408", "slower-not-more", lambda: SyntheticFleet(4).slow_backward(1, 1.5).builders()),
+    RuleCase("PD408", "late-not-more", lambda: SyntheticFleet(4).late_loader(1, 3000).builders()),
+    RuleCase("PD408", "alone", lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders()[3:]),
 ]

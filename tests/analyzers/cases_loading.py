@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rule_cases import LOADER, TENSOR_GEMM, WORKERS, Case, Says
+from rule_cases import LOADER, TENSOR_GEMM, WORKERS
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 STEP_US = 100_000
 DATALOADER = "/x/site-packages/torch/utils/data/dataloader.py"
@@ -71,18 +72,24 @@ def of_loader(**facts: Any) -> Mapping[str, Any]:
     return {"loaders": [{"num_workers": 4, "wait_ns": 1, **facts}]}
 
 
-START = (Says("high", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"),)
+START = (
+    ExpectedFinding(
+        "high", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
+    ),
+)
 
-PD101: list[Case] = [
-    Case("PD101", "workers-start", epochs, START),
-    Case("PD101", "workers-start-in-frames", epochs_in_frames, START),
-    Case("PD101", "workers-start-each-epoch", epochs, START, facts=of_loader(persistent_workers=False, iterations=2)),
-    Case(
+PD101: list[RuleCase] = [
+    RuleCase("PD101", "workers-start", epochs, START),
+    RuleCase("PD101", "workers-start-in-frames", epochs_in_frames, START),
+    RuleCase(
+        "PD101", "workers-start-each-epoch", epochs, START, facts=of_loader(persistent_workers=False, iterations=2)
+    ),
+    RuleCase(
         "PD101",
         "collating",
         collating,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 40_000_000,
                 title="The GPU waits 40 ms of each 100 ms step",
@@ -91,14 +98,29 @@ PD101: list[Case] = [
             ),
         ),
     ),
-    Case("PD101", "collating-in-frames", collating_in_frames, (Says("high", 40_000_000, advice="is collating"),)),
-    Case("PD101", "copying", copying, (Says("high", 40_000_000, advice="10 ms of the wait is copying or pinning"),)),
-    Case("PD101", "frames-only", lambda: in_frames_only(30), (Says("high", 30_000_000, (0, None, 30_000_000)),)),
-    Case("PD101", "workers-are-kept", epochs, facts=of_loader(persistent_workers=True, iterations=2)),
-    Case("PD101", "one-epoch", epochs, facts=of_loader(persistent_workers=False, iterations=1)),
-    Case("PD101", "a-first-batch-that-is-little-late", lambda: epochs(first_ms=4)),
-    Case("PD101", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
-    Case("PD101", "collating-quickly", lambda: program(LOADER, 2, 2).op("aten::stack", 100, 1800)),
-    Case("PD101", "frames-only-that-are-short", lambda: in_frames_only(1)),
-    Case("PD101", "copies-outside-the-loader", lambda: program(LOADER, 1, 1).op("aten::_to_copy", 2000, 9000)),
+    RuleCase(
+        "PD101",
+        "collating-in-frames",
+        collating_in_frames,
+        (ExpectedFinding("high", 40_000_000, advice="is collating"),),
+    ),
+    RuleCase(
+        "PD101",
+        "copying",
+        copying,
+        (ExpectedFinding("high", 40_000_000, advice="10 ms of the wait is copying or pinning"),),
+    ),
+    RuleCase(
+        "PD101",
+        "frames-only",
+        lambda: in_frames_only(30),
+        (ExpectedFinding("high", 30_000_000, (0, None, 30_000_000)),),
+    ),
+    RuleCase("PD101", "workers-are-kept", epochs, facts=of_loader(persistent_workers=True, iterations=2)),
+    RuleCase("PD101", "one-epoch", epochs, facts=of_loader(persistent_workers=False, iterations=1)),
+    RuleCase("PD101", "a-first-batch-that-is-little-late", lambda: epochs(first_ms=4)),
+    RuleCase("PD101", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
+    RuleCase("PD101", "collating-quickly", lambda: program(LOADER, 2, 2).op("aten::stack", 100, 1800)),
+    RuleCase("PD101", "frames-only-that-are-short", lambda: in_frames_only(1)),
+    RuleCase("PD101", "copies-outside-the-loader", lambda: program(LOADER, 1, 1).op("aten::_to_copy", 2000, 9000)),
 ]

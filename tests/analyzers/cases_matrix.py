@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM, Case, Says, healthy
+from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100, H100, B200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"
 V100, RTX4090, RTX5090 = "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 5090"
@@ -85,12 +87,12 @@ def scores(dur_us: float, kernel: str = ALIGN1, m: int = 3137, n: int = 3137, k:
 
 
 PD202 = [
-    Case(  # 192 GFLOP take 246 us at 79 % of the peak, which large products reach
+    RuleCase(  # 192 GFLOP take 246 us at 79 % of the peak, which large products reach
         "PD202",
         "vocabulary",
         lambda: placed(launches(head(700), Launch(WGMMA, 200), device=H100)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 700_000,
                 (0, None, 454_323),
@@ -103,12 +105,12 @@ PD202 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD202",
         "attention-names-the-dimension-that-is-contiguous",
         lambda: launches(scores(1900), scores(1700, n=64, k=3137), device=H100, until=4000),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 3_600_000,
                 title="N = 3137: pad to 3144, and 1 more",
@@ -117,12 +119,12 @@ PD202 = [
             ),
         ),
     ),
-    Case(  # one element at a time instead of eight
+    RuleCase(  # one element at a time instead of eight
         "PD202",
         "without-shapes",
         lambda: launches(Launch(ALIGN1, 300), device=H100),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 262_500),
@@ -132,30 +134,30 @@ PD202 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD202",
         "amd-by-the-shapes",
         lambda: launches(scores(900, TENSILE), device=MI300X),
-        (Says("high", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
+        (ExpectedFinding("high", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
     ),
-    Case(
+    RuleCase(
         "PD202",
         "tf32",
         lambda: launches(product(TF32_ALIGN1, 150, 4096, 1030, 1024, FP32)),
-        (Says("high", 150_000, title="N = 1030: pad to 1032"),),
+        (ExpectedFinding("high", 150_000, title="N = 1030: pad to 1032"),),
     ),
-    Case(  # most of the time is in kernels of which nothing is recorded: the dimension of the rest is not to blame
+    RuleCase(  # most of the time is in kernels of which nothing is recorded: the dimension of the rest is not to blame
         "PD202",
         "shapes-of-the-smaller-part",
         lambda: launches(Launch(ALIGN1, 500), head(400), device=H100),
-        (Says("high", 900_000, title="rows do not start", confidence=0.5),),
+        (ExpectedFinding("high", 900_000, title="rows do not start", confidence=0.5),),
     ),
-    Case("PD202", "aligned", lambda: launches(head(700, 30528, ALIGN8), device=H100)),
-    Case("PD202", "near-the-roofline", lambda: launches(head(360), device=H100)),
-    Case("PD202", "small-dimension", lambda: launches(head(300, 10), device=H100)),
-    Case("PD202", "little-without-shapes", lambda: launches(Launch(ALIGN1, 29), device=H100)),
-    Case("PD202", "amd-aligned", lambda: launches(scores(900, TENSILE, n=3136), device=MI300X)),
-    Case("PD202", "tf32-aligned-to-four", lambda: launches(product(TF32_ALIGN4, 300, 4096, 1028, 1024, FP32))),
+    RuleCase("PD202", "aligned", lambda: launches(head(700, 30528, ALIGN8), device=H100)),
+    RuleCase("PD202", "near-the-roofline", lambda: launches(head(360), device=H100)),
+    RuleCase("PD202", "small-dimension", lambda: launches(head(300, 10), device=H100)),
+    RuleCase("PD202", "little-without-shapes", lambda: launches(Launch(ALIGN1, 29), device=H100)),
+    RuleCase("PD202", "amd-aligned", lambda: launches(scores(900, TENSILE, n=3136), device=MI300X)),
+    RuleCase("PD202", "tf32-aligned-to-four", lambda: launches(product(TF32_ALIGN4, 300, 4096, 1028, 1024, FP32))),
 ]
 
 DGEMM = "ampere_dgemm_128x64_nn"
@@ -179,12 +181,12 @@ def elementwise(kernel: str, dur_us: float, op: str, *arguments: tuple[list[int]
 
 
 PD204 = [
-    Case(  # TF32 on Tensor Cores has 16 times the peak of float64 on CUDA cores
+    RuleCase(  # TF32 on Tensor Cores has 16 times the peak of float64 on CUDA cores
         "PD204",
         "product",
         lambda: launches(Launch(DGEMM, 400, "aten::mm"), Launch(TENSOR_GEMM, 500)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 400_000,
                 title="Kernels compute in float64: 1 a step",
@@ -195,12 +197,12 @@ PD204 = [
         ),
         via_file=True,
     ),
-    Case(  # an A100 has half the rate for float64 and needs twice the bytes: so half is saved
+    RuleCase(  # an A100 has half the rate for float64 and needs twice the bytes: so half is saved
         "PD204",
         "pointwise",
         lambda: placed(launches(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 (0, None, 100_513),
@@ -209,44 +211,48 @@ PD204 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD204",
         "geforce-has-a-64th-of-the-rate",
         lambda: launches(Launch(CAST_DOUBLE, 64), device=RTX4090),
-        (Says("medium", 64_000, (0, None, 63_000)),),
+        (ExpectedFinding("medium", 64_000, (0, None, 63_000)),),
     ),
-    Case(  # the kernel's name says only that elements have eight bytes
+    RuleCase(  # the kernel's name says only that elements have eight bytes
         "PD204",
         "told-by-the-types",
         lambda: launches(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
-        (Says("medium", 30_000, (0, None, 15_077), evidence={"launched by": "aten::index"}),),
+        (ExpectedFinding("medium", 30_000, (0, None, 15_077), evidence={"launched by": "aten::index"}),),
     ),
-    Case(
+    RuleCase(
         "PD204",
         "on-tensor-cores",
         lambda: launches(Launch(DMMA, 90)),
-        (Says("medium", 90_000),),
+        (ExpectedFinding("medium", 90_000),),
     ),
-    Case(
+    RuleCase(
         "PD204",
         "unknown-device",
         lambda: launches(Launch(SCDNN_DOUBLE, 120), Launch(ADD_DOUBLE, 20), device=None),
-        (Says("high", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}),),
+        (
+            ExpectedFinding(
+                "high", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}
+            ),
+        ),
     ),
-    Case("PD204", "healthy", healthy),
-    Case(
+    RuleCase("PD204", "healthy", well_fed_steps),
+    RuleCase(
         "PD204",
         "python-numbers-are-recorded-as-double",
         lambda: launches(elementwise(POINTWISE, 400, "aten::mul", ([64, 64], FP32), ([], FP64))),
     ),
-    Case("PD204", "an-optional-argument", lambda: launches(Launch(NAN_TO_NUM, 400))),
-    Case(
+    RuleCase("PD204", "an-optional-argument", lambda: launches(Launch(NAN_TO_NUM, 400))),
+    RuleCase(
         "PD204",
         "a-single-number-on-the-device",
         lambda: launches(elementwise(ADD_DOUBLE, 400, "aten::add_", ([1], FP64), ([], FP64))),
     ),
-    Case("PD204", "metrics", lambda: launches(Launch(ADD_DOUBLE, 9.9), Launch(TENSOR_GEMM, 900), until=1100)),
-    Case(
+    RuleCase("PD204", "metrics", lambda: launches(Launch(ADD_DOUBLE, 9.9), Launch(TENSOR_GEMM, 900), until=1100)),
+    RuleCase(
         "PD204",
         "a-compiled-region-with-one-such-argument",
         lambda: launches(elementwise(POINTWISE, 400, "CompiledFunction", ([64, 64], FP64), ([64, 64], FP32))),
@@ -313,12 +319,12 @@ def gradient(length: int, products_us: float, softmax_us: float) -> list[Launch]
 
 
 PD205 = [
-    Case(
+    RuleCase(
         "PD205",
         "long-sequence",
         lambda: placed(launches(*attention(100, 200), Launch(TENSOR_GEMM, 400, "aten::mm"))),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 450_000,
                 location="model.py:20",
@@ -330,50 +336,50 @@ PD205 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD205",
         "a-hundredth-of-the-step-when-the-sequence-is-long",
         lambda: launches(*attention(10, 10, between=()), until=2000),
-        (Says("low", 30_000),),
+        (ExpectedFinding("low", 30_000),),
     ),
-    Case(
+    RuleCase(
         "PD205",
         "without-shapes-the-products-remain",
         lambda: launches(*attention(100, 200, None)),
-        (Says("high", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
+        (ExpectedFinding("high", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
     ),
-    Case(
+    RuleCase(
         "PD205",
         "backward",
         lambda: launches(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *gradient(1024, 50, 100)),
-        (Says("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
+        (ExpectedFinding("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
     ),
-    Case(
+    RuleCase(
         "PD205",
         "the-fused-call-fell-back",
         lambda: launches(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
-        (Says("high", 450_000, advice="fell back to its unfused form"),),
+        (ExpectedFinding("high", 450_000, advice="fell back to its unfused form"),),
     ),
-    Case(
+    RuleCase(
         "PD205",
         "short-but-much",
         lambda: launches(*attention(30, 40, 128)),
-        (Says("high", 150_000, title="over a sequence of 128"),),
+        (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
     ),
-    Case("PD205", "healthy", healthy),
-    Case("PD205", "short-and-little", lambda: launches(*attention(10, 10, 128, between=()), until=2000)),
-    Case(
+    RuleCase("PD205", "healthy", well_fed_steps),
+    RuleCase("PD205", "short-and-little", lambda: launches(*attention(10, 10, 128, between=()), until=2000)),
+    RuleCase(
         "PD205",
         "a-layer-between",
         lambda: launches(*attention(100, 200, between=(Launch(TENSOR_GEMM, 100, "aten::addmm"),))),
     ),
-    Case("PD205", "log-softmax-of-a-loss", lambda: launches(*attention(100, 200, softmax="aten::_log_softmax"))),
-    Case(
+    RuleCase("PD205", "log-softmax-of-a-loss", lambda: launches(*attention(100, 200, softmax="aten::_log_softmax"))),
+    RuleCase(
         "PD205",
         "softmax-of-a-router",
         lambda: launches(Launch(TENSOR_GEMM, 300, "aten::mm"), Launch(SOFTMAX, 200, "aten::_softmax")),
     ),
-    Case("PD205", "on-other-threads", lambda: launches(*attention(100, 200, threads=(1, 2, 3)))),
+    RuleCase("PD205", "on-other-threads", lambda: launches(*attention(100, 200, threads=(1, 2, 3)))),
 ]
 
 TINY = "ampere_sgemm_32x32_sliced1x4_tn"
@@ -387,12 +393,12 @@ def cells(count: int, dur_us: float, kernel: str = TINY, outer: str = "", op: st
 
 
 PD206 = [
-    Case(
+    RuleCase(
         "PD206",
         "lstm-cells",
         lambda: launches(*cells(120, 4, outer="aten::lstm_cell")),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 480_000,
                 (None, None, None),
@@ -405,47 +411,47 @@ PD206 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD206",
         "gates-by-themselves",
         lambda: launches(*cells(200, 2, op="")),
-        (Says("high", 400_000, advice="concatenate weights", confidence=0.5),),
+        (ExpectedFinding("high", 400_000, advice="concatenate weights", confidence=0.5),),
     ),
-    Case(  # 64 x 256 x 256 take 0.1 us by their bytes and FLOPs, and 8 us as they are
+    RuleCase(  # 64 x 256 x 256 take 0.1 us by their bytes and FLOPs, and 8 us as they are
         "PD206",
         "shapes-say-that-latency-is-all",
         lambda: launches(*[product(TINY, 8, 64, 256, 256, FP32) for _ in range(100)]),
-        (Says("high", 800_000, title="8.0 us"),),
+        (ExpectedFinding("high", 800_000, title="8.0 us"),),
     ),
-    Case(
+    RuleCase(
         "PD206",
         "amd",
         lambda: launches(*cells(100, 3, TINY_TENSILE), device=MI300X),
-        (Says("high", 300_000),),
+        (ExpectedFinding("high", 300_000),),
     ),
-    Case(
+    RuleCase(
         "PD206",
         "unknown-device",
         lambda: launches(*cells(110, 1), Launch(TENSOR_GEMM, 800), device=None),
-        (Says("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
+        (ExpectedFinding("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
     ),
-    Case("PD206", "healthy", healthy),
-    Case("PD206", "not-so-many", lambda: launches(*cells(99, 4))),
-    Case("PD206", "among-more-that-are-large", lambda: launches(*cells(100, 2), *cells(101, 6, SGEMM))),
-    Case("PD206", "vector-products", lambda: launches(*cells(200, 3, GEMV))),
-    Case("PD206", "a-twentieth-is-the-least", lambda: launches(*cells(120, 4), until=9700)),
+    RuleCase("PD206", "healthy", well_fed_steps),
+    RuleCase("PD206", "not-so-many", lambda: launches(*cells(99, 4))),
+    RuleCase("PD206", "among-more-that-are-large", lambda: launches(*cells(100, 2), *cells(101, 6, SGEMM))),
+    RuleCase("PD206", "vector-products", lambda: launches(*cells(200, 3, GEMV))),
+    RuleCase("PD206", "a-twentieth-is-the-least", lambda: launches(*cells(120, 4), until=9700)),
 ]
 
 PREFERRED = "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"
 SM75 = "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn"
 
 PD207 = [
-    Case(
+    RuleCase(
         "PD207",
         "ampere-on-hopper",
         lambda: placed(launches(Launch(PREFERRED, 400, "aten::linear"), Launch(WGMMA, 400), device=H100)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 400_000,
                 (0, None, 140_000),
@@ -457,37 +463,37 @@ PD207 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD207",
         "low-unless-a-fifth",
         lambda: launches(Launch(ALIGN8, 100), Launch(SM75, 99), device=H100),
-        (Says("low", 199_000, title="kernels for sm75, sm80"),),
+        (ExpectedFinding("low", 199_000, title="kernels for sm75, sm80"),),
     ),
-    Case(  # 275 GFLOP in 900 us take 352 us at what large products reach
+    RuleCase(  # 275 GFLOP in 900 us take 352 us at what large products reach
         "PD207",
         "bounded-by-the-roofline",
         lambda: launches(product(PREFERRED, 900, 8192, 4096, 4096), device=H100),
-        (Says("high", 900_000, (0, None, 548_326)),),
+        (ExpectedFinding("high", 900_000, (0, None, 548_326)),),
     ),
-    Case(
+    RuleCase(
         "PD207",
         "blackwell",
         lambda: launches(Launch(PREFERRED, 60), device=B200),
-        (Says("low", 60_000, (0, None, 60_000), title="on an sm100 GPU"),),
+        (ExpectedFinding("low", 60_000, (0, None, 60_000), title="on an sm100 GPU"),),
     ),
-    Case(
+    RuleCase(
         "PD207",
         "hopper-not-in-the-table",
         lambda: (
             TraceBuilder(device="NVIDIA H900", capability=(9, 0)).step(0, 1000).kernel(PREFERRED, 0, 300, launch_us=0)
         ),
-        (Says("high", 300_000),),
+        (ExpectedFinding("high", 300_000),),
     ),
-    Case("PD207", "on-ampere", lambda: launches(Launch(PREFERRED, 400), device=A100)),
-    Case("PD207", "geforce-blackwell-has-no-other", lambda: launches(Launch(PREFERRED, 400), device=RTX5090)),
-    Case("PD207", "hopper-code", lambda: launches(Launch(WGMMA, 400), device=H100)),
-    Case("PD207", "short-kernels", lambda: launches(*[Launch(PREFERRED, 19.9) for _ in range(20)], device=H100)),
-    Case("PD207", "alignment-is-another-story", lambda: launches(head(900), device=H100)),
+    RuleCase("PD207", "on-ampere", lambda: launches(Launch(PREFERRED, 400), device=A100)),
+    RuleCase("PD207", "geforce-blackwell-has-no-other", lambda: launches(Launch(PREFERRED, 400), device=RTX5090)),
+    RuleCase("PD207", "hopper-code", lambda: launches(Launch(WGMMA, 400), device=H100)),
+    RuleCase("PD207", "short-kernels", lambda: launches(*[Launch(PREFERRED, 19.9) for _ in range(20)], device=H100)),
+    RuleCase("PD207", "alignment-is-another-story", lambda: launches(head(900), device=H100)),
 ]
 
 DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
@@ -508,12 +514,12 @@ def convolution(groups: int, dur_us: float, kernel: str = FPROP) -> Launch:
 
 
 PD208 = [
-    Case(
+    RuleCase(
         "PD208",
         "by-name",
         lambda: placed(launches(Launch(DEPTHWISE, 300, "aten::_conv_depthwise2d", outer="aten::conv2d"))),
         (
-            Says(
+            ExpectedFinding(
                 "info",
                 300_000,
                 (None, None, None),
@@ -524,23 +530,25 @@ PD208 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD208",
         "by-its-shapes",
         lambda: launches(convolution(256, 200), convolution(1, 600)),
-        (Says("info", 200_000, title="25% of the convolution time"),),
+        (ExpectedFinding("info", 200_000, title="25% of the convolution time"),),
     ),
-    Case("PD208", "groups-of-eight", lambda: launches(convolution(32, 100)), (Says("info", 100_000),)),
-    Case(
+    RuleCase("PD208", "groups-of-eight", lambda: launches(convolution(32, 100)), (ExpectedFinding("info", 100_000),)),
+    RuleCase(
         "PD208",
         "unknown-device",
         lambda: launches(Launch(DEPTHWISE, 60), device=None),
-        (Says("info", 60_000),),
+        (ExpectedFinding("info", 60_000),),
     ),
-    Case("PD208", "amd", lambda: launches(Launch(DEPTHWISE, 70), device=MI300X), (Says("info", 70_000),)),
-    Case("PD208", "healthy", healthy),
-    Case("PD208", "dense", lambda: launches(convolution(1, 700))),
-    Case("PD208", "wide-groups", lambda: launches(convolution(8, 700))),
-    Case("PD208", "under-a-twentieth", lambda: launches(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
-    Case("PD208", "no-convolution", lambda: launches(NO_CONVOLUTION)),
+    RuleCase(
+        "PD208", "amd", lambda: launches(Launch(DEPTHWISE, 70), device=MI300X), (ExpectedFinding("info", 70_000),)
+    ),
+    RuleCase("PD208", "healthy", well_fed_steps),
+    RuleCase("PD208", "dense", lambda: launches(convolution(1, 700))),
+    RuleCase("PD208", "wide-groups", lambda: launches(convolution(8, 700))),
+    RuleCase("PD208", "under-a-twentieth", lambda: launches(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
+    RuleCase("PD208", "no-convolution", lambda: launches(NO_CONVOLUTION)),
 ]

@@ -30,7 +30,10 @@ from memory_programs import (
     Do,
     program,
 )
-from rule_cases import POINTWISE, TENSOR_GEMM, Case, Says, healthy
+from rule_cases import POINTWISE, TENSOR_GEMM
+
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 # --- PD301 ------------------------------------------------------------------------------------------------------------
 
@@ -45,12 +48,12 @@ THREE = (pointwise("add"), pointwise("mul", MUL), pointwise("gelu", GELU))
 SIZED = (pointwise("add", size=BIG), pointwise("mul", MUL, BIG), pointwise("div", MUL, BIG))
 
 PD301 = [
-    Case(
+    RuleCase(
         "PD301",
         "three-without-shapes",
         lambda: program(*THREE, GEMM, frame="model.py(7): forward"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 200_000),  # the fused kernel takes as long as the longest of the three
@@ -67,12 +70,13 @@ PD301 = [
         ),
         via_file=True,
     ),
-    Case(  # each moves 3 x 64 MiB; of 9 tensors the two intermediates are written once and read once: 4/9 of the time
+    # Each moves 3 x 64 MiB; of 9 tensors the two intermediates are written once and read once: 4/9 of the time.
+    RuleCase(
         "PD301",
         "three-with-shapes",
         lambda: program(*SIZED, GEMM),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 133_333),
@@ -81,53 +85,63 @@ PD301 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD301",
         "through-reductions-and-tiny-kernels",
         lambda: program(*THREE[:2], Do(MEAN, 50, ("aten::mean",)), Do(POINTWISE, 2, ("aten::add",)), THREE[2], steps=2),
-        (Says("high", 300_000, (0, None, 200_000), evidence={"chains per step": 1}),),
+        (ExpectedFinding("high", 300_000, (0, None, 200_000), evidence={"chains per step": 1}),),
     ),
-    Case(
+    RuleCase(
         "PD301",
         "casts-of-activations-belong-to-it",
         lambda: program(
             Do(CAST, 100, ("aten::to", "aten::_to_copy", "aten::copy_"), [BIG, BIG, []], [FLOAT, HALF, SCALAR]),
             *SIZED[1:],
         ),
-        (Says("high", 300_000, evidence={"costliest chain": "copy_ > mul > div"}),),
+        (ExpectedFinding("high", 300_000, evidence={"costliest chain": "copy_ > mul > div"}),),
     ),
-    Case(  # one chain a stream: what runs in between on the other stream separates nothing
+    RuleCase(  # one chain a stream: what runs in between on the other stream separates nothing
         "PD301",
         "other-stream-in-between",
         lambda: program(THREE[0], replace(GEMM, stream=20), *THREE[1:]),
-        (Says("high", 300_000, (0, None, 200_000)),),
+        (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
     ),
-    Case(
+    RuleCase(
         "PD301",
         "costliest-of-two-chains-is-named",
         lambda: program(*THREE, GEMM, pointwise("sub"), pointwise("pow", MUL), pointwise("exp", GELU, us=90)),
-        (Says("high", 590_000, evidence={"costliest chain": "add > mul > gelu", "chains per step": 2}),),
+        (ExpectedFinding("high", 590_000, evidence={"costliest chain": "add > mul > gelu", "chains per step": 2}),),
     ),
-    Case(
-        "PD301", "each-of-three-steps", lambda: program(*THREE, steps=3), (Says("high", 300_000, (0, None, 200_000)),)
+    RuleCase(
+        "PD301",
+        "each-of-three-steps",
+        lambda: program(*THREE, steps=3),
+        (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
     ),
-    Case("PD301", "unknown-device", lambda: program(*SIZED, device=None), (Says("high", 300_000, (0, None, 133_333)),)),
-    Case("PD301", "healthy", healthy),
-    Case("PD301", "two-are-no-chain", lambda: program(*THREE[:2], GEMM, *THREE[1:])),
-    Case("PD301", "norm-in-between", lambda: program(*THREE[:2], Do(NORM, 50, ("aten::native_layer_norm",)), THREE[2])),
-    Case("PD301", "bound-by-latency", lambda: program(*(replace(each, dur_us=4) for each in THREE * 9))),
-    Case(
+    RuleCase(
+        "PD301",
+        "unknown-device",
+        lambda: program(*SIZED, device=None),
+        (ExpectedFinding("high", 300_000, (0, None, 133_333)),),
+    ),
+    RuleCase("PD301", "healthy", well_fed_steps),
+    RuleCase("PD301", "two-are-no-chain", lambda: program(*THREE[:2], GEMM, *THREE[1:])),
+    RuleCase(
+        "PD301", "norm-in-between", lambda: program(*THREE[:2], Do(NORM, 50, ("aten::native_layer_norm",)), THREE[2])
+    ),
+    RuleCase("PD301", "bound-by-latency", lambda: program(*(replace(each, dur_us=4) for each in THREE * 9))),
+    RuleCase(
         "PD301",
         "compiled",
         lambda: program(*(replace(each, ops=("Torch-Compiled Region: 0/0", *each.ops)) for each in THREE)),
     ),
-    Case("PD301", "generated", lambda: program(*(Do(TRITON, 100, (f"triton_poi_{i}",)) for i in range(3)))),
-    Case(  # a loop over tensors, not a chain
+    RuleCase("PD301", "generated", lambda: program(*(Do(TRITON, 100, (f"triton_poi_{i}",)) for i in range(3)))),
+    RuleCase(  # a loop over tensors, not a chain
         "PD301",
         "the-same-op-again-and-again",
         lambda: program(*[pointwise("mul", MUL)] * 8),
     ),
-    Case(
+    RuleCase(
         "PD301",
         "sizes-that-do-not-follow",
         lambda: program(SIZED[0], pointwise("mul", MUL, [512, 512]), pointwise("div", POINTWISE, [2048, 8])),
@@ -152,12 +166,12 @@ def convolution(kernel: str, us: float, strides: Sequence[int] = NCHW, op: str =
 LAYOUTS = (convolution(TO_NHWC, 60), convolution(CONVOLUTION, 300), convolution(TO_NCHW, 40))
 
 PD302 = [
-    Case(
+    RuleCase(
         "PD302",
         "cudnn",
         lambda: program(*LAYOUTS, frame="model.py(9): forward"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 100_000,
                 (0, None, 100_000),
@@ -170,40 +184,44 @@ PD302 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD302",
         "miopen",
         lambda: program(
             *(convolution(name, 50, op="miopen_convolution") for name in (AMD_TRANSPOSE, CONVOLUTION, AMD_TRANSPOSE)),
             device=MI300X,
         ),
-        (Says("high", 100_000, advice="PYTORCH_MIOPEN_SUGGEST_NHWC=1"),),
+        (ExpectedFinding("high", 100_000, advice="PYTORCH_MIOPEN_SUGGEST_NHWC=1"),),
     ),
-    Case(
+    RuleCase(
         "PD302",
         "gpu-events-only",
         lambda: program(Do(TO_NHWC, 60), Do(CONVOLUTION, 300), steps=2),
-        (Says("medium", 60_000, evidence={"inputs that are channels_last": None}),),
+        (ExpectedFinding("medium", 60_000, evidence={"inputs that are channels_last": None}),),
     ),
-    Case(
+    RuleCase(
         "PD302",
         "copy-that-a-convolution-asks-for",
         lambda: program(
             Do(COPY, 50, ("aten::cudnn_convolution", "aten::contiguous", "aten::clone", "aten::copy_")), LAYOUTS[1]
         ),
-        (Says("medium", 50_000),),
+        (ExpectedFinding("medium", 50_000),),
     ),
-    Case(
+    RuleCase(
         "PD302",
         "weights-only",
         lambda: program(convolution(TO_NHWC, 60, NHWC), convolution(CONVOLUTION, 300, NHWC)),
-        (Says("medium", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}),),
+        (
+            ExpectedFinding(
+                "medium", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}
+            ),
+        ),
     ),
-    Case("PD302", "healthy", healthy),
-    Case("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[LAYOUTS[1]] * 3)),
-    Case("PD302", "unfolding-is-no-layout", lambda: program(convolution(IM2COL, 100), LAYOUTS[1])),
-    Case("PD302", "transpose-beside-products", lambda: program(Do(AMD_TRANSPOSE, 100, ("aten::mm",)), GEMM)),
-    Case("PD302", "no-convolutions", lambda: program(Do(AMD_TRANSPOSE, 100), Do(TENSOR_GEMM, 300))),
+    RuleCase("PD302", "healthy", well_fed_steps),
+    RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[LAYOUTS[1]] * 3)),
+    RuleCase("PD302", "unfolding-is-no-layout", lambda: program(convolution(IM2COL, 100), LAYOUTS[1])),
+    RuleCase("PD302", "transpose-beside-products", lambda: program(Do(AMD_TRANSPOSE, 100, ("aten::mm",)), GEMM)),
+    RuleCase("PD302", "no-convolutions", lambda: program(Do(AMD_TRANSPOSE, 100), Do(TENSOR_GEMM, 300))),
 ]
 
 # --- PD306 ------------------------------------------------------------------------------------------------------------
@@ -216,12 +234,12 @@ def copies(ops: tuple[str, ...], count: int = 4, us: float = 30, kernel: str = C
 
 
 PD306 = [
-    Case(
+    RuleCase(
         "PD306",
         "contiguous",
         lambda: program(*copies(CONTIGUOUS), GEMM, frame="attention.py(31): forward"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 120_000,
                 (0, None, 120_000),
@@ -234,39 +252,39 @@ PD306 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD306",
         "reshape-in-a-product",
         lambda: program(*copies(("aten::matmul", "aten::reshape", "aten::clone", "aten::copy_")), steps=2),
-        (Says("high", 120_000, title="in reshape in matmul"),),
+        (ExpectedFinding("high", 120_000, title="in reshape in matmul"),),
     ),
-    Case(
+    RuleCase(
         "PD306",
         "concatenation",
         lambda: program(*copies(("aten::cat",), kernel=CAT), *copies(CONTIGUOUS, 1)),
         (
-            Says(
+            ExpectedFinding(
                 "high", 150_000, title="in cat", advice="preallocated", evidence={"cat": 120_000, "contiguous": 30_000}
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD306",
         "repeat",
         lambda: program(*copies(("aten::repeat", "aten::copy_"))),
-        (Says("high", 120_000, advice="expand"),),
+        (ExpectedFinding("high", 120_000, advice="expand"),),
     ),
-    Case(
+    RuleCase(
         "PD306",
         "copies-of-the-driver",
         lambda: program(*copies(("aten::clone", "aten::copy_"), 2, kernel="Memcpy DtoD (Device -> Device)"), GEMM),
-        (Says("medium", 60_000, title="in clone"),),
+        (ExpectedFinding("medium", 60_000, title="in clone"),),
     ),
-    Case("PD306", "healthy", healthy),
-    Case("PD306", "four-percent", lambda: program(*copies(CONTIGUOUS, us=10), GEMM)),
-    Case(
+    RuleCase("PD306", "healthy", well_fed_steps),
+    RuleCase("PD306", "four-percent", lambda: program(*copies(CONTIGUOUS, us=10), GEMM)),
+    RuleCase(
         "PD306", "packed-for-a-collective", lambda: program(*copies(("All2All_Pooled_Wait", "aten::cat"), kernel=CAT))
     ),
-    Case("PD306", "compiled", lambda: program(*copies(("Torch-Compiled Region: 0/0", *CONTIGUOUS)))),
-    Case("PD306", "beside-a-convolution", lambda: program(*copies(("aten::cudnn_convolution", *CONTIGUOUS)))),
+    RuleCase("PD306", "compiled", lambda: program(*copies(("Torch-Compiled Region: 0/0", *CONTIGUOUS)))),
+    RuleCase("PD306", "beside-a-convolution", lambda: program(*copies(("aten::cudnn_convolution", *CONTIGUOUS)))),
 ]

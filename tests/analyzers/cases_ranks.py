@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rule_cases import ALL_REDUCE, LOADER, POINTWISE, TENSOR_GEMM, Case, Says, healthy, step_of
+from rule_cases import ALL_REDUCE, LOADER, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERT_DISPATCH = "void deep_ep::internode::dispatch<false, 8, true>(int4*, float*, long*)"
@@ -69,15 +71,15 @@ def extra_collective() -> list[TraceBuilder]:
 
 
 LATE = (0, 200_000, 200_000)
-TURNS = Says("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
+TURNS = ExpectedFinding("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
 
 PD401 = [
-    Case(
+    RuleCase(
         "PD401",
         "rank-2-of-4",
         lambda: fleet(one_late(2, 200)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 200_000,
                 LATE,
@@ -93,62 +95,66 @@ PD401 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD401",
         "clocks-seconds-apart",
         lambda: fleet(one_late(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
-        (Says("high", 200_000, LATE, rank=2, title="Rank 2"),),
+        (ExpectedFinding("high", 200_000, LATE, rank=2, title="Rank 2"),),
     ),
-    Case(  # four of five collectives are matched, over five steps
+    RuleCase(  # four of five collectives are matched, over five steps
         "PD401",
         "different-counts",
         extra_collective,
-        (Says("high", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}),),
+        (
+            ExpectedFinding(
+                "high", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD401",
         "collectives-of-another-library",
         lambda: fleet(one_late(0, 200), collective=EXPERT_DISPATCH),
-        (Says("high", 200_000, LATE, rank=0),),
+        (ExpectedFinding("high", 200_000, LATE, rank=0),),
     ),
-    Case(
+    RuleCase(
         "PD401",
         "waiting-for-its-loader",
         slow_loader,
-        (Says("high", 210_000, (0, 210_000, 210_000), rank=1, title="waiting for its DataLoader"),),
+        (ExpectedFinding("high", 210_000, (0, 210_000, 210_000), rank=1, title="waiting for its DataLoader"),),
     ),
-    Case(
+    RuleCase(
         "PD401",
         "a-twentieth-twelve-times",
         lambda: fleet(one_late(3, 50, steps=12)),
-        (Says("medium", 50_000, (0, 50_000, 50_000), rank=3, confidence=0.9),),
+        (ExpectedFinding("medium", 50_000, (0, 50_000, 50_000), rank=3, confidence=0.9),),
     ),
     # with two that are late, one by 200 us and one by 150, only the 50 us between them can be saved on the first
-    Case(
+    RuleCase(
         "PD401",
         "second-latest",
         lambda: fleet([[0, 150, 200, 0]] * 5),
-        (Says("high", 200_000, (0, 50_000, 200_000), rank=2),),
+        (ExpectedFinding("high", 200_000, (0, 50_000, 200_000), rank=2),),
     ),
-    Case("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating()), (TURNS,)),
-    Case("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6]), (TURNS,)),
+    RuleCase("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating()), (TURNS,)),
+    RuleCase("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6]), (TURNS,)),
     # all waiting is for rank 2, in one step of twelve
-    Case(
+    RuleCase(
         "PD401",
         "late-once",
         lambda: fleet([*[[0, 0, 0, 0]] * 11, [0, 0, 300, 0]]),
-        (Says("low", 25_000, (0, 25_000, 25_000), rank=2, title="is late now and then, in 1 of 12 steps"),),
+        (ExpectedFinding("low", 25_000, (0, 25_000, 25_000), rank=2, title="is late now and then, in 1 of 12 steps"),),
     ),
-    Case("PD401", "balanced", lambda: fleet(one_late(0, 0))),
-    Case("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
-    Case("PD401", "too-little-noise", lambda: fleet(rotating(by_us=50))),
-    Case("PD401", "too-few-collectives-for-noise", lambda: fleet(rotating(steps=8))),
-    Case("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
-    Case("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
-    Case("PD401", "no-collectives", lambda: [healthy(), healthy()]),
-    Case("PD401", "late-by-a-hundredth-of-a-percent", lambda: fleet(one_late(2, 0.1))),
-    Case("PD401", "sends-wait-by-design", lambda: fleet(one_late(2, 200), collective=SEND_RECV)),
-    Case("PD401", "late-to-a-hidden-collective", lambda: fleet(one_late(0, 50, steps=12), hidden=True)),
+    RuleCase("PD401", "balanced", lambda: fleet(one_late(0, 0))),
+    RuleCase("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
+    RuleCase("PD401", "too-little-noise", lambda: fleet(rotating(by_us=50))),
+    RuleCase("PD401", "too-few-collectives-for-noise", lambda: fleet(rotating(steps=8))),
+    RuleCase("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
+    RuleCase("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
+    RuleCase("PD401", "no-collectives", lambda: [well_fed_steps(), well_fed_steps()]),
+    RuleCase("PD401", "late-by-a-hundredth-of-a-percent", lambda: fleet(one_late(2, 0.1))),
+    RuleCase("PD401", "sends-wait-by-design", lambda: fleet(one_late(2, 200), collective=SEND_RECV)),
+    RuleCase("PD401", "late-to-a-hidden-collective", lambda: fleet(one_late(0, 50, steps=12), hidden=True)),
 ]
 
 
@@ -181,12 +187,12 @@ def gloo_beside_the_work() -> TraceBuilder:
 
 
 PD402 = [
-    Case(
+    RuleCase(
         "PD402",
         "after-backward",
         lambda: reduces((600, 900)),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 300_000),
@@ -201,31 +207,46 @@ PD402 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD402",
         "partly-overlapped",
         lambda: reduces((400, 900)),
-        (Says("high", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
+        (ExpectedFinding("high", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
     ),
-    Case("PD402", "experts", lambda: reduces((600, 750), (750, 800), name=EXPERT_DISPATCH), (Says("high", 200_000),)),
-    Case("PD402", "medium", lambda: reduces((600, 650)), (Says("medium", 50_000),)),
+    RuleCase(
+        "PD402",
+        "experts",
+        lambda: reduces((600, 750), (750, 800), name=EXPERT_DISPATCH),
+        (ExpectedFinding("high", 200_000),),
+    ),
+    RuleCase("PD402", "medium", lambda: reduces((600, 650)), (ExpectedFinding("medium", 50_000),)),
     # 100 us of computation hide no more than 100 us of communication
-    Case(
+    RuleCase(
         "PD402",
         "little-to-hide-behind",
         lambda: reduces((100, 900), compute=(0, 100)),
-        (Says("high", 800_000, (0, None, 100_000)),),
+        (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
     ),
-    Case("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (Says("high", 500_000, (0, None, 500_000)),)),
-    Case("PD402", "one-of-two-steps", two_steps, (Says("high", 200_000, evidence={"collectives per step": 0.5}),)),
+    RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("high", 500_000, (0, None, 500_000)),)),
+    RuleCase(
+        "PD402",
+        "one-of-two-steps",
+        two_steps,
+        (ExpectedFinding("high", 200_000, evidence={"collectives per step": 0.5}),),
+    ),
     # 300 us of each collective of the punctual ranks are PD401's: they only wait for rank 2
-    Case("PD402", "transfer-without-the-wait", lambda: fleet(one_late(2, 300)), (Says("high", 100_000, rank=None),)),
-    Case("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
-    Case("PD402", "overlapped", lambda: reduces((100, 400), (450, 600))),
-    Case("PD402", "healthy", healthy),
-    Case("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
-    Case("PD402", "before-the-steps", broadcast_before_the_steps),
-    Case("PD402", "gloo-beside-the-work", gloo_beside_the_work),
-    Case("PD402", "behind-another-stream", lambda: fleet(one_late(0, 0), hidden=True)[0]),
-    Case("PD402", "copies-are-no-collectives", lambda: step_of((0, 600)).memcpy("PtoP", 600, 300, launch_us=1)),
+    RuleCase(
+        "PD402",
+        "transfer-without-the-wait",
+        lambda: fleet(one_late(2, 300)),
+        (ExpectedFinding("high", 100_000, rank=None),),
+    ),
+    RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
+    RuleCase("PD402", "overlapped", lambda: reduces((100, 400), (450, 600))),
+    RuleCase("PD402", "healthy", well_fed_steps),
+    RuleCase("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
+    RuleCase("PD402", "before-the-steps", broadcast_before_the_steps),
+    RuleCase("PD402", "gloo-beside-the-work", gloo_beside_the_work),
+    RuleCase("PD402", "behind-another-stream", lambda: fleet(one_late(0, 0), hidden=True)[0]),
+    RuleCase("PD402", "copies-are-no-collectives", lambda: step_of((0, 600)).memcpy("PtoP", 600, 300, launch_us=1)),
 ]

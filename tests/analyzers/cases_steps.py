@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rule_cases import LOADER, TENSOR_GEMM, Case, Says
+from rule_cases import LOADER, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
 def lasting(*lengths_us: float, device: str | None = "NVIDIA A100-SXM4-80GB", busy: bool = True) -> TraceBuilder:
@@ -33,12 +34,12 @@ def waits_for_the_loader() -> TraceBuilder:
 
 
 PD003 = [
-    Case(  # 3000 us more than usual in one of six steps
+    RuleCase(  # 3000 us more than usual in one of six steps
         "PD003",
         "an-evaluation",
         evaluates,
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 500_000,
                 (0, None, 500_000),
@@ -53,33 +54,33 @@ PD003 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD003",
         "larger-inputs",
         lambda: lasting(1000, 1000, 3000, 1000, 1000),
-        (Says("high", 400_000, title="more GPU work", advice="Group batches by length"),),
+        (ExpectedFinding("high", 400_000, title="more GPU work", advice="Group batches by length"),),
     ),
-    Case(
+    RuleCase(
         "PD003",
         "the-loader",
         waits_for_the_loader,
-        (Says("high", 125_000, title="waits for the loader", advice="persistent_workers"),),
+        (ExpectedFinding("high", 125_000, title="waits for the loader", advice="persistent_workers"),),
     ),
-    Case(
+    RuleCase(
         "PD003",
         "two-of-eight",
         lambda: lasting(1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000),
-        (Says("high", 250_000, title="2 of 7 steps take up to 2.0 times"),),
+        (ExpectedFinding("high", 250_000, title="2 of 7 steps take up to 2.0 times"),),
     ),
-    Case(
+    RuleCase(
         "PD003",
         "on-a-cpu",
         lambda: lasting(1000, 1000, 1000, 2000, 1000, device=None),
-        (Says("high", 200_000, title="more work in the ops"),),
+        (ExpectedFinding("high", 200_000, title="more work in the ops"),),
     ),
-    Case("PD003", "steady", lambda: lasting(1000, 1010, 990, 1000, 1300, 1000)),
-    Case("PD003", "only-the-first", lambda: lasting(3000, 1000, 1000, 1000, 1000, 1000)),
-    Case("PD003", "too-few", lambda: lasting(1000, 1000, 3000, 1000)),
-    Case("PD003", "two-kinds-of-steps", lambda: lasting(1000, 1000, 3000, 1000, 3000, 1000, 3000)),
-    Case("PD003", "a-slow-one-among-very-many", lambda: lasting(*[1000] * 30, 1600)),
+    RuleCase("PD003", "steady", lambda: lasting(1000, 1010, 990, 1000, 1300, 1000)),
+    RuleCase("PD003", "only-the-first", lambda: lasting(3000, 1000, 1000, 1000, 1000, 1000)),
+    RuleCase("PD003", "too-few", lambda: lasting(1000, 1000, 3000, 1000)),
+    RuleCase("PD003", "two-kinds-of-steps", lambda: lasting(1000, 1000, 3000, 1000, 3000, 1000, 3000)),
+    RuleCase("PD003", "a-slow-one-among-very-many", lambda: lasting(*[1000] * 30, 1600)),
 ]

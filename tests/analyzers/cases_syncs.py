@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rule_cases import TENSOR_GEMM, Case, Says
+from rule_cases import TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
 @dataclass(frozen=True)
@@ -100,20 +101,23 @@ def _twin(line: Line) -> Callable[[], TraceBuilder]:
 
 
 # A copy ends 4 us after the kernel, so that much less of the gap is left.
-PD102: list[Case] = [
+PD102: list[RuleCase] = [
     *(
-        Case(
-            "PD102", name, _costs(line), (Says("high", 106_000 if line.copy else 110_000, title=title, advice=advice),)
+        RuleCase(
+            "PD102",
+            name,
+            _costs(line),
+            (ExpectedFinding("high", 106_000 if line.copy else 110_000, title=title, advice=advice),),
         )
         for name, (line, title, advice) in LINES.items()
     ),
-    *(Case("PD102", f"{name}-twin", _twin(line)) for name, (line, _, _) in LINES.items()),
-    Case(
+    *(RuleCase("PD102", f"{name}-twin", _twin(line)) for name, (line, _, _) in LINES.items()),
+    RuleCase(
         "PD102",
         "each-step-of-eight",
         lambda: Line(ITEM).trace(steps=8),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 110_000,
                 title="waits for the GPU once a step",
@@ -121,5 +125,5 @@ PD102: list[Case] = [
             ),
         ),
     ),
-    Case("PD102", "logged-every-fourth-step", lambda: Line(ITEM).trace(steps=8, every=4)),
+    RuleCase("PD102", "logged-every-fourth-step", lambda: Line(ITEM).trace(steps=8, every=4)),
 ]

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memory_programs import CAST, FILL, FLOAT, FOREACH, FUSED_ADAM, GEMM, HALF, IMAGE, MUL, SCALAR, WEIGHT, Do, program
-from rule_cases import POINTWISE, TENSOR_GEMM, Case, Says, healthy
+from rule_cases import POINTWISE, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 # --- PD303 ------------------------------------------------------------------------------------------------------------
 
@@ -41,12 +43,12 @@ def two_optimizers() -> TraceBuilder:
 
 
 PD303 = [
-    Case(
+    RuleCase(
         "PD303",
         "foreach",
         lambda: program(*foreach(), around=ADAM, frame="train.py(3): main"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 160_000,
                 (0, None, 120_000),  # all but the longest of the passes
@@ -58,12 +60,12 @@ PD303 = [
         ),
         via_file=True,
     ),
-    Case(  # two of three passes are the additions'
+    RuleCase(  # two of three passes are the additions'
         "PD303",
         "tensor-by-tensor",
         lambda: program(*loop(), around=SGD),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 300_000,
                 (0, None, 200_000),
@@ -71,12 +73,12 @@ PD303 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "starved",
         lambda: program(*loop(us=2), around=SGD, late=True),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 # 2 us of work and 10 of waiting for each of 60 kernels; the wait before the first is none of the step's
                 120_000 + 59 * 10_000,
@@ -85,58 +87,62 @@ PD303 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "own-class",
         lambda: program(*loop(), around="Optimizer.step#Lion.step", steps=2),
-        (Says("high", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"),),
+        (
+            ExpectedFinding(
+                "high", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"
+            ),
+        ),
     ),
-    Case(
+    RuleCase(
         "PD303",
         "as-captured",
         lambda: program(*foreach(10), around=ADAM),
-        (Says("medium", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
+        (ExpectedFinding("medium", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
         {"optimizers": [{"class": "SGD", "fused": True}, {"class": "AdamW", "foreach": True, "fused": False}]},
     ),
-    Case(
+    RuleCase(
         "PD303",
         "two-optimizers",
         two_optimizers,
-        (Says("high", 240_000, title="SGD"), Says("high", 160_000, title="AdamW")),
+        (ExpectedFinding("high", 240_000, title="SGD"), ExpectedFinding("high", 160_000, title="AdamW")),
     ),
-    Case(  # six groups of parameters: 42 kernels in the same seven passes
+    RuleCase(  # six groups of parameters: 42 kernels in the same seven passes
         "PD303",
         "groups-of-parameters",
         lambda: program(*foreach(5) * 6, around=ADAM),
-        (Says("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
+        (ExpectedFinding("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
     ),
-    Case(  # one pass, but the GPU waits for each of its launches
+    RuleCase(  # one pass, but the GPU waits for each of its launches
         "PD303",
         "one-pass-starved",
         lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 60, around=SGD, late=True),
         (
-            Says(
+            ExpectedFinding(
                 "high", 120_000 + 59 * 10_000, (0, None, 590_000), title="SGD goes over the parameters tensor by tensor"
             ),
         ),
     ),
-    Case("PD303", "healthy", healthy),
-    Case("PD303", "fused", lambda: program(*[Do(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, around=ADAM)),
-    Case("PD303", "compiled", lambda: program(*[Do("triton_for_fused_1", 30)] * 7, around=ADAM)),
-    Case("PD303", "small-share", lambda: program(*foreach(1.5), around=ADAM)),
-    Case(
+    RuleCase("PD303", "healthy", well_fed_steps),
+    RuleCase("PD303", "fused", lambda: program(*[Do(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, around=ADAM)),
+    RuleCase("PD303", "compiled", lambda: program(*[Do("triton_for_fused_1", 30)] * 7, around=ADAM)),
+    RuleCase("PD303", "small-share", lambda: program(*foreach(1.5), around=ADAM)),
+    RuleCase(
         "PD303",
         "fused-as-captured",
         lambda: program(*foreach(), around=ADAM),
         facts={"optimizers": [{"class": "AdamW", "fused": True}]},
     ),
-    Case("PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, around="Optimizer.step#Shampoo.step")),
-    Case(
+    RuleCase("PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, around="Optimizer.step#Shampoo.step")),
+    RuleCase(
         "PD303",
         "one-pass-of-few-tensors",
         lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 24, around=SGD, late=True),
     ),
-    Case("PD303", "outside-of-the-step", lambda: program(*foreach(), around="backward")),
+    RuleCase("PD303", "outside-of-the-step", lambda: program(*foreach(), around="backward")),
 ]
 
 # --- PD304 ------------------------------------------------------------------------------------------------------------
@@ -159,12 +165,12 @@ def zeroing(*fills: Do, adds: int = 0, rest_us: float = 0) -> TraceBuilder:
 
 
 PD304 = [
-    Case(
+    RuleCase(
         "PD304",
         "fills-and-additions",
         lambda: zeroing(*FILLS, adds=12),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 240_000,
                 (0, None, 240_000),
@@ -175,36 +181,36 @@ PD304 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD304",
         "accumulated-over-two-passes",
         lambda: zeroing(*FILLS, adds=24),
-        (Says("high", 120_000, evidence={"adding to zeros": 0}),),
+        (ExpectedFinding("high", 120_000, evidence={"adding to zeros": 0}),),
     ),
-    Case(
+    RuleCase(
         "PD304",
         "memsets",
         lambda: zeroing(*[Do("Memset", 2, ("aten::zero_",))] * 20, rest_us=100),
-        (Says("medium", 40_000),),
+        (ExpectedFinding("medium", 40_000),),
     ),
-    Case(
+    RuleCase(
         "PD304",
         "foreach",
         lambda: zeroing(*[Do(FOREACH, 1, ("aten::_foreach_zero_",))] * 12),
-        (Says("low", 12_000, (0, None, 12_000)),),
+        (ExpectedFinding("low", 12_000, (0, None, 12_000)),),
     ),
-    Case(
+    RuleCase(
         "PD304",
         "half-a-percent-and-captured",
         lambda: zeroing(*[replace(FILLS[0], dur_us=0.5)] * 10),
-        (Says("info", 5_000, evidence={"zero_grad(set_to_none=False) calls": 10}),),
+        (ExpectedFinding("info", 5_000, evidence={"zero_grad(set_to_none=False) calls": 10}),),
         {"zero_grad_to_zero": 10},
     ),
-    Case("PD304", "healthy", healthy),
-    Case("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
-    Case("PD304", "a-toy", lambda: zeroing(*FILLS[:9])),
-    Case("PD304", "fills-elsewhere", lambda: program(*FILLS, around="forward")),
-    Case("PD304", "additions-without-fills", lambda: zeroing(adds=12)),
+    RuleCase("PD304", "healthy", well_fed_steps),
+    RuleCase("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
+    RuleCase("PD304", "a-toy", lambda: zeroing(*FILLS[:9])),
+    RuleCase("PD304", "fills-elsewhere", lambda: program(*FILLS, around="forward")),
+    RuleCase("PD304", "additions-without-fills", lambda: zeroing(adds=12)),
 ]
 
 # --- PD305 ------------------------------------------------------------------------------------------------------------
@@ -228,12 +234,12 @@ BACK = cast(to=FLOAT, source=HALF, around="ToCopyBackward0", inputs=())
 HALF_PRODUCT = Do(TENSOR_GEMM, 100, ("aten::linear", "aten::addmm"))
 
 PD305 = [
-    Case(
+    RuleCase(
         "PD305",
         "inference",
         lambda: program(*(cast(), HALF_PRODUCT) * 6, frame="serve.py(5): answer"),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 120_000,
                 (0, None, 120_000),
@@ -246,12 +252,12 @@ PD305 = [
         ),
         via_file=True,
     ),
-    Case(
+    RuleCase(
         "PD305",
         "training",
         lambda: program(*(cast(), HALF_PRODUCT) * 4, *[BACK] * 4),
         (
-            Says(
+            ExpectedFinding(
                 "high",
                 160_000,
                 advice="master weights",
@@ -259,7 +265,7 @@ PD305 = [
             ),
         ),
     ),
-    Case(
+    RuleCase(
         "PD305",
         "convolutions-and-biases",
         lambda: program(
@@ -269,25 +275,25 @@ PD305 = [
             ),
             HALF_PRODUCT,
         ),
-        (Says("high", 100_000),),
+        (ExpectedFinding("high", 100_000),),
     ),
-    Case(
+    RuleCase(
         "PD305",
         "two-percent",
         lambda: program(*[cast(us=4)] * 5, GEMM, steps=2),
-        (Says("low", 20_000, title="5 casts a step"),),
+        (ExpectedFinding("low", 20_000, title="5 casts a step"),),
     ),
-    Case(
+    RuleCase(
         "PD305",
         "back-to-float32",
         lambda: program(*[cast(to=FLOAT, source=HALF, around="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
-        (Says("high", 160_000),),
+        (ExpectedFinding("high", 160_000),),
     ),
-    Case("PD305", "healthy", healthy),
-    Case("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),
-    Case("PD305", "asked-for-by-the-program", lambda: program(*[cast(around="forward", inputs=(MATRIX,))] * 8)),
-    Case("PD305", "integers", lambda: program(*[cast(source="long int")] * 8)),
-    Case(
+    RuleCase("PD305", "healthy", well_fed_steps),
+    RuleCase("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),
+    RuleCase("PD305", "asked-for-by-the-program", lambda: program(*[cast(around="forward", inputs=(MATRIX,))] * 8)),
+    RuleCase("PD305", "integers", lambda: program(*[cast(source="long int")] * 8)),
+    RuleCase(
         "PD305", "without-shapes", lambda: program(*[replace(cast(), shapes=None, types=None, outer_shapes=None)] * 8)
     ),
 ]

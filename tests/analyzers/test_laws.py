@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, lawful, run_of
 
-from perfdoctor import pipeline as engine
-from perfdoctor.rank import Run
+from perfdoctor import pipeline
 from perfdoctor.report.report import Report
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 
 laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 # Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it.
@@ -22,7 +22,7 @@ ROUNDING_NS = 8
 
 def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Report:
     ranks = tuple(run_of(file, scale, shift_us) for file in files)
-    return engine.diagnose(Run(ranks), registry.registered())
+    return pipeline.diagnose_run(Run(ranks), registry.registered())
 
 
 def said(report: Report) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfdoctor
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, run_steps
 from perfdoctor.analyzers._pd003_slow_steps import growth, slow_steps
-from perfdoctor.rank import Rank, Run
-from perfdoctor.report.finding import Finding, Saving
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
+from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
 
 durations = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
@@ -69,7 +71,7 @@ def told(text: bytes) -> tuple[Finding, ...]:
     for number in range(6):
         trace.step(1000 * number, 1000).op("aten::addmm", 1000 * number, 990)
     run = Run((Rank(trace.trace(), run_steps=run_steps(text)),))
-    return engine.diagnose(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
+    return pipeline.diagnose_run(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
 
 
 def test_a_checkpoint_every_fifty_steps_is_told_with_its_period() -> None:

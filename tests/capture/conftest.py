@@ -1,4 +1,4 @@
-"""Really starting programs: a script is written, recorded by `launch.run` in a child, and its capture read back."""
+"""Helpers that start real programs: write a script, record it by `launch.run` in a child, and read the capture."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from perfdoctor.capture.launch import parse_target, run
-from perfdoctor.capture.options import CaptureOptions
+from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import PerfdoctorError
 result, options, argv = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
 options["out"] = Path(options["out"])
 if options.get("ranks"):
     options["ranks"] = tuple(options["ranks"])
 try:
-    got = run(parse_target(argv), CaptureOptions(**options))
+    done = run(parse_target(argv), CaptureOptions(**options))
 except PerfdoctorError as error:
     result.write_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
     sys.exit(error.exit_code)
-result.write_text(json.dumps({"exit_code": got.exit_code, "folder": got.folder and str(got.folder),
-                              "ranks": got.ranks, "notes": got.notes}))
-sys.exit(got.exit_code)
+result.write_text(json.dumps({"exit_code": done.exit_code, "folder": done.folder and str(done.folder),
+                              "ranks": done.ranks, "notes": done.notes}))
+sys.exit(done.exit_code)
 """
 
 # `leave_group`: a thread of gloo drops its last work after the rank has its result, and the work holds Python objects.
@@ -80,7 +80,7 @@ for number, batch in enumerate(loader):
 
 
 def check_facts(facts: Any) -> None:
-    """That facts are as the schema says: nothing missing, nothing beside the allow-list."""
+    """Validate facts against the schema: nothing missing, nothing beside the allow-list."""
     jsonschema.validate(
         facts, json.loads(resources.files("perfdoctor.capture").joinpath("facts.schema.json").read_text())
     )
@@ -88,7 +88,7 @@ def check_facts(facts: Any) -> None:
 
 @dataclass
 class Recorded:
-    """One program that has run, and what was recorded of it."""
+    """The outcome of a recorded program: its output, and the files of its capture."""
 
     exit_code: int
     stdout: str
@@ -133,8 +133,8 @@ class Recorded:
 
 
 def clean_environment() -> dict[str, str]:
-    drop = ("PERFDOCTOR", "RANK", "WORLD_SIZE", "SLURM", "OMPI")
-    values = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+    dropped_prefixes = ("PERFDOCTOR", "RANK", "WORLD_SIZE", "SLURM", "OMPI")
+    values = {name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)}
     # One thread: many programs on few cores wait for each other's OpenMP threads otherwise.
     return {**values, "OMP_NUM_THREADS": "1"}
 
@@ -151,7 +151,7 @@ class Launcher:
         path.write_text(textwrap.dedent(source))
         return path
 
-    def plain(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def run_plain(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """The same command without perfdoctor."""
         return subprocess.run(
             [sys.executable, *argv],
@@ -195,14 +195,16 @@ class Launcher:
 
 
 def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    """Until the program has written a file that says it is where the test wants it."""
+    """Wait until the program has written a file, because it has come to where the test wants it."""
     until = time.monotonic() + 60
     while not path.exists() and child.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
 
 
-def interrupter(ready: Path, number: signal.Signals, later_s: float = 0.0) -> Callable[[subprocess.Popen[str]], None]:
-    """Sends the parent a signal once the program has written the file, or some time later."""
+def signal_when_ready(
+    ready: Path, number: signal.Signals, later_s: float = 0.0
+) -> Callable[[subprocess.Popen[str]], None]:
+    """A function that sends the parent a signal once the program has written the file, or some time later."""
 
     def interrupt(child: subprocess.Popen[str]) -> None:
         wait_for(ready, child)
@@ -225,7 +227,7 @@ def capture_kit() -> dict[str, Any]:
         "TRAIN": TRAIN,
         "DRIVER": DRIVER,
         "NEEDED": NEEDED,
-        "interrupter": interrupter,
+        "signal_when_ready": signal_when_ready,
         "environment": clean_environment,
         "check_facts": check_facts,
     }
@@ -233,7 +235,7 @@ def capture_kit() -> dict[str, Any]:
 
 @pytest.fixture
 def free_port() -> str:
-    """A port of this machine that nobody listens at."""
+    """A free port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])

@@ -41,7 +41,7 @@ sys.exit(max(child.wait() for child in started))
 
 @pytest.fixture(scope="module")
 def ddp(launcher: Any, capture_kit: dict[str, Any]) -> str:
-    """A script for ranks that know who they are by their environment."""
+    """A script for ranks that read their rank from the environment."""
     source = capture_kit["PRELUDE"] + DDP.format(begin='dist.init_process_group("gloo")')
     return str(launcher.write(source, "ranks.py"))
 
@@ -56,7 +56,7 @@ def assert_two_ranks(recorded: Any) -> None:
         assert "gloo:all_reduce" in recorded.names("timing", rank)
 
 
-def test_deepspeed(launcher: Any, ddp: str, free_port: str) -> None:
+def test_ranks_under_deepspeed(launcher: Any, ddp: str, free_port: str) -> None:
     pytest.importorskip("psutil", reason="deepspeed is not installed")
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
@@ -65,12 +65,12 @@ def test_deepspeed(launcher: Any, ddp: str, free_port: str) -> None:
     assert_two_ranks(recorded)
 
 
-def test_what_deepspeed_does(launcher: Any, ddp: str, free_port: str) -> None:
+def test_ranks_started_as_deepspeed_does(launcher: Any, ddp: str, free_port: str) -> None:
     stand_in = launcher.write(STAND_IN_FOR_DEEPSPEED, "launch.py")
     assert_two_ranks(launcher.run("--", sys.executable, str(stand_in), free_port, ddp))
 
 
-def test_accelerate(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_ranks_under_accelerate(launcher: Any, capture_kit: dict[str, Any]) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     script = launcher.write(
         capture_kit["PRELUDE"]
@@ -148,7 +148,7 @@ if dist.get_rank() == 0:
 """,
     )
     script = launcher.write(source, "sessions.py")
-    done = launcher.plain(*TORCHRUN, str(script))
+    done = launcher.run_plain(*TORCHRUN, str(script))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1] (0, 1)\n"
     assert {path.name for path in (launcher.folder / "sessions").iterdir()} == {"rank0", "rank1"}

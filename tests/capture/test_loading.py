@@ -1,4 +1,4 @@
-"""Loading that computes and loading that waits: told apart in the facts, and answered differently by PD101."""
+"""Loading that computes and loading that waits: distinguished in the facts, and answered differently by PD101."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from perfdoctor import pipeline as engine
-from perfdoctor.rank import Rank, Run
+from perfdoctor import pipeline
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -27,11 +28,13 @@ def spin(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("load", "computes"), [(spin, True), (time.sleep, False)])
-def test_facts_tell_computing_from_waiting(load: Callable[[float], None], computes: bool, tmp_path: Path) -> None:
+def test_facts_distinguish_computing_from_waiting(
+    load: Callable[[float], None], computes: bool, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     from torch.utils.data import DataLoader
 
-    from perfdoctor.capture.notes import read_facts
+    from perfdoctor.capture.capture_notes import read_facts
     from perfdoctor.capture.session import profile
 
     class Slow:
@@ -55,8 +58,8 @@ def test_facts_tell_computing_from_waiting(load: Callable[[float], None], comput
         assert loader["wait_cpu_ns"] < loader["wait_ns"] / 2
 
 
-def stalled(wait_us: float, cpu_share: float | None, cores: int, workers: int = 0) -> Finding:
-    """What PD101 says of a step of 1000 us that begins with such a wait."""
+def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int = 0) -> Finding:
+    """The finding of PD101 in a step of 1000 us that begins with such a wait."""
     trace = TraceBuilder().step(0, 1000).range(LOADER, 0, wait_us)
     trace.kernel(KERNEL, wait_us + 20, 980 - wait_us, launch_us=wait_us + 10)
     loader = {"num_workers": workers, "wait_ns": 1_000_000}
@@ -64,12 +67,12 @@ def stalled(wait_us: float, cpu_share: float | None, cores: int, workers: int = 
         loader["wait_cpu_ns"] = round(cpu_share * 1_000_000)
     facts = {"cpu": {"affinity": cores}, "loaders": [loader]}
     rule = next(analyzer for analyzer in registry.registered() if analyzer.rule == "PD101")
-    (finding,) = engine.diagnose(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
+    (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
     return finding
 
 
 def test_loading_that_computes_is_bounded_by_the_cores() -> None:
-    finding = stalled(800, 1.0, cores=2)  # 800 us over 2 cores: a batch each 400 us, the rest takes 200
+    finding = find_stall(800, 1.0, cores=2)  # 800 us over 2 cores: a batch each 400 us, the rest takes 200
     assert finding.saving.expected_ns == 600_000
     assert "num_workers=2" in (finding.fix or "")
     assert "800.0 ms" not in finding.advice
@@ -77,7 +80,7 @@ def test_loading_that_computes_is_bounded_by_the_cores() -> None:
 
 
 def test_loading_that_waits_gains_from_more_workers_than_cores() -> None:
-    finding = stalled(800, 0.1, cores=2)
+    finding = find_stall(800, 0.1, cores=2)
     assert finding.saving.expected_ns == 800_000
     assert "num_workers=6" in (finding.fix or "")
     assert "more than the 2 cores" in finding.advice
@@ -85,21 +88,21 @@ def test_loading_that_waits_gains_from_more_workers_than_cores() -> None:
 
 
 def test_what_computes_bounds_loading_that_mostly_waits() -> None:
-    finding = stalled(900, 0.5, cores=1)  # 450 us of computing on the only core, in a rest of 100 us
+    finding = find_stall(900, 0.5, cores=1)  # 450 us of computing on the only core, in a rest of 100 us
     assert finding.saving.expected_ns == 550_000
     assert "num_workers=2" in (finding.fix or "")
 
 
 def test_loading_that_only_sleeps_gets_no_endless_workers() -> None:
-    assert "num_workers=8," in (stalled(960, 0.0, cores=1).fix or "")
+    assert "num_workers=8," in (find_stall(960, 0.0, cores=1).fix or "")
 
 
 @pytest.mark.parametrize("cpu_share", [None, 1.0])
 def test_unmeasured_loading_counts_as_computing(cpu_share: float | None) -> None:
-    assert stalled(800, cpu_share, cores=2).saving.expected_ns == 600_000
+    assert find_stall(800, cpu_share, cores=2).saving.expected_ns == 600_000
 
 
-def test_the_thread_says_nothing_about_its_workers() -> None:
-    alone, asked = stalled(400, None, cores=2, workers=2), stalled(400, 0.01, cores=2, workers=2)
-    assert (asked.saving, asked.fix) == (alone.saving, alone.fix)
-    assert {e.label: e.value for e in asked.evidence}["share of loading that computes"] is None
+def test_cpu_time_of_the_training_thread_does_not_bound_its_workers() -> None:
+    unmeasured, measured = find_stall(400, None, cores=2, workers=2), find_stall(400, 0.01, cores=2, workers=2)
+    assert (measured.saving, measured.fix) == (unmeasured.saving, unmeasured.fix)
+    assert {e.label: e.value for e in measured.evidence}["share of loading that computes"] is None

@@ -1,4 +1,4 @@
-"""Whole programs, really started: what they print and return is theirs, and what was recorded is the truth."""
+"""Whole programs, really started: output and exit code are unchanged, and what was recorded is true."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print("path", [entry for entry in sys.path if "inject" in entry], torch.cuda.is_
 sys.stderr.write("to stderr\\n")
 """
     )
-    return launcher.plain(path.name, "--token", "hunter2"), launcher.run(path.name, "--token", "hunter2")
+    return launcher.run_plain(path.name, "--token", "hunter2"), launcher.run(path.name, "--token", "hunter2")
 
 
 def test_output_and_results_are_identical(ordinary: tuple[Any, Any]) -> None:
@@ -167,7 +167,7 @@ def test_a_crash_keeps_its_traceback_and_its_partial_window(launcher: Any, captu
     assert "the timing window has 2 of 3 steps, because the program ended after 7 steps" in recorded.notes
 
 
-def test_os_exit_is_an_exit_like_others(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_os_exit_saves_like_any_exit(launcher: Any, capture_kit: dict[str, Any]) -> None:
     recorded = launcher.record(capture_kit["TRAIN"] + "    if number == 8: os._exit(7)\n")
     assert recorded.exit_code == 7
     assert recorded.facts()["exit"] == "os._exit"
@@ -175,24 +175,26 @@ def test_os_exit_is_an_exit_like_others(launcher: Any, capture_kit: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "kept"),
+    ("number", "code", "reason"),
     [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "exit"), (signal.SIGHUP, 129, None)],
 )
 def test_signals_are_forwarded(
-    launcher: Any, capture_kit: dict[str, Any], number: signal.Signals, code: int, kept: str | None
+    launcher: Any, capture_kit: dict[str, Any], number: signal.Signals, code: int, reason: str | None
 ) -> None:
     ready = launcher.folder / f"ready{number}"
     wait = f"    if number == 7: open({str(ready)!r}, 'w').close(); time.sleep(30)\n"
-    recorded = launcher.record(capture_kit["TRAIN"] + wait, while_running=capture_kit["interrupter"](ready, number))
+    recorded = launcher.record(
+        capture_kit["TRAIN"] + wait, while_running=capture_kit["signal_when_ready"](ready, number)
+    )
     assert recorded.exit_code == code
     assert len(recorded.steps()) == 7
-    if kept:
-        assert recorded.facts()["exit"] == kept
+    if reason:
+        assert recorded.facts()["exit"] == reason
         assert recorded.annotated_steps("timing") == [5, 6]
     assert ("KeyboardInterrupt" in recorded.stderr) == (number == signal.SIGINT)
 
 
-def test_a_short_program_is_told_what_would_fit(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_a_short_program_gets_windows_that_fit(launcher: Any, capture_kit: dict[str, Any]) -> None:
     recorded = launcher.record(capture_kit["TRAIN"], skip=5, base=10, warmup=2, timing=8, evidence=3)
     assert recorded.exit_code == 0
     assert "the program ended after 14 steps, before the timing window begins at step 17" in recorded.notes
@@ -358,7 +360,7 @@ for batch in DataLoader(data, batch_size=4):
     assert not [row for row in rows if "Ev Idx" in row.get("args", {})], "a mode on the stack would compile it again"
 
 
-def test_what_is_compiled_again_is_told_by_window(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_recompilations_are_counted_by_window(launcher: Any, capture_kit: dict[str, Any]) -> None:
     source = (
         capture_kit["PRELUDE"]
         + """
@@ -398,7 +400,7 @@ def test_a_folder_that_breaks_during_the_run_is_one_line(launcher: Any, capture_
     assert "the program runs on" in lines[0]
 
 
-def test_no_steps_are_said_with_the_way_out(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_a_program_without_steps_is_referred_to_the_session(launcher: Any, capture_kit: dict[str, Any]) -> None:
     recorded = launcher.record(capture_kit["PRELUDE"] + "print(model(data[0][0]).shape)\n")
     assert recorded.exit_code == 0
     assert recorded.result["folder"] is None

@@ -1,4 +1,4 @@
-"""Programs of many kinds do what they do without us: the same results to the bit, helpers and forks left alone."""
+"""Recording changes no program: the same results to the bit, and helpers and forks are left alone."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ NAMES = ("dropout_and_workers", "gan_with_accumulation", "amp_with_skipped_steps
 
 @pytest.fixture(scope="module")
 def loops(launcher: Any, capture_kit: dict[str, Any]) -> tuple[str, list[str]]:
-    """The script, and what it prints for each loop without us."""
+    """The script, and what it prints for each loop without perfdoctor."""
     script = launcher.write(capture_kit["PRELUDE"] + LOOPS, "loops.py")
-    plain = launcher.plain(str(script), *NAMES)
+    plain = launcher.run_plain(str(script), *NAMES)
     assert plain.returncode == 0, plain.stderr
     return str(script), plain.stdout.splitlines(keepends=True)
 
@@ -90,11 +90,11 @@ def test_results_are_the_same_to_the_bit(launcher: Any, loops: tuple[str, list[s
     assert (recorded.exit_code, recorded.stderr) == (0, "")
     assert recorded.stdout == plain[NAMES.index(name)]
     assert recorded.annotated_steps("timing") == [5, 6, 7]
-    assert recorded.annotated_steps("evidence")[0] == 9, "one step is enough where stacks are dear"
+    assert recorded.annotated_steps("evidence")[0] == 9, "one step is enough where stacks are expensive"
     assert len(recorded.steps()) == 14
 
 
-def test_helper_processes_do_not_even_say_hello(launcher: Any) -> None:
+def test_helper_processes_leave_no_marker(launcher: Any) -> None:
     recorded = launcher.record(
         """
         import importlib.util, os, subprocess, sys
@@ -112,7 +112,7 @@ def test_helper_processes_do_not_even_say_hello(launcher: Any) -> None:
     assert recorded.stdout == "['python', 'python'] True\n", "the program, and the one child that is no helper"
 
 
-def test_a_fork_in_a_window_records_nothing_and_ends_as_it_would(launcher: Any, capture_kit: dict[str, Any]) -> None:
+def test_a_forked_child_records_nothing_and_ends_as_without_us(launcher: Any, capture_kit: dict[str, Any]) -> None:
     recorded = launcher.record(
         capture_kit["TRAIN"]
         + """

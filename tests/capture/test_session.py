@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from perfdoctor.capture.inject._perfdoctor_inject.hooks import Hooks  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.lines import Lines  # noqa: E402
 from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder  # noqa: E402
-from perfdoctor.capture.inject._perfdoctor_inject.settings import Settings  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.source_lines import SourceLines  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks  # noqa: E402
 from perfdoctor.capture.session import profile  # noqa: E402
 from perfdoctor.errors import CaptureError, UsageError  # noqa: E402
 
@@ -32,7 +32,7 @@ STEPS = 14
 @contextmanager
 def recording(folder: Path, **sizes: int) -> Iterator[Recorder]:
     """Automatic detection in this process, without any exit handler."""
-    recorder = Recorder(Settings(folder=str(folder), **{**SIZES, **sizes}))
+    recorder = Recorder(RecorderSettings(folder=str(folder), **{**SIZES, **sizes}))
     hooks = Hooks(recorder)
     hooks.install()
     try:
@@ -55,8 +55,8 @@ def batches() -> Any:
     return DataLoader(TensorDataset(torch.ones(STEPS * 2, 8)), batch_size=2)
 
 
-def fresh(base: Any) -> Any:
-    """A class of its own: torch wraps the `step` of each optimizer class once and for all."""
+def new_class(base: Any) -> Any:
+    """A new class like this one: torch wraps the `step` of each optimizer class once and for all."""
     return type(base.__name__, (base,), {"step": base.__dict__["step"]})
 
 
@@ -91,7 +91,7 @@ def scaler_that_skips(model: Model) -> None:
 
 
 def lbfgs(model: Model) -> None:
-    optimizer = fresh(torch.optim.LBFGS)(model.parameters(), max_iter=3)
+    optimizer = new_class(torch.optim.LBFGS)(model.parameters(), max_iter=3)
     for (x,) in batches():
 
         def closure(x: Any = x) -> Any:
@@ -150,16 +150,16 @@ def test_steps_are_found_on_real_loops(tmp_path: Path, loop: Callable[[Model], N
     assert recorder.windows["timing"]["complete"]
 
 
-@pytest.mark.parametrize("quiet", [lambda model: model(torch.ones(2, 8)), lambda model: model.zero_grad()])
-def test_a_program_without_steps_leaves_no_folder(tmp_path: Path, quiet: Callable[[Model], Any]) -> None:
+@pytest.mark.parametrize("call", [lambda model: model(torch.ones(2, 8)), lambda model: model.zero_grad()])
+def test_a_program_without_steps_leaves_no_folder(tmp_path: Path, call: Callable[[Model], Any]) -> None:
     with recording(tmp_path) as recorder:
         for _ in range(30):
-            quiet(Model())
+            call(Model())
     assert recorder.step == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everything_is_taken_back(tmp_path: Path) -> None:
+def test_every_wrapper_is_removed(tmp_path: Path) -> None:
     owners = [torch.autograd, torch.optim.Optimizer, DataLoader, torch.nn.Module, torch.nn.utils]
     before = [dict(vars(owner)) for owner in owners]
     with recording(tmp_path):
@@ -167,7 +167,7 @@ def test_everything_is_taken_back(tmp_path: Path) -> None:
     assert [dict(vars(owner)) for owner in owners] == before
 
 
-def test_amp_facts_tell_clipping_before_unscaling(tmp_path: Path) -> None:
+def test_amp_facts_count_clipping_before_unscaling(tmp_path: Path) -> None:
     def loop(unscale: bool) -> dict[str, int]:
         model = Model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -225,7 +225,7 @@ class BadData:
 
 @pytest.fixture
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that earlier tests of this process compiled would keep the mode for lines off."""
+    """Undo the count of compiled graphs: after earlier tests of this process it would turn the mode for lines off."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is not None:
         monkeypatch.setitem(utils.counters["stats"], "unique_graphs", 0)
@@ -279,7 +279,7 @@ def test_errors_of_the_program_show_none_of_our_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-def test_nor_do_those_of_the_evidence_window_and_of_a_decorated_function(tmp_path: Path) -> None:
+def test_errors_in_a_decorated_function_show_none_of_our_frames(tmp_path: Path) -> None:
     @profile(tmp_path / "out", skip=0, base=0, warmup=0, timing=1, evidence=30)
     def train() -> None:
         optimizer = torch.optim.SGD(Model().parameters(), lr=0.1)
@@ -306,25 +306,25 @@ def depth() -> int:
 
 
 @pytest.mark.usefixtures("nothing_compiled")
-def test_the_line_mode_comes_off_from_under_a_users_mode() -> None:
-    lines = Lines()
+def test_the_line_mode_is_removed_from_below_a_users_mode() -> None:
+    lines = SourceLines()
     before = depth()
-    lines.on()
+    lines.start()
     with UserMode():
-        lines.off()
+        lines.stop()
         assert depth() == before + 1
     assert depth() == before
 
 
-def test_a_users_mode_left_meanwhile_takes_ours_along() -> None:
-    lines = Lines()
+def test_the_exit_of_a_users_mode_below_ours_removes_ours() -> None:
+    lines = SourceLines()
     before = depth()
     mode = UserMode()
     mode.__enter__()
-    lines.on()
+    lines.start()
     mode.__exit__(None, None, None)
     assert depth() == before
-    lines.off()
+    lines.stop()
     assert depth() == before
 
 
@@ -355,7 +355,7 @@ def test_a_session_records_marked_steps(tmp_path: Path) -> None:
     assert [f"ProfilerStep#{number}" in names for number in (4, 5, 6, 7, 8)] == [False, True, True, True, False]
 
 
-def test_a_session_of_few_steps_says_how_many_it_takes(tmp_path: Path) -> None:
+def test_a_session_of_few_steps_names_the_number_needed(tmp_path: Path) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with profile(tmp_path / "out") as session:
@@ -366,7 +366,7 @@ def test_a_session_of_few_steps_says_how_many_it_takes(tmp_path: Path) -> None:
         session.report()
 
 
-def test_a_loader_that_was_asked_before_the_session_is_described(tmp_path: Path) -> None:
+def test_a_loader_with_an_iterator_from_before_the_session_is_described(tmp_path: Path) -> None:
     iterator = iter(DataLoader(TensorDataset(torch.ones(9, 8)), batch_size=3, drop_last=True))
     with profile(tmp_path / "out", skip=0, base=1, warmup=0, timing=1, evidence=0) as session:
         for _ in range(3):
@@ -381,7 +381,7 @@ def test_a_loader_that_was_asked_before_the_session_is_described(tmp_path: Path)
         "drop_last": True,
     }
     assert loader["batches"] == 3
-    assert loader["location"]["function"] == "test_a_loader_that_was_asked_before_the_session_is_described"
+    assert loader["location"]["function"] == "test_a_loader_with_an_iterator_from_before_the_session_is_described"
 
 
 def test_a_session_that_records_from_the_first_step(tmp_path: Path) -> None:

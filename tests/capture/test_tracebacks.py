@@ -1,4 +1,4 @@
-"""What a program that fails inside a recorded step writes: its own frames, and torch's, as without us."""
+"""The traceback of a program that fails inside a recorded step: its frames and torch's, as without perfdoctor."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 PLAIN = 'import sys\nprint("hello", sys.argv[1:])\nsys.exit(4)\n'
 
 
-def test_a_program_without_torch_runs_as_ever(launcher: Any) -> None:
+def test_a_program_without_torch_runs_unchanged(launcher: Any) -> None:
     recorded = launcher.record(PLAIN, "a", "b")
     assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (4, "hello ['a', 'b']\n", "")
     assert recorded.notes == "nothing was recorded: the program never imported torch."
@@ -28,7 +28,7 @@ def test_an_isolated_python_is_named(launcher: Any, flag: str) -> None:
     assert f"python {flag} keeps perfdoctor out" in recorded.notes
 
 
-def test_a_program_that_is_no_python(launcher: Any) -> None:
+def test_a_program_other_than_python(launcher: Any) -> None:
     recorded = launcher.run("--", "sh", "-c", "echo out; echo err >&2; exit 9")
     assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (9, "out\n", "err\n")
     assert "no Python of the program loaded perfdoctor" in recorded.notes
@@ -38,7 +38,7 @@ def test_death_by_signal_is_128_and_the_signal(launcher: Any) -> None:
     assert launcher.run("--", "sh", "-c", "kill -KILL $$").exit_code == 137
 
 
-def test_disabled_means_nothing_at_all(launcher: Any) -> None:
+def test_disabled_means_that_nothing_is_recorded(launcher: Any) -> None:
     source = 'import os\nprint([name for name in os.environ if "PERFDOCTOR_CAPTURE" in name])\n'
     recorded = launcher.record(source, env={"PERFDOCTOR_DISABLE": "1"})
     assert (recorded.exit_code, recorded.stdout) == (0, "[]\n")
@@ -55,7 +55,7 @@ def test_a_missing_program_is_one_sentence(launcher: Any) -> None:
     assert not recorded.out.exists()
 
 
-def test_an_unwritable_folder_is_said_before_anything_runs(launcher: Any) -> None:
+def test_an_unwritable_folder_is_refused_before_anything_runs(launcher: Any) -> None:
     blocker = launcher.folder / "file"
     blocker.write_text("")
     recorded = launcher.record('print("ran")', out=blocker / "inside")
@@ -66,7 +66,7 @@ def test_an_unwritable_folder_is_said_before_anything_runs(launcher: Any) -> Non
 
 
 def test_force_replaces_a_capture_and_leaves_the_rest(launcher: Any) -> None:
-    out = launcher.folder / "kept"
+    out = launcher.folder / "replaced"
     (out / "rank3").mkdir(parents=True)
     (out / "report.json").write_text("{}")
     (out / "mine.txt").write_text("mine")
@@ -81,7 +81,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({!r}, 'w').close(); time.sleep(60)"
     )
     parent = (
-        "import sys; from perfdoctor.capture.process import run_program;"
+        "import sys; from perfdoctor.capture.child_process import run_program;"
         f"sys.exit(run_program([sys.executable, '-c', {child.format(str(ready))!r}], None, grace_s=0.3))"
     )
     process = subprocess.Popen([sys.executable, "-c", parent])

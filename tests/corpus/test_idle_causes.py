@@ -85,7 +85,7 @@ def test_idle_time_has_causes_and_what_has_none_was_not_recorded(name: str, corp
     most, most_unrecorded = BOUNDS[name]
     assert unexplained <= most / 100 * idle_ns
     assert (most_unrecorded - 2) / 100 * idle_ns <= unrecorded <= most_unrecorded / 100 * idle_ns
-    assert rank.subsampled == name.startswith("sampled")
+    assert rank.is_subsampled == name.startswith("sampled")
     # The requirement: under 10 % of what idle time the file can tell of.
     assert unexplained - unrecorded < 0.1 * (idle_ns - unrecorded)
 

@@ -9,8 +9,9 @@ import pytest
 import perfdoctor
 from perfdoctor.analyzers._pd101_loader_model import wait_parts, worker_startups
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
-from perfdoctor.rank import Rank, Run
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
+from perfdoctor.rules.analyzer import Run
 
 pytestmark = pytest.mark.corpus
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor import pipeline as engine
-from perfdoctor.rank import Rank, Run
+from perfdoctor import pipeline
+from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import SyntheticFleet
 
 OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
@@ -20,7 +21,7 @@ OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
 def findings(fleet: SyntheticFleet) -> dict[str, Finding]:
     """The findings of the rules over ranks and of PD101, by rule."""
     rules = [rule for rule in registry.registered() if rule.rule in OVER_RANKS]
-    report = engine.diagnose(Run(tuple(Rank(trace.trace()) for trace in fleet.builders())), rules)
+    report = pipeline.diagnose_run(Run(tuple(Rank(trace.trace()) for trace in fleet.builders())), rules)
     assert [o.rule for o in report.outcomes if o.status == "failed"] == []
     assert len({f.rule for f in report.findings}) == len(report.findings)
     return {finding.rule: finding for finding in report.findings}
@@ -141,8 +142,8 @@ MIXED: Sequence[Callable[[], SyntheticFleet]] = [
 def test_the_order_of_the_ranks_does_not_matter(build: Callable[[], SyntheticFleet]) -> None:
     rules = [rule for rule in registry.registered() if rule.rule == "PD401"]
     runs = [Rank(trace.trace()) for trace in build().builders()]
-    [forth] = engine.diagnose(Run(tuple(runs)), rules).findings
-    [back] = engine.diagnose(Run(tuple(reversed(runs))), rules).findings
+    [forth] = pipeline.diagnose_run(Run(tuple(runs)), rules).findings
+    [back] = pipeline.diagnose_run(Run(tuple(reversed(runs))), rules).findings
     assert (forth.rank, forth.title, forth.cost_ns) == (back.rank, back.title, back.cost_ns)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.gpu import find_device, has_tensor_cores
-from perfdoctor.gpu.devices import PrecisionAdvice, device_vendor, reduced_precision_advice
+from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, vendor_of
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_devices_of_which_it_cannot_be_known(name: str | None, capability: tuple
     ],
 )
 def test_vendor_is_read_from_the_name(name: str, vendor: str | None) -> None:
-    assert device_vendor(name) == vendor
+    assert vendor_of(name) == vendor
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_vendor_is_read_from_the_name(name: str, vendor: str | None) -> None:
     ],
 )
 def test_advice_follows_the_peaks(name: str, precision: str, ratio: float) -> None:
-    advice = reduced_precision_advice(find_device(name))
+    advice = advise_precision(find_device(name))
 
     assert advice is not None
     assert advice.precision == precision
@@ -167,15 +167,15 @@ def test_advice_follows_the_peaks(name: str, precision: str, ratio: float) -> No
 
 
 def test_advice_for_devices_outside_the_table_names_no_ratio() -> None:
-    assert reduced_precision_advice(None, (10, 3), "nvidia") == PrecisionAdvice("tf32", None)
-    assert reduced_precision_advice(None, (8, 6), "nvidia") == PrecisionAdvice("bf16 autocast", None)
-    assert reduced_precision_advice(None, (7, 0), "nvidia") == PrecisionAdvice("fp16 autocast", None)
+    assert advise_precision(None, (10, 3), "nvidia") == PrecisionAdvice("tf32", None)
+    assert advise_precision(None, (8, 6), "nvidia") == PrecisionAdvice("bf16 autocast", None)
+    assert advise_precision(None, (7, 0), "nvidia") == PrecisionAdvice("fp16 autocast", None)
 
 
 def test_there_is_no_advice_where_nothing_is_known() -> None:
-    assert reduced_precision_advice(None) is None
-    assert reduced_precision_advice(None, (6, 0), "nvidia") is None
-    assert reduced_precision_advice(None, (9, 0), "amd") is None
+    assert advise_precision(None) is None
+    assert advise_precision(None, (6, 0), "nvidia") is None
+    assert advise_precision(None, (9, 0), "amd") is None
 
 
 @given(

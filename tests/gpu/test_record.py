@@ -16,21 +16,21 @@ from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu" / "record.py"
 
 
-def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=120
     )
 
 
-def test_cases_for_the_cpu_are_recorded_with_shapes_and_summed_up(tmp_path: Path) -> None:
+def test_cases_for_the_cpu_are_recorded_with_shapes_and_summarized(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    done = start(str(tmp_path / "out"), "--cpu", "--only", "bmm")
+    process = run_script(str(tmp_path / "out"), "--cpu", "--only", "bmm")
 
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
-    assert set(told["cases"]) == {"bmm-bf16", "bmm-bf16-odd"}
-    assert told["left_out"] == {}
-    trace = read(tmp_path / "out" / "bmm-bf16-odd.json.gz")
+    assert process.returncode == 0, process.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert set(summary["cases"]) == {"bmm-bf16", "bmm-bf16-unaligned"}
+    assert summary["left_out"] == {}
+    trace = read(tmp_path / "out" / "bmm-bf16-unaligned.json.gz")
     ops = trace.ops
     costs = [
         cost_of_op(trace.strings[name], trace.text(dims), trace.text(types), trace.text(strides), trace.text(concrete))
@@ -38,18 +38,18 @@ def test_cases_for_the_cpu_are_recorded_with_shapes_and_summed_up(tmp_path: Path
             *(column.tolist() for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete)), strict=True
         )
     ]
-    products = [cost for cost in costs if cost is not None and cost.kind == "gemm"]
-    assert {(cost.m, cost.n, cost.k, cost.batch, cost.dtype) for cost in products} == {(513, 513, 64, 48, "bf16")}
+    gemms = [cost for cost in costs if cost is not None and cost.kind == "gemm"]
+    assert {(cost.m, cost.n, cost.k, cost.batch, cost.dtype) for cost in gemms} == {(513, 513, 64, 48, "bf16")}
 
 
 def test_without_a_gpu_it_says_so_and_records_nothing(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    done = start(str(tmp_path / "out"))
+    process = run_script(str(tmp_path / "out"))
 
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+    assert process.returncode == 2
+    assert len(process.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -58,5 +58,5 @@ def test_planted_faults_without_a_gpu_are_one_line_and_no_failure(tmp_path: Path
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     record = runpy.run_path(str(SCRIPT))
-    assert "torch sees no GPU here" in record["planted_faults"]("cuda", tmp_path, 60.0)
+    assert "torch sees no GPU here" in record["measure_planted_faults"]("cuda", tmp_path, 60.0)
     assert (tmp_path / "gain.md").read_text() == ""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.op_cost import OpCost
 
 BF16, FP32 = "c10::BFloat16", "float"
 SCALAR, LIST, NOTHING = "Scalar", "ScalarList", ""
@@ -31,7 +32,7 @@ def conv_types(dtype: str = BF16) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "types", "flops", "moved", "mnkb"),
+    ("name", "sizes", "types", "flops", "total_bytes", "mnkb"),
     [
         ("aten::mm", [[4, 8], [8, 16]], [BF16, BF16], 1024, 2 * (32 + 128 + 64), (4, 16, 8, 1)),
         (
@@ -50,12 +51,16 @@ def conv_types(dtype: str = BF16) -> list[str]:
     ],
 )
 def test_products_count_two_a_multiply_add(
-    name: str, sizes: list[object], types: list[str], flops: int, moved: int, mnkb: tuple[int, ...]
+    name: str, sizes: list[object], types: list[str], flops: int, total_bytes: int, mnkb: tuple[int, ...]
 ) -> None:
-    found = cost(name, sizes, types)
+    op_cost = cost(name, sizes, types)
 
-    assert found is not None
-    assert (found.flops, found.bytes, (found.m, found.n, found.k, found.batch)) == (flops, moved, mnkb)
+    assert op_cost is not None
+    assert (op_cost.flops, op_cost.bytes, (op_cost.m, op_cost.n, op_cost.k, op_cost.batch)) == (
+        flops,
+        total_bytes,
+        mnkb,
+    )
 
 
 def test_scaled_product_writes_the_type_that_it_was_asked_for() -> None:
@@ -87,13 +92,13 @@ def test_padding_and_dilation_count_in_a_convolution() -> None:
 
 def test_groups_divide_the_work_of_a_convolution() -> None:
     sizes: list[object] = [[1, 64, 8, 8], [64, 1, 3, 3], [], [], [], [], [], [], []]
-    found = cost(
+    op_cost = cost(
         "aten::cudnn_convolution", sizes, [BF16] * 9, ["", "", "[1]", "[1]", "[1]", "64", "False", "False", ""]
     )
 
-    assert found is not None
-    assert found.flops == 2 * 64 * 64 * 9
-    assert (found.groups, found.channels_in, found.channels_out) == (64, 1, 64)
+    assert op_cost is not None
+    assert op_cost.flops == 2 * 64 * 64 * 9
+    assert (op_cost.groups, op_cost.channels_in, op_cost.channels_out) == (64, 1, 64)
 
 
 def test_gradients_of_a_convolution_are_two_parts() -> None:
@@ -105,8 +110,8 @@ def test_gradients_of_a_convolution_are_two_parts() -> None:
 
     assert both is not None
     assert one is not None
-    assert [part.name for part in both.passes] == ["dgrad", "wgrad"]
-    assert [part.name for part in one.passes] == ["wgrad"]
+    assert [part.name for part in both.backward_passes] == ["dgrad", "wgrad"]
+    assert [part.name for part in one.backward_passes] == ["wgrad"]
     assert both.flops == 2 * one.flops == 2 * 2 * 8 * 32 * 36 * 16 * 9
 
 
@@ -150,14 +155,14 @@ def test_mask_type_is_found_in_both_signatures_of_efficient_attention(
     concrete = ["", "", "", "", "", "", *longest, "0.", mask, "True", "", "", ""]
     rest = len(concrete) - 3
     sizes: list[object] = [[2, 128, 8, 64]] * 3 + [[]] * rest
-    found = cost("aten::_efficient_attention_forward", sizes, [BF16] * 3 + [NOTHING] * rest, concrete)
+    op_cost = cost("aten::_efficient_attention_forward", sizes, [BF16] * 3 + [NOTHING] * rest, concrete)
 
-    assert found is not None
-    assert found.flops == 2 * 2 * 8 * 128 * 128 * 128 // divisor
+    assert op_cost is not None
+    assert op_cost.flops == 2 * 2 * 8 * 128 * 128 * 128 // divisor
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "types", "concrete", "strides", "moved"),
+    ("name", "sizes", "types", "concrete", "strides", "total_bytes"),
     [
         ("aten::add", [[8, 4], [8, 4], []], [FP32, FP32, SCALAR], None, None, 3 * 128),
         ("aten::add", [[8, 4], [4], []], [FP32, FP32, SCALAR], None, None, 128 + 16 + 128),
@@ -177,13 +182,13 @@ def test_mask_type_is_found_in_both_signatures_of_efficient_attention(
     ],
 )
 def test_ops_that_move_data_count_each_input_and_output_once(
-    name: str, sizes: list[object], types: list[str], concrete: list[str] | None, strides: object, moved: int
+    name: str, sizes: list[object], types: list[str], concrete: list[str] | None, strides: object, total_bytes: int
 ) -> None:
-    found = cost(name, sizes, types, concrete, strides)
+    op_cost = cost(name, sizes, types, concrete, strides)
 
-    assert found is not None
-    assert found.kind == "memory"
-    assert found.bytes == moved
+    assert op_cost is not None
+    assert op_cost.kind == "memory"
+    assert op_cost.bytes == total_bytes
 
 
 def test_batch_norm_reads_twice_in_training_only() -> None:
@@ -263,9 +268,9 @@ values = st.lists(
 @given(st.sampled_from(sorted(FORMULAS)), shapes, kinds, shapes | st.none(), values | st.none())
 def test_junk_never_raises(name: str, sizes: object, types: object, strides: object, concrete: object) -> None:
     texts = [None if part is None else json.dumps(part) for part in (sizes, types, strides, concrete)]
-    found = cost_of_op(name, *texts)
+    op_cost = cost_of_op(name, *texts)
 
-    assert found is None or (found.flops >= 0 and found.bytes >= 0 and found.dtype)
+    assert op_cost is None or (op_cost.flops >= 0 and op_cost.bytes >= 0 and op_cost.dtype)
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 8))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,14 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import perfdoctor
-from perfdoctor import pipeline as engine
-from perfdoctor.rank import Rank, Run
-from perfdoctor.report.finding import Claim, Finding, Saving
-from perfdoctor.report.merge_findings import in_ranges, merge_ranks
-from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
-from perfdoctor.report.reduce_ranks import Part, leaf, merged
+from perfdoctor import pipeline
+from perfdoctor.pipeline import summarize_rank
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.merge_findings import format_ranges, merge_ranks
+from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.report.reduce_ranks import Part, from_rank, reduce_parts
+from perfdoctor.report.to_plain import to_plain
 from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import SyntheticFleet, TraceBuilder
 from perfdoctor.trace import read
 from perfdoctor.trace.tables import intervals as iv
@@ -40,44 +43,46 @@ def ranks() -> tuple[Rank, ...]:
 
 @cache
 def summaries() -> tuple[RankSummary, ...]:
-    return tuple(engine.summarize(rank, registry.registered()) for rank in ranks())
+    return tuple(pipeline.summarize_rank(rank, registry.registered()) for rank in ranks())
 
 
 @cache
 def report() -> Mapping[str, object]:
-    return MappingProxyType(content_of(engine.combine(map(leaf, summaries()), registry.registered())))
+    return MappingProxyType(
+        content_of(pipeline.report_on_summaries(map(from_rank, summaries()), registry.registered()))
+    )
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> Part:
     """All ranks, in any order, merged in any grouping."""
-    parts = draw(st.permutations([leaf(summary) for summary in summaries()]))
+    parts = draw(st.permutations([from_rank(summary) for summary in summaries()]))
     while len(parts) > 1:
         first = draw(st.integers(0, len(parts) - 2))
         last = draw(st.integers(first + 2, len(parts)))
-        parts = [*parts[:first], merged(parts[first:last]), *parts[last:]]
+        parts = [*parts[:first], reduce_parts(parts[first:last]), *parts[last:]]
     return parts[0]
 
 
 @settings(max_examples=40)
 @given(trees())
 def test_any_order_and_grouping_gives_the_same_report(part: Part) -> None:
-    assert content_of(engine.combine([part], registry.registered())) == report()
+    assert content_of(pipeline.report_on_summaries([part], registry.registered())) == report()
 
 
 def test_map_and_reduce_are_the_whole_diagnosis() -> None:
-    assert content_of(engine.diagnose(Run(ranks()), registry.registered())) == report()
+    assert content_of(pipeline.diagnose_run(Run(ranks()), registry.registered())) == report()
     assert {finding["rule"] for finding in report()["findings"]} >= {"PD101", "PD401"}  # type: ignore[index, attr-defined]
 
 
 def test_the_seconds_of_a_rule_are_those_of_all_ranks() -> None:
     every = [o.seconds for s in summaries() for o in s.outcomes if o.rule == "PD101"]
-    (outcome,) = [o for o in merged(map(leaf, summaries())).outcomes.values() if o.rule == "PD101"]
+    (outcome,) = [o for o in reduce_parts(map(from_rank, summaries())).outcomes.values() if o.rule == "PD101"]
     assert outcome.seconds == pytest.approx(sum(every))
 
 
 def test_no_rank_is_no_report_but_no_error() -> None:
-    assert engine.combine([], []).traces == ()
+    assert pipeline.report_on_summaries([], []).traces == ()
 
 
 def test_a_summary_survives_the_way_to_another_process() -> None:
@@ -85,41 +90,46 @@ def test_a_summary_survives_the_way_to_another_process() -> None:
     sent = pickle.loads(pickle.dumps(summary))
     assert sent == summary
     assert np.array_equal(sent.collectives.end_ns, summary.collectives.end_ns)
-    assert [f.to_dict() for f in sent.findings] == [f.to_dict() for f in summary.findings] != []
+    assert to_plain(sent.findings) == to_plain(summary.findings) != []
 
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["v100-torchrec-4ranks/rank0", "a100-ddp-control/rank3", "v100-df-index/rank1"])
 def test_the_summary_of_a_real_rank_is_small(corpus: Path, name: str) -> None:
     rank = Rank(read(corpus / f"{name}.json.gz"))
-    assert len(pickle.dumps(engine.summarize(rank, registry.registered()))) < 300_000
+    assert len(pickle.dumps(pipeline.summarize_rank(rank, registry.registered()))) < 300_000
 
 
 def test_only_a_single_rank_keeps_the_intervals_that_an_annotated_trace_needs() -> None:
-    one = engine.diagnose(Run(ranks()[2:3]), registry.registered())
+    one = pipeline.diagnose_run(Run(ranks()[2:3]), registry.registered())
     assert len(one.account[0].parts["bandwidth"])
     assert any(len(finding.claim.intervals) for finding in one.findings)
-    several = engine.diagnose(Run(ranks()[:2]), registry.registered())
+    several = pipeline.diagnose_run(Run(ranks()[:2]), registry.registered())
     assert [dict(account.parts) for account in several.account] == [{}, {}]
 
 
 def test_only_ranks_that_are_compared_tell_where_their_cpu_spends_its_time() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 100).range("@/me/train.py:12 main", 100, 900)
     rank = Rank(trace.trace())
-    (place,) = summary_of(rank).places
+    (place,) = summarize_rank(rank).host_time
     assert str(place.location) == "/me/train.py:12"
-    assert summary_of(rank, whole=True).places == ()
+    assert summarize_rank(rank, keep_all=True).host_time == ()
 
 
 def test_a_claim_loses_its_place_but_not_its_length() -> None:
     rank = ranks()[0]
     work, wait = rank.account.parts["bandwidth"], rank.account.parts["communication"]
     claim = Claim(iv.union_of((work[:3], wait[:2])), rank=rank.rank)
-    finding = Finding("XX001", "x", "x", 1, None, "info", Saving(), "", rank=rank.rank, claim=claim)
-    (kept,) = summary_of(rank, [finding]).findings
+    finding = made(rank=rank.rank, claim=claim)
+    (kept,) = summarize_rank(rank, given=[finding]).findings
     assert kept.claim.intervals.tolist() == wait[:2].tolist()
     assert kept.claim.total_ns == claim.total_ns
     assert kept.claim.exclusive_ns == iv.total(work[:3])
+
+
+def made(**named: Any) -> Finding:
+    plain = {"cost_ns": 1, "share_of_step": None, "severity": "info", "saving": Saving(), "advice": ""}
+    return Finding(rule="XX001", name="x", title="x", **{**plain, **named})
 
 
 class Waiting(FleetAnalyzer):
@@ -159,11 +169,11 @@ class Overlapping(RankAnalyzer):
 def test_time_that_a_rule_over_ranks_claims_is_promised_once() -> None:
     two = Run(ranks()[:2])
     rank = two.ranks[0]
-    found = {f.rule: f for f in engine.diagnose(two, [Waiting, Overlapping]).findings}
+    found = {f.rule: f for f in pipeline.diagnose_run(two, [Waiting, Overlapping]).findings}
     first = rank.account.parts["bandwidth"][:1]
     assert found["XX001"].saving.high_ns == found["XX001"].cost_ns
     assert found["XX002"].saving.high_ns == int(iv.total(first) / rank.steps.count)
-    alone = {f.rule: f for f in engine.diagnose(two, [Overlapping]).findings}
+    alone = {f.rule: f for f in pipeline.diagnose_run(two, [Overlapping]).findings}
     assert alone["XX002"].saving.high_ns == pytest.approx(alone["XX002"].cost_ns, abs=1)
 
 
@@ -175,7 +185,7 @@ class Comparing(Analyzer):
     needs: ClassVar[frozenset[str]] = frozenset({"ranks"})
 
     def analyze(self, run: Run) -> Iterator[Finding]:
-        title = in_ranges(rank.rank or 0 for rank in run.ranks)
+        title = format_ranges(rank.rank or 0 for rank in run.ranks)
         yield self.finding(run.ranks[1], title=title, cost_ns=0, advice="", saving=Saving(), claim=Claim())
 
 
@@ -186,12 +196,12 @@ class Looking(Comparing):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def analyze(self, run: Run) -> Iterator[Finding]:
-        title = in_ranges(rank.rank or 0 for rank in run.ranks)
+        title = format_ranges(rank.rank or 0 for rank in run.ranks)
         yield self.finding(run.ranks[0], title=title, cost_ns=0, advice="", saving=Saving(), claim=Claim())
 
 
 def test_a_strangers_analyzer_sees_all_ranks_of_this_process() -> None:
-    found = engine.diagnose(Run(ranks()[:3]), [Comparing, Looking])
+    found = pipeline.diagnose_run(Run(ranks()[:3]), [Comparing, Looking])
     assert [(f.title, f.rank) for f in found.findings] == [("0-2", 1), ("0-2", 0)]
     assert [(o.rule, o.status) for o in found.outcomes[-2:]] == [("XX003", "ran"), ("XX004", "ran")]
 
@@ -213,7 +223,7 @@ def test_over_processes_it_is_skipped_if_it_compares_and_sees_them_one_by_one_if
 
 def test_what_ranks_share_is_told_once_whichever_rank_says_it_first() -> None:
     found = [
-        Finding("XX001", "x", "x", 100 + (rank == 3), None, "low", Saving(rank, None, 99, "bounded"), "", rank=rank)
+        made(cost_ns=100 + (rank == 3), severity="low", saving=Saving(rank, None, 99, "bounded"), rank=rank)
         for rank in range(64)
     ]
     (told,) = merge_ranks(found)
@@ -226,13 +236,13 @@ def test_what_ranks_share_is_told_once_whichever_rank_says_it_first() -> None:
     ("numbers", "words"), [([], ""), ([3], "3"), ([2, 1], "1, 2"), ([0, 1, 2, 5, 7, 8, 9], "0-2, 5, 7-9")]
 )
 def test_ranks_in_a_row_are_a_range(numbers: list[int], words: str) -> None:
-    assert in_ranges(numbers) == words
+    assert format_ranges(numbers) == words
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_ranges_name_every_rank_and_no_other(numbers: set[int]) -> None:
     named: set[int] = set()
-    for part in filter(None, in_ranges(numbers).split(", ")):
+    for part in filter(None, format_ranges(numbers).split(", ")):
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == numbers

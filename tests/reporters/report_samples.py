@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.account import DETAILS, Account, Timeline
-from perfdoctor.report.finding import Claim, Evidence, Finding, Saving, SourceLocation
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.account import DETAILS, Account
+from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables.intervals import Intervals
 
 MS = 1_000_000

@@ -7,7 +7,6 @@ import orjson
 import pytest
 import report_samples as samples
 
-from perfdoctor.report.finding import Evidence
 from perfdoctor.reporters.json_ import Json, load_schema
 
 
@@ -78,9 +77,9 @@ def test_times_are_integers_and_unknown_is_null():
 
 def test_what_json_cannot_hold_becomes_null_or_a_replacement(validator):
     report = samples.loader_stall()
-    odd = replace(report.findings[0], evidence=(Evidence("ratio", float("nan")),))
+    steps = replace(report.steps, variation=float("nan"))
     trace = replace(report.traces[0], path="bad\udce9name.json")
-    read = orjson.loads(Json().render(replace(report, findings=(odd,), traces=(trace,))))
+    read = orjson.loads(Json().render(replace(report, steps=steps, traces=(trace,))))
     validator.validate(read)
-    assert read["findings"][0]["evidence"][0]["value"] is None
+    assert read["steps"]["variation"] is None
     assert read["traces"][0]["path"] == "bad?name.json"

@@ -8,12 +8,14 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding, Saving, SourceLocation
-from perfdoctor.report.merge_findings import Shared
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding
+from perfdoctor.report.merge_findings import SharedFinding
 from perfdoctor.report.report import StepSummary
 from perfdoctor.reporters import rank_table as ranks
 from perfdoctor.reporters import report_text as summary
 from perfdoctor.reporters.stacked_bar import cells
+from perfdoctor.savings.saving import Saving
 
 
 def test_the_verdict_names_step_device_cost_and_place():
@@ -188,7 +190,7 @@ def test_a_finding_names_the_ranks_that_it_holds_for():
     (own,) = report.findings
 
     def over(*numbers: int) -> Finding:
-        return next(Shared((own,), frozenset(numbers), 0).findings())
+        return next(SharedFinding((own,), frozenset(numbers), 0).findings())
 
     assert ranks.whose(report, own) == " on rank 2"
     assert ranks.whose(report, over(0, 1, 2)) == " on ranks 0-2"

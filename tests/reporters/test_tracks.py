@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import perfdoctor.trace
 from perfdoctor.errors import TraceError, UsageError
-from perfdoctor.report.finding import Claim
 from perfdoctor.reporters import save
 from perfdoctor.reporters.chrome import export_chrome_trace
 from perfdoctor.reporters.tracks import PID, thinned, track_events
+from perfdoctor.savings.saving import Claim
 from perfdoctor.testing import TraceBuilder
 
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.report.finding import Evidence, Saving
+from perfdoctor.report.finding import Evidence
 from perfdoctor.reporters import wording
+from perfdoctor.savings.saving import Saving
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ from trace_strategies import lawful_file, run_of
 
 from perfdoctor.rank import Rank
 from perfdoctor.savings import edits
-from perfdoctor.savings.edits import Edit, edited
+from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.replay_graph import graph_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 KERNEL, POINTWISE = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
 
@@ -24,7 +26,7 @@ KERNEL, POINTWISE = "ampere_sgemm_128x64_nn", "void at::native::vectorized_eleme
 def step_us(trace: Trace, *some: Edit, strength: float = 1.0) -> float:
     run = Rank(trace)
     graph = graph_of(run.trace, run.window)
-    return graph.span_ns(graph.replayed(edited(graph, [(edit, strength) for edit in some]))) / 1000
+    return graph.span_ns(graph.node_times(apply_edits(graph, [(edit, strength) for edit in some]))) / 1000
 
 
 def gpu_bound() -> Trace:
@@ -48,31 +50,34 @@ def cpu_bound() -> Trace:
 
 def test_kernels_that_save_half_of_their_time_save_it_of_a_step_that_waits_for_them() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.scale_durations(trace, np.array([0, 1]), 0.5)) == 1000 - 400
-    assert step_us(trace, edits.scale_durations(trace, np.array([True, False]), 0.5)) == 1000 - 200
+    assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([0, 1])), 0.5)) == 1000 - 400
+    assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([True, False])), 0.5)) == 1000 - 200
 
 
 def test_half_of_an_edit_is_half_of_what_it_shortens() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.scale_durations(trace, np.array([0]), 0.5), strength=0.5) == 1000 - 100
+    assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([0])), 0.5), strength=0.5) == 1000 - 100
 
 
 def test_kernels_never_get_slower() -> None:
     trace = gpu_bound()
-    assert step_us(trace, edits.set_durations(trace, np.array([0]), 900_000.0)) == 1000
-    assert step_us(trace, edits.set_durations(trace, np.array([0, 1]), np.array([np.nan, 100_000.0]))) == 1000 - 300
+    assert step_us(trace, edits.set_durations(GpuRows(trace.gpu, np.array([0])), 900_000.0)) == 1000
+    assert (
+        step_us(trace, edits.set_durations(GpuRows(trace.gpu, np.array([0, 1])), np.array([np.nan, 100_000.0])))
+        == 1000 - 300
+    )
 
 
 def test_of_two_edits_of_one_kernel_the_shorter_duration_holds() -> None:
     trace = gpu_bound()
-    slower, faster = (edits.scale_durations(trace, np.array([0]), share) for share in (0.25, 0.5))
+    slower, faster = (edits.scale_durations(GpuRows(trace.gpu, np.array([0])), share) for share in (0.25, 0.5))
     assert step_us(trace, slower, faster) == step_us(trace, faster, slower) == 1000 - 200
     assert step_us(trace, slower | faster) == 1000 - 200
 
 
 def test_without_an_item_its_op_takes_the_cpu_no_time_either() -> None:
     trace = cpu_bound()
-    assert step_us(trace, edits.remove_items(trace, np.array([1]))) == 1000 - 200
+    assert step_us(trace, edits.remove_items(trace, GpuRows(trace.gpu, np.array([1])))) == 1000 - 200
 
 
 def test_an_op_that_launches_more_stays() -> None:
@@ -81,12 +86,15 @@ def test_an_op_that_launches_more_stays() -> None:
     builder.call("cudaStreamSynchronize", 200, 10)
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.remove_items(trace, np.array([1]))) == 1000 - 5  # of the call
+    assert step_us(trace, edits.remove_items(trace, GpuRows(trace.gpu, np.array([1])))) == 1000 - 5  # of the call
 
 
 def test_what_is_fused_is_launched_once() -> None:
     trace = cpu_bound()
-    assert step_us(trace, edits.fused(trace, np.arange(4), 0.5, np.array([0]))) == 1000 - 3 * 200 + 15
+    assert (
+        step_us(trace, edits.fuse(trace, GpuRows(trace.gpu, np.arange(4)), 0.5, GpuRows(trace.gpu, np.array([0]))))
+        == 1000 - 3 * 200 + 15
+    )
     # The CPU gets to its wait before the last kernel, launched 10 us before it starts and half as long, is done.
 
 
@@ -94,7 +102,7 @@ def test_a_wait_that_ends_gives_the_cpu_its_lead_back() -> None:
     trace = gpu_bound()
     sync = np.flatnonzero(trace.match_rows(trace.calls, "Synchronize"))
     # What is left: a call like others, and the GPU, which is done at 810.
-    assert step_us(trace, edits.remove_waits(sync)) == 810
+    assert step_us(trace, edits.remove_waits(CallRows(trace.calls, sync))) == 810
 
 
 def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
@@ -117,8 +125,14 @@ def test_cheaper_launches_leave_the_gpu_its_time() -> None:
     trace = cpu_bound()
     launches = np.flatnonzero(trace.match_rows(trace.calls, "Launch"))
     # The first call of the thread has nothing before it.
-    assert step_us(trace, edits.shorten_launches(trace, launches, iv.window(0, 10**6))) == 1000 - 3 * 200 - 5
-    assert step_us(trace, edits.shorten_launches(trace, launches, iv.window(0, 10**6), 0.5)) == 1000 - 302.5
+    assert (
+        step_us(trace, edits.shorten_launches(CallRows(trace.calls, launches), iv.window(0, 10**6)))
+        == 1000 - 3 * 200 - 5
+    )
+    assert (
+        step_us(trace, edits.shorten_launches(CallRows(trace.calls, launches), iv.window(0, 10**6), 0.5))
+        == 1000 - 302.5
+    )
 
 
 def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
@@ -130,7 +144,7 @@ def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
     copy = np.flatnonzero(trace.match_rows(trace.calls, "Memcpy"))
-    assert step_us(trace, edits.remove_blocking(trace, copy, np.array([430_000]))) == 1000 - 330
+    assert step_us(trace, edits.remove_blocking(CallRows(trace.calls, copy), np.array([430_000]))) == 1000 - 330
 
 
 def test_allocations_that_are_not_made_take_no_time() -> None:
@@ -140,7 +154,7 @@ def test_allocations_that_are_not_made_take_no_time() -> None:
     builder.kernel(KERNEL, 510, 20, launch_us=500)
     builder.call("cudaGetDevice", 995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.remove_calls(trace, trace.match_rows(trace.calls, "Malloc"))) == 700
+    assert step_us(trace, edits.remove_calls(CallRows(trace.calls, trace.match_rows(trace.calls, "Malloc")))) == 700
 
 
 def test_rows_outside_the_window_change_nothing() -> None:
@@ -149,15 +163,18 @@ def test_rows_outside_the_window_change_nothing() -> None:
     builder.call("cudaStreamSynchronize", 1020, 500)
     builder.call("cudaGetDevice", 1995, 5)
     trace = builder.trace()
-    assert step_us(trace, edits.remove_items(trace, np.array([0]))) == 1000
+    assert step_us(trace, edits.remove_items(trace, GpuRows(trace.gpu, np.array([0])))) == 1000
+
+
+ONE_ITEM = GpuRows(gpu_bound().gpu, [1])
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"items": np.array([1])},
-        {"items": np.array([1]), "dur_ns": np.array([-1])},
-        {"removed_cpu_time": (edits.Hidden(0, iv.EMPTY, 1.5),)},
+        {"items": ONE_ITEM},
+        {"items": ONE_ITEM, "dur_ns": np.array([-1])},
+        {"removed_cpu_time": (edits.RemovedCpuTime(0, iv.EMPTY, 1.5),)},
     ],
 )
 def test_an_edit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
@@ -174,16 +191,16 @@ def _edits(draw: st.DrawFn, run: Rank) -> Edit:
     calls = np.array(draw(st.lists(st.sampled_from(called), unique=True)) if called else [], np.int64)
     kind = draw(st.integers(0, 5))
     if kind == 0:
-        return edits.scale_durations(trace, items, draw(st.floats(0, 1)))
+        return edits.scale_durations(GpuRows(trace.gpu, items), draw(st.floats(0, 1)))
     if kind == 1:
-        return edits.remove_items(trace, items)
+        return edits.remove_items(trace, GpuRows(trace.gpu, items))
     if kind == 2:
-        return edits.fused(trace, items, draw(st.floats(0, 1)), items[:1])
+        return edits.fuse(trace, GpuRows(trace.gpu, items), draw(st.floats(0, 1)), GpuRows(trace.gpu, items[:1]))
     if kind == 3:
-        return edits.remove_waits(calls)
+        return edits.remove_waits(CallRows(trace.calls, calls))
     if kind == 4:
-        return edits.shorten_launches(trace, calls, run.window, draw(st.floats(0, 1)))
-    return edits.remove_blocking(trace, calls, trace.calls.end_ns[calls] + 1000)
+        return edits.shorten_launches(CallRows(trace.calls, calls), run.window, draw(st.floats(0, 1)))
+    return edits.remove_blocking(CallRows(trace.calls, calls), trace.calls.end_ns[calls] + 1000)
 
 
 @given(lawful_file(), st.data(), st.floats(0, 1))
@@ -194,7 +211,7 @@ def test_an_edit_never_makes_the_window_longer_and_more_of_it_never_does(
     first, second = data.draw(_edits(run)), data.draw(_edits(run))
     graph = graph_of(run.trace, run.window)
     spans = [
-        graph.span_ns(graph.replayed(edited(graph, some)))
+        graph.span_ns(graph.node_times(apply_edits(graph, some)))
         for some in ([], [(first, strength)], [(first, 1.0)], [(first, 1.0), (second, strength)])
     ]
     assert spans == sorted(spans, reverse=True)

@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_strategies import lawful_file, run_of
 
+from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import STEP_AFTER, Claim, Finding, Saving, severity_of
+from perfdoctor.report.finding import STEP_AFTER, Finding, severity_of
 from perfdoctor.savings.edits import Edit, remove_cpu_time, scale_durations
-from perfdoctor.savings.ledger import prioritize_rank
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import GpuRows
 
 KERNEL = "ampere_sgemm_128x64_nn"
 
@@ -64,8 +66,8 @@ def us(finding: Finding) -> tuple[float | None, ...]:
 
 def test_the_fix_that_saves_most_comes_first_and_each_is_told_what_it_adds() -> None:
     run = loader_bound()
-    kernels = scale_durations(run.trace, np.arange(8), 0.5, bound=False)
-    first, second = prioritize_rank(run, [fix("PD901", kernels), fix("PD902", loader(run))])
+    kernels = scale_durations(GpuRows(run.trace.gpu, np.arange(8)), 0.5, is_upper_bound=False)
+    first, second = price_rank(run, [fix("PD901", kernels), fix("PD902", loader(run))])
     assert [f.rule for f in (first, second)] == ["PD902", "PD901"]
     assert (us(first)[1], told(first)[STEP_AFTER]) == (600, 400_000)
     assert (us(second)[1], told(second)[STEP_AFTER]) == (150, 250_000)
@@ -74,14 +76,16 @@ def test_the_fix_that_saves_most_comes_first_and_each_is_told_what_it_adds() -> 
 
 def test_two_fixes_of_the_same_time_share_it() -> None:
     run = loader_bound()
-    whole, half = (scale_durations(run.trace, np.arange(8), share, bound=False) for share in (0.5, 0.25))
-    first, second = prioritize_rank(run, [fix("PD901", half), fix("PD902", whole)])
+    whole, half = (
+        scale_durations(GpuRows(run.trace.gpu, np.arange(8)), share, is_upper_bound=False) for share in (0.5, 0.25)
+    )
+    first, second = price_rank(run, [fix("PD901", half), fix("PD902", whole)])
     assert (us(first)[1], us(second)[1]) == (150, 0)
 
 
 def test_a_bound_is_reached_half_way_and_perhaps_not_at_all() -> None:
     run = loader_bound()
-    (only,) = prioritize_rank(run, [fix("PD901", scale_durations(run.trace, np.arange(8), 0.5))])
+    (only,) = price_rank(run, [fix("PD901", scale_durations(GpuRows(run.trace.gpu, np.arange(8)), 0.5))])
     low, expected, high = us(only)
     assert (low, expected) == (0, 75)
     assert high is not None
@@ -90,9 +94,9 @@ def test_a_bound_is_reached_half_way_and_perhaps_not_at_all() -> None:
 
 def test_a_replay_promises_no_more_than_the_rule_and_the_cost_allow() -> None:
     run = loader_bound()
-    (capped,) = prioritize_rank(run, [fix("PD901", loader(run), high_us=100)])
+    (capped,) = price_rank(run, [fix("PD901", loader(run), high_us=100)])
     assert us(capped) == (100, 100, 100)
-    (cheap,) = prioritize_rank(run, [fix("PD901", loader(run), cost_us=50)])
+    (cheap,) = price_rank(run, [fix("PD901", loader(run), cost_us=50)])
     assert us(cheap) == (50, 50, 50)
 
 
@@ -108,10 +112,10 @@ def test_a_fix_that_another_makes_worth_while_is_masked_and_comes_after_it() -> 
     run = Rank(trace.trace())
     starts = np.arange(4) * 1_000_000 + 40_000
     python = remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 650_000), run.window)
-    kernels = scale_durations(run.trace, np.arange(4), 0.9, bound=False)
-    first, second = prioritize_rank(run, [fix("PD901", python), fix("PD902", kernels)])
+    kernels = scale_durations(GpuRows(run.trace.gpu, np.arange(4)), 0.9, is_upper_bound=False)
+    first, second = price_rank(run, [fix("PD901", python), fix("PD902", kernels)])
     assert (first.rule, second.rule) == ("PD902", "PD901")
-    assert second.expected_saving_ns > first.expected_saving_ns  # and yet it comes after what it needs
+    assert second.saving.likely_ns > first.saving.likely_ns  # and yet it comes after what it needs
     assert told(second)["saves by itself, masked until PD902 is fixed"] == 0
 
 
@@ -120,15 +124,15 @@ def test_where_a_replay_cannot_be_trusted_the_bounds_stay_and_it_is_said_why() -
     trace.kernel(KERNEL, 10, 400, launch_us=0).kernel(KERNEL, 500, 10, stream=8)
     trace.call("cudaStreamSynchronize", 10, 600)
     run = Rank(trace.trace())
-    edit = scale_durations(run.trace, np.arange(1), 0.5)
-    (only,) = prioritize_rank(run, [fix("PD901", edit, cost_us=400)])
+    edit = scale_durations(GpuRows(run.trace.gpu, np.arange(1)), 0.5)
+    (only,) = price_rank(run, [fix("PD901", edit, cost_us=400)])
     assert us(only) == (0, None, 400)
     assert told(only) == {"not replayed": "the launches of 50% of the GPU's work were not recorded"}
 
 
 def test_findings_without_an_edit_stay_as_they_are_and_edits_do_not_leave_the_rank() -> None:
     run = loader_bound()
-    ranked = prioritize_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
+    ranked = price_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
     assert [f.edit for f in ranked] == [None, None]
     bare = next(f for f in ranked if f.rule == "PD901")
     assert (bare.saving.basis, bare.evidence) == ("bounded", ())
@@ -136,7 +140,7 @@ def test_findings_without_an_edit_stay_as_they_are_and_edits_do_not_leave_the_ra
 
 def test_what_is_replayed_leaves_its_time_to_no_bound() -> None:
     run = loader_bound()
-    ranked = prioritize_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
+    ranked = price_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
     assert [f.saving.high_ns for f in ranked if f.rule == "PD901"] == [0]  # all of its time is claimed by the other
 
 
@@ -148,9 +152,9 @@ def test_savings_never_exceed_cost_nor_together_the_step(file: dict[str, Any], d
     findings = []
     for number in range(data.draw(st.integers(1, 4))):
         share, cost = data.draw(st.floats(0, 1)), data.draw(st.integers(0, step_ns))
-        edit = scale_durations(run.trace, items[number:], share, bound=data.draw(st.booleans()))
+        edit = scale_durations(GpuRows(run.trace.gpu, items[number:]), share, is_upper_bound=data.draw(st.booleans()))
         findings.append(fix(f"PD90{number}", edit, cost / 1000))
-    ranked = prioritize_rank(run, findings)
+    ranked = price_rank(run, findings)
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in ranked)
     assert sum(f.saving.high_ns or 0 for f in ranked) <= step_ns
     after = [told(f)[STEP_AFTER] for f in ranked if STEP_AFTER in told(f)]

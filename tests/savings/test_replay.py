@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from trace_strategies import any_file, lawful_file, run_of
 
 from perfdoctor.rank import Rank
-from perfdoctor.savings import longest_path as settling
+from perfdoctor.savings import longest_path
 from perfdoctor.savings.graph_edges import OWN, median_ns
+from perfdoctor.savings.relax_nodes import relax_nodes
 from perfdoctor.savings.replay_graph import Graph, graph_of
 from perfdoctor.testing import TraceBuilder
 
@@ -37,7 +38,7 @@ def replayed_us(of: Graph, dur_us: dict[int, float] | None = None) -> float:
     lag = of.lag_ns.copy()
     for item, us in (dur_us or {}).items():
         lag[of.events.item_end[item], OWN] = round(us * 1000)
-    return of.span_ns(of.replayed(lag)) / 1000
+    return of.span_ns(of.node_times(lag)) / 1000
 
 
 def launched(trace: TraceBuilder, launch_us: float, start_us: float, dur_us: float, **where: Any) -> TraceBuilder:
@@ -169,7 +170,7 @@ def test_played_again_unchanged_a_trace_takes_as_long_as_it_took(file: dict[str,
     if not len(run.window):
         return
     again = graph_of(run.trace, run.window)
-    assert again.span_ns(again.replayed()) == run.window_ns
+    assert again.span_ns(again.node_times()) == run.window_ns
 
 
 @given(any_file())
@@ -180,7 +181,7 @@ def test_every_node_waits_for_earlier_ones_and_not_in_vain(file: dict[str, Any])
     of = graph_of(run.trace, run.window)
     nodes = np.arange(len(of.before))[:, None]
     assert (of.before < nodes).all()
-    when = of.replayed()
+    when = of.node_times()
     assert (when <= of.events.time_ns).all()  # clocks that are odd may let things come earlier, never later
 
 
@@ -204,7 +205,7 @@ def test_time_shift_and_order_of_the_file_change_nothing(file: dict[str, Any], s
         of = graph_of(run.trace, run.window)
         lag = of.lag_ns.copy()
         lag[of.events.item_end, OWN] = 0
-        return of.span_ns(of.replayed(lag))
+        return of.span_ns(of.node_times(lag))
 
     assert free_ns(first) == free_ns(second)
 
@@ -215,10 +216,10 @@ def test_time_shift_and_order_of_the_file_change_nothing(file: dict[str, Any], s
 @st.composite
 def _graphs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     nodes = draw(st.integers(0, 20))
-    before = [[draw(st.integers(-1, max(i - 1, -1))) for _ in range(settling.SLOTS)] for i in range(nodes)]
-    lag = [[draw(st.integers(-100, 100)) for _ in range(settling.SLOTS)] for _ in range(nodes)]
+    before = [[draw(st.integers(-1, max(i - 1, -1))) for _ in range(longest_path.SLOTS)] for i in range(nodes)]
+    lag = [[draw(st.integers(-100, 100)) for _ in range(longest_path.SLOTS)] for _ in range(nodes)]
     earliest = [draw(st.integers(-1000, 1000)) for _ in range(nodes)]
-    shape = (nodes, settling.SLOTS)
+    shape = (nodes, longest_path.SLOTS)
     return (
         np.array(before, np.int32).reshape(shape),
         np.array(lag, np.int64).reshape(shape),
@@ -229,30 +230,31 @@ def _graphs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @given(_graphs())
 def test_machine_code_and_python_agree(given_graph: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     before, lag, earliest = given_graph
-    settling.compiled.load()
+    longest_path.compiled.load()
     when = earliest.tolist()
-    settling.pass_over(len(when), before.ravel().tolist(), lag.ravel().tolist(), when)
-    assert settling.settle(before, lag, earliest).tolist() == when
+    relax_nodes(len(when), before.ravel().tolist(), lag.ravel().tolist(), when)
+    assert longest_path.longest_path(before, lag, earliest).tolist() == when
 
 
 def test_a_node_that_waits_for_a_later_one_is_refused() -> None:
-    settling.compiled.load()
-    itself = np.zeros((1, settling.SLOTS), np.int32)
+    longest_path.compiled.load()
+    itself = np.zeros((1, longest_path.SLOTS), np.int32)
     with pytest.raises(ValueError, match="waits for itself or for a later one"):
-        settling.settle(itself, itself.astype(np.int64), np.zeros(1, np.int64))
+        longest_path.longest_path(itself, itself.astype(np.int64), np.zeros(1, np.int64))
 
 
 def test_a_trace_is_replayed_without_numba_once_that_is_compiled(tmp_path: Path) -> None:
-    settling.compiled.load()
+    longest_path.compiled.load()
     trace = TraceBuilder().step(0, 100_000)
     for i in range(1500):
         trace.kernel(KERNEL, 40 * i + 20, 20, launch_us=40 * i)
     path = trace.write(tmp_path / "t.json")
     program = """
 import sys, perfdoctor
-from perfdoctor.savings import longest_path as settle
+from perfdoctor.savings import longest_path
 replayed = [f.saving.basis for f in perfdoctor.analyze(sys.argv[1]).findings]
-print("replayed" in replayed, settle.compiled.is_loaded(), [name for name in ("numba", "torch") if name in sys.modules])
+loaded = [name for name in ("numba", "torch") if name in sys.modules]
+print("replayed" in replayed, longest_path.compiled.is_loaded(), loaded)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=120, check=False
@@ -264,9 +266,9 @@ def test_without_numba_python_plays_the_trace_again(monkeypatch: pytest.MonkeyPa
     def cannot() -> None:
         raise ImportError
 
-    monkeypatch.setattr(settling, "_WORTH_LOADING", 0)
-    monkeypatch.setattr(settling, "_WORTH_COMPILING", 0)
-    monkeypatch.setattr(settling.compiled, "is_loaded", lambda: False)
-    monkeypatch.setattr(settling.compiled, "load", cannot)
-    one = np.ones((2, settling.SLOTS), np.int64)
-    assert settling.settle(np.array([[-1] * 3, [0] * 3], np.int32), 5 * one, one[:, 0]).tolist() == [1, 6]
+    monkeypatch.setattr(longest_path, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(longest_path, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(longest_path.compiled, "is_loaded", lambda: False)
+    monkeypatch.setattr(longest_path.compiled, "load", cannot)
+    one = np.ones((2, longest_path.SLOTS), np.int64)
+    assert longest_path.longest_path(np.array([[-1] * 3, [0] * 3], np.int32), 5 * one, one[:, 0]).tolist() == [1, 6]

@@ -8,17 +8,18 @@ import pytest
 
 import perfdoctor
 from perfdoctor.rank import Rank
-from perfdoctor.savings import what_if as gain
+from perfdoctor.savings import what_if
 from perfdoctor.savings.edits import remove_cpu_time, scale_durations, shorten_launches
-from perfdoctor.savings.what_if import Gates, cpu_wait_ns, replay_of
+from perfdoctor.savings.what_if import Gates
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
 KERNEL = "ampere_sgemm_128x64_nn"
 
 
 def wait_us(trace: TraceBuilder) -> float | None:
-    ns = cpu_wait_ns(Rank(trace.trace()))
+    ns = Rank(trace.trace()).cpu_wait_ns
     return None if ns is None else ns / 1000
 
 
@@ -91,7 +92,7 @@ def test_without_calls_nothing_is_known_about_the_cpu() -> None:
 
 
 def gates_of(trace: TraceBuilder) -> Gates:
-    replay = replay_of(Rank(trace.trace()))
+    replay = Rank(trace.trace()).replay
     assert replay is not None
     return replay.gates
 
@@ -138,7 +139,7 @@ def test_waits_that_decide_nothing_need_no_explanation() -> None:
 
 @pytest.mark.parametrize("trace", [TraceBuilder().kernel(KERNEL, 0, 10), TraceBuilder().op("aten::mm", 0, 10)])
 def test_without_calls_or_kernels_there_is_nothing_to_replay(trace: TraceBuilder) -> None:
-    assert replay_of(Rank(trace.trace())) is None
+    assert Rank(trace.trace()).replay is None
 
 
 def test_of_a_long_trace_steps_in_the_middle_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +147,8 @@ def test_of_a_long_trace_steps_in_the_middle_are_replayed(monkeypatch: pytest.Mo
     for i in range(10):
         trace.step(1000 * i, 1000).kernel(KERNEL, 1000 * i + 10, 10, launch_us=1000 * i)
         trace.call("cudaGetDevice", 1000 * i + 990, 5)
-    monkeypatch.setattr(gain, "MOST_EVENTS", 10)
-    replay = replay_of(Rank(trace.trace()))
+    monkeypatch.setattr(what_if, "MOST_EVENTS", 10)
+    replay = Rank(trace.trace()).replay
     assert replay is not None
     assert replay.window_ns == 3_000_000
     assert replay.step_ns() == replay.now_ns == 1_000_000
@@ -167,19 +168,19 @@ def small_ops(count: int = 100) -> TraceBuilder:
 
 def test_savings_are_of_the_step_without_the_profiler_where_that_was_timed() -> None:
     trace = small_ops().trace()
-    profiled = replay_of(Rank(trace))
-    real = replay_of(Rank(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}))
+    profiled = Rank(trace).replay
+    real = Rank(trace, facts={"base_step_ns": [700_000, 702_000, 698_000]}).replay
     assert profiled is not None
     assert real is not None
     assert (profiled.now_ns, profiled.profiled, real.now_ns, real.profiled) == (1_000_000, True, 700_000, False)
     assert real.step_ns() == 700_000
-    launches = shorten_launches(trace, trace.match_rows(trace.calls, "Launch"), Rank(trace).window)
+    launches = shorten_launches(CallRows(trace.calls, trace.match_rows(trace.calls, "Launch")), Rank(trace).window)
     assert 0 < 700_000 - real.step_ns([(launches, 1.0)]) < 1_000_000 - profiled.step_ns([(launches, 1.0)])
 
 
 @pytest.mark.parametrize("base_ns", [[], [1_000_000], [2_000_000]])
 def test_a_profiler_that_cost_nothing_is_not_taken_off(base_ns: list[int]) -> None:
-    replay = replay_of(Rank(small_ops().trace(), facts={"base_step_ns": base_ns}))
+    replay = Rank(small_ops().trace(), facts={"base_step_ns": base_ns}).replay
     assert replay is not None
     assert (replay.now_ns, replay.profiled) == (1_000_000, True)
 
@@ -203,7 +204,7 @@ def test_a_profiler_that_cost_nothing_is_not_taken_off(base_ns: list[int]) -> No
     ],
 )
 def test_which_real_traces_can_be_replayed(corpus: Path, name: str, why: str | None) -> None:
-    replay = replay_of(Rank(perfdoctor.read(corpus / f"{name}.json.gz")))
+    replay = Rank(perfdoctor.read(corpus / f"{name}.json.gz")).replay
     assert replay is not None
     assert replay.gates.error == 0
     assert replay.gates.why == why
@@ -211,12 +212,12 @@ def test_which_real_traces_can_be_replayed(corpus: Path, name: str, why: str | N
 
 def test_convolutions_of_a_step_that_the_cpu_sets_the_pace_of_save_no_tenth_of_their_time(corpus: Path) -> None:
     run = Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
-    replay = replay_of(run)
+    replay = run.replay
     assert replay is not None
-    slow = run.kernels_where(lambda k: k.category == "convolution" and k.tensor_core == "no")
+    slow = run.kernel_classes.match_rows(lambda k: k.category == "convolution" and k.tensor_core == "no")
     slow &= iv.contains(run.window, run.trace.gpu.start_ns)
     naive_ns = run.per_step(int(run.trace.gpu.dur_ns[slow].sum())) * 2 / 3
-    saved_ns = replay.now_ns - replay.step_ns([(scale_durations(run.trace, slow, 2 / 3), 1.0)])
+    saved_ns = replay.now_ns - replay.step_ns([(scale_durations(GpuRows(run.trace.gpu, slow), 2 / 3), 1.0)])
     assert 0.15 * replay.now_ns < naive_ns < 0.3 * replay.now_ns
     assert saved_ns < 0.1 * naive_ns
 
@@ -224,7 +225,7 @@ def test_convolutions_of_a_step_that_the_cpu_sets_the_pace_of_save_no_tenth_of_t
 def test_a_loader_without_workers_was_worth_about_what_workers_gained(corpus: Path) -> None:
     """208 ms a step without workers, 173 ms with four: a promise of all of the wait would be a third too much."""
     without, with_four = (Rank(perfdoctor.read(corpus / f"v100-bare-list-workers{n}.json.gz")) for n in (0, 4))
-    replay, waits = replay_of(without), without.loader_waits
+    replay, waits = without.replay, without.loader_waits
     assert replay is not None
     gained_ns = replay.now_ns - with_four.per_step(with_four.window_ns)
     gone = remove_cpu_time(waits.thread, (waits.start_ns, waits.end_ns), without.window)

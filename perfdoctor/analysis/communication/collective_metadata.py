@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,8 +32,9 @@ _BYTES = {
 _NO_PURPOSE = frozenset({"", "undefined"})
 
 
-class Recorded(NamedTuple):
-    """One row a collective; -1 where nothing is recorded.
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveMetadata:
+    """What is recorded of collectives, one row each; -1 where nothing is recorded.
 
     Attributes:
         strings: The texts that `group`, `label` and `dtype` are codes of.
@@ -54,38 +55,38 @@ class Recorded(NamedTuple):
     bytes: Int64Array
 
 
-def said_of(trace: Trace, rows: Int32Array) -> Recorded:
-    """What is recorded of collectives, given by their rows in `trace.comms` (-1: nothing)."""
+def collective_metadata(trace: Trace, rows: Int32Array) -> CollectiveMetadata:
+    """What is recorded of collectives, given by their rows in `trace.comms` (-1: nothing is recorded)."""
     comms = trace.comms
     known = rows >= 0
     texts: dict[str, int] = {}
     group, label, dtype = (np.full(len(rows), NONE, np.int32) for _ in range(3))
     at = rows[known]
     names = zip(*(column[at].tolist() for column in (comms.group, comms.description, comms.ranks)), strict=True)
-    pairs = [_group(trace, *codes) for codes in names]
-    group[known] = [_code(texts, pair[0]) for pair in pairs]
-    label[known] = [_code(texts, pair[1]) for pair in pairs]
-    dtype[known] = [_code(texts, trace.text(code)) for code in comms.dtype[at].tolist()]
+    groups = [_group_names(trace, *codes) for codes in names]
+    group[known] = [_code_of(texts, key) for key, _ in groups]
+    label[known] = [_code_of(texts, title) for _, title in groups]
+    dtype[known] = [_code_of(texts, trace.text(code)) for code in comms.dtype[at].tolist()]
     strings = tuple(texts)
     width = np.array([*(_BYTES.get(text.lower(), NONE) for text in strings), NONE], np.int64)[dtype]
-    elements = _taken(comms.in_elements, rows)
-    return Recorded(
+    elements = _take_rows(comms.in_elements, rows)
+    return CollectiveMetadata(
         strings=strings,
         group=group,
         label=label,
         dtype=dtype,
-        group_size=_taken(comms.group_size, rows).astype(np.int32),
-        seq=_taken(comms.sequence, rows),
+        group_size=_take_rows(comms.group_size, rows).astype(np.int32),
+        seq=_take_rows(comms.sequence, rows),
         bytes=np.where((width > 0) & (elements >= 0), width * elements, NONE),
     )
 
 
-def _taken(column: Int64Array, rows: Int32Array) -> Int64Array:
-    """Some rows of a column; -1 for row -1."""
+def _take_rows(column: Int64Array, rows: Int32Array) -> Int64Array:
+    """Some rows of a column; the value of row -1 is -1."""
     return np.append(column, NONE)[rows]
 
 
-def _group(trace: Trace, name: int, description: int, ranks: int) -> tuple[str | None, str | None]:
+def _group_names(trace: Trace, name: int, description: int, ranks: int) -> tuple[str | None, str | None]:
     """What names a group on all its members, and what to call it."""
     if name < 0 and description < 0:
         return None, None
@@ -93,5 +94,5 @@ def _group(trace: Trace, name: int, description: int, ranks: int) -> tuple[str |
     return f"{title} {members}".strip(), title if purpose in _NO_PURPOSE else purpose
 
 
-def _code(texts: dict[str, int], text: str | None) -> int:
+def _code_of(texts: dict[str, int], text: str | None) -> int:
     return NONE if text is None else texts.setdefault(text, len(texts))

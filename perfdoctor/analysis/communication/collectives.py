@@ -7,24 +7,22 @@ that they can be made in other processes and on other machines.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.analysis.communication.collective_metadata import Recorded, said_of
+from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
 from perfdoctor.analysis.communication.collective_names import BY_CPU, CALLED, KINDS, OTHER_KIND, kind_of
-from perfdoctor.analysis.kernels.traffic_kinds import launched_in
-from perfdoctor.analysis.timeline.phases import PHASES, phases_of
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.launching_ops import launching_ranges
+from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
+from perfdoctor.trace.tables.steps import Steps
 
 _MARK = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
@@ -122,45 +120,69 @@ class CollectiveTable:
         return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
 
 
-def collectives_of(rank: Rank, most: int = MOST_ROWS) -> CollectiveTable:
-    """The collectives of a rank, at most so many of them: the last ones, because ranks stop recording together.
+def collectives_of(
+    classes: KernelClasses,
+    window: Intervals,
+    steps: Steps,
+    *,
+    on_gpu: bool,
+    exposed: Intervals,
+    phases: Mapping[str, Intervals],
+    step_numbers: Sequence[int] = (),
+    most: int = MOST_ROWS,
+) -> CollectiveTable:
+    """The collectives of a rank, at most `most` of them: the last ones, because ranks stop recording together.
 
-    Those outside the analysed window are there, too, with `step` -1: they help to align the clocks.
+    Those outside the analysed window are included with `step` -1: they help to align the clocks.
+
+    Args:
+        classes: The classes of the trace's kernels.
+        window: The analysed time.
+        steps: The analysed steps.
+        on_gpu: Whether kernels ran them, or threads of the CPU.
+        exposed: The time of the window in which collectives ran and nothing computed (`Account.parts`).
+        phases: What the rank did in the window, by PHASES.
+        step_numbers: What the profiler calls the analysed steps, where it numbered them.
+        most: Rows to keep.
     """
-    trace = rank.trace
-    found = _on_the_gpu(rank) if rank.device_kind == "gpu" else _on_the_cpu(trace)
+    trace = classes.trace
+    found = _kernels(classes) if on_gpu else _cpu_ranges(trace)
     order = np.lexsort((found.start_ns, found.end_ns))
     found = _Found(*(getattr(found, column.name)[order] for column in fields(found)))
-    exposed = rank.account.parts["communication"]
-    phases = phases_of(rank)
-    told = said_of(trace, found.comms)
+    metadata = collective_metadata(trace, found.comms)
     kept = slice(max(len(order) - most, 0), None)
     return CollectiveTable(
         rank=trace.rank,
         host=trace.host,
         base_ns=trace.base_ns,
-        on_gpu=rank.device_kind == "gpu",
-        strings=told.strings,
+        on_gpu=on_gpu,
+        strings=metadata.strings,
         start_ns=found.start_ns[kept],
         end_ns=found.end_ns[kept],
         kind=found.kind[kept],
-        group=told.group[kept],
-        group_size=told.group_size[kept],
-        seq=told.seq[kept],
-        bytes=told.bytes[kept],
-        dtype=told.dtype[kept],
+        group=metadata.group[kept],
+        group_size=metadata.group_size[kept],
+        seq=metadata.seq[kept],
+        bytes=metadata.bytes[kept],
+        dtype=metadata.dtype[kept],
         stream=found.stream[kept],
-        step=rank.steps.at(found.start_ns[kept]).astype(np.int32),
+        step=steps.at(found.start_ns[kept]).astype(np.int32),
         exposed_ns=iv.overlap(found.start_ns[kept], found.end_ns[kept], exposed),
-        before_ns=_before(rank, phases, found.start_ns)[kept],
-        exposed=_longest(exposed),
-        totals=_totals(rank, found, told),
+        before_ns=_time_before(window, phases, found.start_ns)[kept],
+        exposed=_longest_intervals(exposed),
+        totals=_totals(window, exposed, found, metadata),
         phase_ns={name: iv.total(phase) for name, phase in phases.items()},
-        step_numbers=_step_numbers(rank),
-        step_start_ns=rank.steps.intervals[:, 0],
-        window_ns=rank.window_ns,
+        step_numbers=tuple(step_numbers),
+        step_start_ns=steps.intervals[:, 0],
+        window_ns=iv.total(window),
         left_out=kept.start,
     )
+
+
+def profiler_step_numbers(trace: Trace) -> list[int]:
+    """The numbers in the profiler's marks of steps, ascending."""
+    names = np.flatnonzero(trace.match_strings(trace.ranges, _MARK)).tolist()
+    return sorted(int(mark[1]) for name in names if (mark := _MARK.match(trace.strings[name])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,30 +196,30 @@ class _Found:
     comms: Int32Array
 
 
-def _on_the_gpu(rank: Rank) -> _Found:
+def _kernels(classes: KernelClasses) -> _Found:
     """The kernels that are collectives.
 
-    A kernel that serves several kinds (NCCL's send and receive, RCCL's generic one) is what the range around its launch
-    says, or what is recorded of it.
+    A kernel that serves several kinds (NCCL's send and receive, RCCL's generic one) is of the kind that the range
+    around its launch names, or else of the one that is recorded of it.
     """
-    trace, gpu = rank.trace, rank.trace.gpu
-    rows = np.flatnonzero(rank.kernels_where(lambda k: k.category == "communication"))
+    trace, gpu = classes.trace, classes.trace.gpu
+    rows = np.flatnonzero(classes.match_rows(lambda k: k.category == "communication"))
     kind = _kinds(trace, gpu.name[rows])
     vague = np.isin(kind, [KINDS.index("send_recv"), OTHER_KIND])
-    called = launched_in(trace, CALLED)[rows]
-    by_range = vague & (called >= 0)
-    kind[by_range] = _kinds(trace, trace.ranges.name[called[by_range]])
+    launched_in = launching_ranges(trace, CALLED)[rows]
+    by_range = vague & (launched_in >= 0)
+    kind[by_range] = _kinds(trace, trace.ranges.name[launched_in[by_range]])
     recorded = np.full(len(gpu), NONE, np.int32)
     of_items = np.flatnonzero(trace.comms.gpu >= 0)
     recorded[trace.comms.gpu[of_items]] = of_items
     comms = recorded[rows]
-    named = vague & (comms >= 0)
-    told = _kinds(trace, trace.comms.collective[comms[named]])
-    kind[named] = np.where(told == OTHER_KIND, kind[named], told)
+    by_record = vague & (comms >= 0)
+    named = _kinds(trace, trace.comms.collective[comms[by_record]])
+    kind[by_record] = np.where(named == OTHER_KIND, kind[by_record], named)
     return _Found(gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows], comms)
 
 
-def _on_the_cpu(trace: Trace) -> _Found:
+def _cpu_ranges(trace: Trace) -> _Found:
     """The collectives that threads of the CPU ran: their ranges, or the ops that recorded them where there are none."""
     ranges, ops = trace.ranges, trace.ops
     rows = np.flatnonzero(trace.match_rows(ranges, BY_CPU))
@@ -208,11 +230,10 @@ def _on_the_cpu(trace: Trace) -> _Found:
         op = trace.comms.op[issued]
         kind = _kinds(trace, trace.comms.collective[issued])
         return _Found(ops.start_ns[op], ops.end_ns[op], kind, nowhere, issued)
-    # Each was issued by one op, in the order in which they began; where there are more or less, which is not known.
+    # Each was issued by one op, in the order in which they began. Where there are more or fewer, nobody knows by which.
     comms = issued if len(issued) == len(rows) else nowhere[: len(rows)].astype(np.int32)
-    return _Found(
-        ranges.start_ns[rows], ranges.end_ns[rows], _kinds(trace, ranges.name[rows]), nowhere[: len(rows)], comms
-    )
+    kind = _kinds(trace, ranges.name[rows])
+    return _Found(ranges.start_ns[rows], ranges.end_ns[rows], kind, nowhere[: len(rows)], comms)
 
 
 def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
@@ -222,47 +243,40 @@ def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
     return np.array(kinds, np.int8)[which]
 
 
-def _before(rank: Rank, phases: Mapping[str, Intervals], start: Int64Array) -> npt.NDArray[np.float32]:
+def _time_before(window: Intervals, phases: Mapping[str, Intervals], start_ns: Int64Array) -> npt.NDArray[np.float32]:
     """For each row the time of each phase between the start before it (or the begin of the window) and its own."""
-    order = np.argsort(start, kind="stable")
-    until = start[order]
-    since = np.concatenate(([rank.window[0, 0]] if len(rank.window) else [0], until[:-1]))[: len(until)]
-    spent = np.empty((len(start), len(PHASES)), np.float32)
+    order = np.argsort(start_ns, kind="stable")
+    until = start_ns[order]
+    since = np.concatenate(([window[0, 0]] if len(window) else [0], until[:-1]))[: len(until)]
+    spent = np.empty((len(start_ns), len(PHASES)), np.float32)
     for column, phase in enumerate(phases.values()):
         spent[order, column] = iv.overlap(np.minimum(since, until), until, phase)
     return spent
 
 
-def _step_numbers(rank: Rank) -> tuple[int, ...]:
-    """The numbers in the marks of the analysed steps; none where marks and steps do not correspond."""
-    trace = rank.trace
-    codes = np.flatnonzero(trace.match_strings(trace.ranges, _MARK)).tolist()
-    numbers = sorted(int(mark[1]) for code in codes if (mark := _MARK.match(trace.strings[code])))
-    chosen = numbers[rank.step_slice]
-    return tuple(chosen) if len(chosen) == rank.steps.count else ()
-
-
-def _longest(pieces: Intervals) -> Intervals:
+def _longest_intervals(intervals: Intervals) -> Intervals:
     """The longest intervals of a set, as many as a summary should hold."""
-    if len(pieces) <= _MOST_PIECES:
-        return pieces
-    return pieces[np.sort(np.argsort(pieces[:, 0] - pieces[:, 1], kind="stable")[:_MOST_PIECES])]
+    if len(intervals) <= _MOST_PIECES:
+        return intervals
+    by_length = np.argsort(intervals[:, 0] - intervals[:, 1], kind="stable")
+    return intervals[np.sort(by_length[:_MOST_PIECES])]
 
 
-def _totals(rank: Rank, found: _Found, told: Recorded) -> tuple[CollectiveTotal, ...]:
+def _totals(
+    window: Intervals, exposed: Intervals, found: _Found, metadata: CollectiveMetadata
+) -> tuple[CollectiveTotal, ...]:
     """Sums over the window by kind and group, the longest exposed one first."""
-    inside: BoolArray = iv.contains(rank.window, found.start_ns)
-    exposed = rank.account.parts["communication"]
+    inside: BoolArray = iv.contains(window, found.start_ns)
     totals = []
-    for kind, group in sorted(set(zip(found.kind[inside].tolist(), told.label[inside].tolist(), strict=True))):
-        rows = inside & (found.kind == kind) & (told.label == group)
-        running = iv.intersect(iv.union(found.start_ns[rows], found.end_ns[rows]), rank.window)
-        sizes = told.bytes[rows]
+    for kind, group in sorted(set(zip(found.kind[inside].tolist(), metadata.label[inside].tolist(), strict=True))):
+        rows = inside & (found.kind == kind) & (metadata.label == group)
+        running = iv.intersect(iv.union(found.start_ns[rows], found.end_ns[rows]), window)
+        sizes = metadata.bytes[rows]
         totals.append(
             CollectiveTotal(
                 kind=KINDS[kind],
-                group=told.strings[group] if group >= 0 else None,
-                group_size=int(told.group_size[rows].max()) if group >= 0 else None,
+                group=metadata.strings[group] if group >= 0 else None,
+                group_size=int(metadata.group_size[rows].max()) if group >= 0 else None,
                 count=int(rows.sum()),
                 bytes=int(sizes.sum()) if (sizes >= 0).all() else None,
                 running_ns=iv.total(running),

@@ -53,7 +53,7 @@ class LoaderWaits:
         return iv.contains(window, self.start_ns)
 
 
-def loader_waits(trace: Trace) -> LoaderWaits:
+def loader_waits_of(trace: Trace) -> LoaderWaits:
     """The waits for batches of a trace: PyTorch's ranges, else the Python frames of `__next__`.
 
     Of frames that call each other (a wrapper around a DataLoader) the outermost counts.

@@ -1,30 +1,25 @@
-"""From an instant of a trace to the user's line.
+"""From an instant of a trace to the line of the user's code.
 
-Exact where lines were captured, else the innermost Python frame that is the user's own.
+Exact where `perfdoctor run` recorded lines, else the innermost Python frame that is the user's own.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from os.path import isabs
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.report.finding import Evidence, Finding, SourceLocation
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
-
 # `perfdoctor run` puts a range "@file:line function" around every torch call and every long call of other code in the
-# evidence window: the executing line. Without the function in recordings of 0.1.0.
+# evidence window: the executing line. Recordings of 0.1.0 lack the function.
 _EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$")
 # Kineto names a frame "file(line): function", with the line of the def.
 _FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$")
@@ -33,31 +28,107 @@ _LIBRARY = re.compile(
     r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     r"|perfdoctor/capture|<frozen|^nn\.Module: "
 )
-# The line of a function's definition is not the line that ran: Python frames know no better.
-_DEFINITION = re.compile(r"(async )?def |class |@")
-_LONGEST_LINE = 160
-# More queries than this for one finding add nothing to a majority.
-_ENOUGH = 256
+# More instants than this add nothing to a majority.
+_MOST_ASKED = 256
 
 
-def places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    """For each instant and thread the user's place that was executing, or None."""
-    exact = _exact_places(trace, thread, at_ns)
-    missing = [i for i, place in enumerate(exact) if place is None]
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A place in the user's code; `line` and `function` are None where only the file is known."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("file", "line", "function")
+
+    file: str
+    line: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+    @property
+    def short(self) -> str:
+        """File name and line without folders, for titles."""
+        return str(SourceLocation(self.file.replace("\\", "/").rpartition("/")[2], self.line))
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Where the user's code was when the events of a rank began: queries over its traces.
+
+    Attributes:
+        trace: The analysed trace.
+        evidence_trace: The evidence window of a capture, which has lines and stacks where the analysed one has none.
+    """
+
+    trace: Trace
+    evidence_trace: Trace | None = None
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """The traces to ask, in this order."""
+        return (self.trace,) if self.evidence_trace is None else (self.trace, self.evidence_trace)
+
+    def at(self, thread: Int32Array, instants_ns: Int64Array) -> list[SourceLocation | None]:
+        """For each instant and thread the location that was executing; None where it is not known."""
+        return find_locations(self.trace, thread, instants_ns)
+
+    def of_calls(self, rows: Int32Array) -> SourceLocation | None:
+        """Where most of some runtime calls (rows of `trace.calls`) were made."""
+        some = rows[:_MOST_ASKED]
+        calls = self.trace.calls
+        return most_common_location(find_locations(self.trace, calls.thread[some], calls.start_ns[some]))
+
+    def of_items(self, rows: BoolArray | Int64Array) -> SourceLocation | None:
+        """Where most of some GPU items (a mask, or rows of `trace.gpu`) were launched."""
+        calls = self.trace.gpu.call[rows]
+        return self.of_calls(calls[calls >= 0])
+
+    def of_op(self, name: str) -> SourceLocation | None:
+        """Where the user's code calls the op of this name most often."""
+        for trace in self.traces:
+            rows = np.flatnonzero(trace.match_rows(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))
+            found = _most_common_at_start(trace, trace.ops.thread[rows], trace.ops.start_ns[rows])
+            if found is not None:
+                return found
+        return None
+
+    def of_range(self, pattern: str) -> SourceLocation | None:
+        """Where most of the ranges begin whose name matches the pattern."""
+        for trace in self.traces:
+            rows = np.flatnonzero(trace.match_rows(trace.ranges, pattern))
+            found = _most_common_at_start(trace, trace.ranges.thread[rows], trace.ranges.start_ns[rows])
+            if found is not None:
+                return found
+        return None
+
+
+def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:
+    return most_common_location(find_locations(trace, thread[:_MOST_ASKED], start_ns[:_MOST_ASKED]))
+
+
+def most_common_location(found: Iterable[SourceLocation | None]) -> SourceLocation | None:
+    """The location named most often; None when none is."""
+    counts = Counter(location for location in found if location is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def find_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    """For each instant and thread the user's location that was executing, or None."""
+    found = _recorded_lines(trace, thread, at_ns)
+    missing = [i for i, location in enumerate(found) if location is None]
     if missing and len(trace.frames):
-        for i, place in zip(missing, _frame_places(trace, thread[missing], at_ns[missing]), strict=True):
-            exact[i] = place
-    return exact
+        for i, location in zip(missing, _frame_locations(trace, thread[missing], at_ns[missing]), strict=True):
+            found[i] = location
+    return found
 
 
-def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    lines = trace.match_rows(trace.ranges, _EXACT)
-    if not lines.any():
+def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    marks = trace.match_rows(trace.ranges, _EXACT)
+    if not marks.any():
         return [None] * len(at_ns)
-    r = trace.ranges
-    start, end, lane = r.start_ns[lines], r.end_ns[lines], r.thread[lines]
-    rows = nesting.innermost(start, end, lane, at_ns, thread)
-    names = r.name[lines]
+    ranges = trace.ranges
+    rows = nesting.innermost(ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], at_ns, thread)
+    names = ranges.name[marks]
     found: list[SourceLocation | None] = []
     for row in rows.tolist():
         match = _EXACT.match(trace.strings[names[row]]) if row >= 0 else None
@@ -65,110 +136,42 @@ def _exact_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[S
     return found
 
 
-def _frame_places(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     frames = trace.frames
     known = [number for number in set(thread.tolist()) if (frames.thread == number).any()]
     # Old files put all frames on a thread 0/0 of their own.
-    lane = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
-    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, lane)
-    asked = rows.tolist()
-    found = {row: _user_frame(trace, row) for row in set(asked)}
-    return [found[row] for row in asked]
+    frame_thread = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
+    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread).tolist()
+    found = {row: _user_frame(trace, row) for row in set(rows)}
+    return [found[row] for row in rows]
 
 
 def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
     """The first frame from `row` outwards that is no library's."""
     while row >= 0:
-        place = _user_place(trace.strings[trace.frames.name[row]])
-        if place is not None:
-            return place
+        location = _parse_user_frame(trace.strings[trace.frames.name[row]])
+        if location is not None:
+            return location
         row = int(trace.frames.parent[row])
     return None
 
 
 @lru_cache(maxsize=4096)  # all calls of a step stand in the same few frames
-def _user_place(frame: str) -> SourceLocation | None:
-    """The place that a frame's name tells; None for a library's."""
+def _parse_user_frame(frame: str) -> SourceLocation | None:
+    """The location that a frame's name tells; None for a frame of a library."""
     match = _FRAME.match(frame)
     if match is None or _LIBRARY.search(frame):
         return None
     return SourceLocation(match["file"], int(match["line"]), match["function"])
 
 
-def doing(trace: Trace, thread: int, at_ns: int) -> str | None:
-    """What a thread was in at an instant.
-
-    The innermost op, else the innermost range; None when the trace has neither there.
-    """
-    lane, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
+def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
+    """The name of the innermost op that a thread was in at an instant, else of the innermost range; None without."""
+    threads, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
     ops, ranges = trace.ops, trace.ranges
-    row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, lane)[0])
+    row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, threads)[0])
     if row >= 0:
         return trace.text(int(ops.name[row]))
-    row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, lane)[0])
+    row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, threads)[0])
     name = trace.text(int(ranges.name[row])) if row >= 0 else None
     return None if name is not None and name.startswith("ProfilerStep#") else name
-
-
-def commonest(found: Iterable[SourceLocation | None]) -> SourceLocation | None:
-    """The place named most often; None when none is."""
-    counts = Counter(place for place in found if place is not None)
-    return counts.most_common(1)[0][0] if counts else None
-
-
-def location_of_calls(run: Rank, rows: Int32Array) -> SourceLocation | None:
-    """Where in the user's code most of some runtime calls were made."""
-    some = rows[:_ENOUGH]
-    calls = run.trace.calls
-    return commonest(places(run.trace, calls.thread[some], calls.start_ns[some]))
-
-
-def location_of_items(run: Rank, rows: BoolArray | Int64Array) -> SourceLocation | None:
-    """Where in the user's code most of some GPU items were launched."""
-    calls = run.trace.gpu.call[rows]
-    return location_of_calls(run, calls[calls >= 0])
-
-
-def location_of_op(run: Rank, name: str) -> SourceLocation | None:
-    """Where the user's code calls an op, from the evidence window when the analysed one has no places."""
-    for trace in (run.trace, run.evidence_trace):
-        if trace is None:
-            continue
-        rows = np.flatnonzero(trace.match_rows(trace.ops, f"^{re.escape(name)}$") & (trace.ops.parent < 0))[:_ENOUGH]
-        found = commonest(places(trace, trace.ops.thread[rows], trace.ops.start_ns[rows]))
-        if found is not None:
-            return found
-    return None
-
-
-def location_of_range(run: Rank, pattern: str) -> SourceLocation | None:
-    """Where the user's code was when ranges whose name fits the pattern began."""
-    for trace in (run.trace, run.evidence_trace):
-        if trace is None:
-            continue
-        rows = np.flatnonzero(trace.match_rows(trace.ranges, pattern))[:_ENOUGH]
-        found = commonest(places(trace, trace.ranges.thread[rows], trace.ranges.start_ns[rows]))
-        if found is not None:
-            return found
-    return None
-
-
-def quoting(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:
-    """Findings with the text of their line as first evidence.
-
-    Args:
-        findings: What the rules found.
-        text_of: The text of a line of a file, "" where it cannot be read (an analyzer reads no files: the caller may).
-    """
-    return tuple(_quoting(finding, text_of) for finding in findings)
-
-
-def _quoting(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
-    place = finding.location
-    # A path that is not whole would be looked for here, and another file of that name be quoted.
-    if place is None or place.line is None or not (isabs(place.file) and place.file.endswith(".py")):
-        return finding
-    text = text_of(place.file, place.line).strip()
-    if not text or _DEFINITION.match(text):
-        return finding
-    return replace(finding, evidence=(Evidence("source line", text[:_LONGEST_LINE]), *finding.evidence))

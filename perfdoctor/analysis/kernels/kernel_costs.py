@@ -1,9 +1,9 @@
-"""The work of each kernel: FLOPs and bytes of the op that launched it, given to the op's main kernel.
+"""FLOPs and bytes of each kernel: those of the op that launched it, attributed to the op's main kernel.
 
-Several kernels can share one op. Its FLOPs belong to the kernel that did the maths: the longest with a verdict about
-Tensor Cores; helpers (split-K tails, layout copies) get none. Where that kernel was launched several times, as in a
-loop over images or groups, its launches share by their time. The two gradients of a convolution go to the kernels that
-say so. Bytes of ops that only move data are shared by all their kernels by time.
+Several kernels can share one op. The FLOPs belong to the kernel that did the maths: the longest one with a verdict
+about Tensor Cores. Helpers (split-K tails, layout copies) get none. Where the main kernel was launched several times,
+as in a loop over images or groups, its launches share the FLOPs by their time. The two gradients of a convolution go
+to the kernels that name them. The bytes of an op that only moves data are shared by all its kernels by time.
 """
 
 from __future__ import annotations
@@ -11,41 +11,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from perfdoctor.gpu import KernelClass
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, OpCost, cost_of_op
-from perfdoctor.gpu.roofline.op_cost import PASSES
-from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.launching_ops import match_op_names
+from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, OpCost
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
-
-
-WHOLE = -1  # an op that is one part
-# How kernels of convolution libraries spell the gradients (cuDNN and CUTLASS, MIOpen).
-_SIDES = (("dgrad", "bwd_data", "bwddata", "igemm_bwd", "bwd_gtc"), ("wgrad", "wrw", "bwd_weight", "bwdwrw", "bwd_w"))
-# Batch norms that read their input once: share of the traffic that the op's formula counts.
+# Of an op that is one part, and of a kernel that does not name the gradient that it computes.
+_NO_PASS = -1
+# How kernels of convolution libraries name the gradients (cuDNN and CUTLASS, MIOpen), in the order of BACKWARD_PASSES.
+_PASS_WORDS = (
+    ("dgrad", "bwd_data", "bwddata", "igemm_bwd", "bwd_gtc"),
+    ("wgrad", "wrw", "bwd_weight", "bwdwrw", "bwd_w"),
+)
+# Batch norms that read their input once move this share of the traffic that the op's formula counts.
 _SINGLE_READ = {"bn_fw": 2 / 3, "bn_bw": 3 / 5}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """The distinct kinds of GPU item, by kernel name, cost and part; arrays of one length.
+class CostKinds:
+    """The distinct kinds of GPU item, by kernel name, op cost and pass; arrays of one length.
+
+    Facts that do not depend on the launch are worked out once for each kind.
 
     Attributes:
-        name: String code of the name.
-        cost: Index of the cost, -1 where unknown.
-        flops, bytes: Of the whole part, however many launches share it; NaN where unknown.
+        name: Code of the kernel's name in `Trace.strings`.
+        op_cost: Index into `KernelCosts.op_costs`, -1 where unknown.
+        flops, bytes: Of the whole pass, however many launches share it; NaN where unknown.
     """
 
     name: Int32Array
-    cost: Int32Array
+    op_cost: Int32Array
     flops: FloatArray
     bytes: FloatArray
 
@@ -54,195 +55,186 @@ class Items:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class KernelCosts:
     """FLOPs and bytes of each GPU item.
 
     Attributes:
-        costs: The distinct costs of the trace's ops.
-        cost: For each GPU item the index into `costs` of its op's cost, -1 where unknown; helpers have it, too.
-        items: The distinct kinds of GPU item: facts that do not depend on a launch are worked out once for each.
-        item: For each GPU item the row in `items`.
-        share: Which part of the item's work the launch does; NaN where it got none.
+        op_costs: The distinct costs of the trace's ops.
+        op_cost: For each GPU item the index into `op_costs` of its op's cost, -1 where unknown; helpers have it, too.
+        kinds: The distinct kinds of GPU item.
+        kind: For each GPU item its row in `kinds`.
+        cost_fraction: For each GPU item the fraction (0 to 1) of its kind's cost that it pays; NaN for helpers.
     """
 
-    costs: tuple[OpCost, ...]
-    cost: Int32Array
-    items: Items
-    item: Int64Array
-    share: FloatArray
+    op_costs: tuple[OpCost, ...]
+    op_cost: Int32Array
+    kinds: CostKinds
+    kind: Int64Array
+    cost_fraction: FloatArray
 
     @cached_property
-    def main(self) -> BoolArray:
-        """For each GPU item whether it is the kernel that its op's work was given to (or shares it)."""
-        result: BoolArray = ~np.isnan(self.share)
+    def is_main_kernel(self) -> BoolArray:
+        """For each GPU item whether its op's cost was attributed to it, alone or with other launches."""
+        result: BoolArray = ~np.isnan(self.cost_fraction)
         return result
 
     @cached_property
     def flops(self) -> FloatArray:
         """FLOPs of each GPU item; NaN where unknown, and for helpers."""
-        result: FloatArray = self.items.flops[self.item] * self.share
+        result: FloatArray = self.kinds.flops[self.kind] * self.cost_fraction
         return result
 
     @cached_property
     def bytes(self) -> FloatArray:
         """Compulsory bytes of each GPU item; NaN where unknown, and for helpers of matrix maths."""
-        result: FloatArray = self.items.bytes[self.item] * self.share
+        result: FloatArray = self.kinds.bytes[self.kind] * self.cost_fraction
         return result
 
-    def kinds(self, *kinds: str) -> BoolArray:
-        """For each row of `items` whether its op is of one of these kinds (`OpCost.kind`)."""
-        result: BoolArray = _by_cost(self.costs, lambda cost: cost.kind in kinds)[self.items.cost]
+    def match_op_costs(self, test: Callable[[OpCost], bool]) -> BoolArray:
+        """For each of `op_costs` whether it passes the test; a last False, which index -1 finds."""
+        return _match_costs(self.op_costs, test)
+
+    def match_kinds(self, *families: str) -> BoolArray:
+        """For each row of `kinds` whether its op belongs to one of these families (`OpCost.kind`)."""
+        result: BoolArray = self.match_op_costs(lambda cost: cost.kind in families)[self.kinds.op_cost]
         return result
 
-    def rows_of(self, *kinds: str) -> BoolArray:
-        """For each GPU item whether it is the main kernel of an op of one of these kinds (`OpCost.kind`)."""
-        result: BoolArray = self.main & self.kinds(*kinds)[self.item]
+    def match_rows(self, *families: str) -> BoolArray:
+        """For each GPU item whether it is the main kernel of an op of one of these families (`OpCost.kind`)."""
+        result: BoolArray = self.is_main_kernel & self.match_kinds(*families)[self.kind]
         return result
 
 
-def kernel_costs_of(run: Rank) -> Work:
-    """The work of each GPU item of a rank."""
-    trace = run.trace
+def kernel_costs_of(trace: Trace, classes: KernelClasses) -> KernelCosts:
+    """The FLOPs and bytes of each GPU item of a trace.
+
+    Args:
+        trace: The trace; FLOPs and bytes are known where it has the input shapes of ops.
+        classes: The classes of its kernels.
+    """
     gpu = trace.gpu
-    cost, costs = _costs(trace)
-    item, first = distinct_rows((gpu.name, cost), max(len(trace.strings), len(costs)))
-    names, kinds = gpu.name[first], cost[first]
-    moves = _by_cost(costs, lambda c: c.kind == "memory")[kinds]
-    computes = names_where(run, lambda k: k.tensor_core != "na")[names]
-    moves_data = names_where(run, lambda k: k.category != "communication")[names]
-    takes = (kinds >= 0) & np.where(moves, moves_data, computes)
-    halved = takes & _by_cost(costs, lambda c: len(c.passes) > 1)[kinds]
-    share = np.full(len(gpu), np.nan)
-    rows = np.flatnonzero((takes & ~halved)[item])
+    op_cost, op_costs = _op_costs(trace)
+    kind, first = distinct_rows((gpu.name, op_cost), max(len(trace.strings), len(op_costs)))
+    names, costs = gpu.name[first], op_cost[first]
+    only_moves = _match_costs(op_costs, lambda cost: cost.kind == "memory")[costs]
+    does_maths = classes.match_names(lambda kernel: kernel.tensor_core != "na")[names]
+    moves_data = classes.match_names(lambda kernel: kernel.category != "communication")[names]
+    pays = (costs >= 0) & np.where(only_moves, moves_data, does_maths)
+    has_passes = pays & _match_costs(op_costs, lambda cost: len(cost.backward_passes) > 1)[costs]
+    fraction = np.full(len(gpu), np.nan)
+    rows = np.flatnonzero((pays & ~has_passes)[kind])
     op = gpu.op[rows]
     alone = np.bincount(op, minlength=1)[op] == 1
-    share[rows[alone]] = 1.0
-    shared = rows[~alone]
-    moving = moves[item[shared]]
-    _share_by_time(trace, shared[moving], share)
-    _share_main(trace, shared[~moving], gpu.op[shared[~moving]], share)
+    fraction[rows[alone]] = 1.0
+    sharing = rows[~alone]
+    moving = only_moves[kind[sharing]]
+    _split_by_time(trace, sharing[moving], fraction)
+    _split_among_main(trace, sharing[~moving], gpu.op[sharing[~moving]], fraction)
     part = np.zeros(len(first), np.int64)
-    if halved.any():
-        rows = np.flatnonzero(halved[item])
-        side = _sides(trace, rows)
-        rows, side = rows[side != WHOLE], side[side != WHOLE]
-        _share_main(trace, rows, gpu.op[rows].astype(np.int64) * len(PASSES) + side, share)
-        # Either gradient is an item of its own, behind all others.
-        number = len(first) + len(PASSES) * (np.cumsum(halved) - 1)
-        item[rows] = number[item[rows]] + side
-        twice = np.repeat(np.flatnonzero(halved), len(PASSES))
-        names, kinds = np.concatenate((names, names[twice])), np.concatenate((kinds, kinds[twice]))
-        part = np.concatenate((part, np.tile(np.arange(len(PASSES)) + 1, int(halved.sum()))))
-    return Work(costs, cost, _items(trace, names, kinds, part, costs), item, share)
+    if has_passes.any():
+        rows = np.flatnonzero(has_passes[kind])
+        gradient = _gradient_passes(trace, rows)
+        rows, gradient = rows[gradient != _NO_PASS], gradient[gradient != _NO_PASS]
+        _split_among_main(trace, rows, gpu.op[rows].astype(np.int64) * len(BACKWARD_PASSES) + gradient, fraction)
+        # Either gradient is a kind of its own, behind all others.
+        number = len(first) + len(BACKWARD_PASSES) * (np.cumsum(has_passes) - 1)
+        kind[rows] = number[kind[rows]] + gradient
+        twice = np.repeat(np.flatnonzero(has_passes), len(BACKWARD_PASSES))
+        names, costs = np.concatenate((names, names[twice])), np.concatenate((costs, costs[twice]))
+        part = np.concatenate((part, np.tile(np.arange(len(BACKWARD_PASSES)) + 1, int(has_passes.sum()))))
+    return KernelCosts(op_costs, op_cost, _cost_kinds(trace, names, costs, part, op_costs), kind, fraction)
 
 
-def _by_cost(costs: tuple[OpCost, ...], test: Callable[[OpCost], bool]) -> BoolArray:
-    """For each cost whether the test holds; a last False, for index -1."""
-    return np.array([*(test(cost) for cost in costs), False], bool)
+def _match_costs(op_costs: tuple[OpCost, ...], test: Callable[[OpCost], bool]) -> BoolArray:
+    """For each cost whether it passes the test; a last False, which index -1 finds."""
+    return np.array([*(test(cost) for cost in op_costs), False], bool)
 
 
-def names_where(run: Rank, test: Callable[[KernelClass], bool]) -> BoolArray:
-    """For each string of the trace whether it is the name of a kernel that passes."""
-    hits = np.zeros(len(run.trace.strings), bool)
-    hits[[code for code, kernel in run.kernel_classes.items() if test(kernel)]] = True
-    return hits
-
-
-def ops_where(trace: Trace, test: Callable[[str], bool]) -> BoolArray:
-    """For each string of the trace whether it is the name of an op that passes."""
-    hits = np.zeros(len(trace.strings), bool)
-    hits[[code for code in trace.name_ids(trace.ops) if test(trace.strings[code])]] = True
-    return hits
-
-
-def op_names(trace: Trace) -> Int32Array:
-    """For each GPU item the code of the name of the op that launched it, or -1."""
-    return np.append(trace.ops.name, np.int32(NONE))[trace.gpu.op]
-
-
-def _costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
-    """For each GPU item an index of its op's cost, and the distinct costs; -1 where the op has none."""
+def _op_costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
+    """For each GPU item the index of its op's cost (-1 where the op has none), and the distinct costs."""
     gpu, ops = trace.gpu, trace.ops
-    cost = np.full(len(gpu), -1, np.int32)
-    priced = ops_where(trace, FORMULAS.__contains__)
+    op_cost = np.full(len(gpu), -1, np.int32)
+    has_formula = match_op_names(trace, FORMULAS.__contains__)
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
-    at = gpu.op[rows]
-    keep = priced[ops.name[at]]
-    if not keep.all():
-        rows, at = rows[keep], at[keep]
-    columns = tuple(column[at] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
-    which, first = distinct_rows(columns, len(trace.strings))
-    found: dict[OpCost, int] = {}
+    op = gpu.op[rows]
+    countable = has_formula[ops.name[op]]
+    if not countable.all():
+        rows, op = rows[countable], op[countable]
+    inputs = tuple(column[op] for column in (ops.name, ops.dims, ops.types, ops.strides, ops.concrete))
+    which, first = distinct_rows(inputs, len(trace.strings))
+    number: dict[OpCost, int] = {}
     index = np.full(len(first), -1, np.int32)
-    for i, codes in enumerate(zip(*(column[first].tolist() for column in columns), strict=True)):
-        answer = cost_of_op(trace.strings[codes[0]], *(trace.text(code) for code in codes[1:]))
-        if answer is not None:
-            index[i] = found.setdefault(answer, len(found))
-    cost[rows] = index[which]
-    return cost, tuple(found)
+    for i, codes in enumerate(zip(*(column[first].tolist() for column in inputs), strict=True)):
+        cost = cost_of_op(trace.strings[codes[0]], *(trace.text(code) for code in codes[1:]))
+        if cost is not None:
+            index[i] = number.setdefault(cost, len(number))
+    op_cost[rows] = index[which]
+    return op_cost, tuple(number)
 
 
-def _items(trace: Trace, names: Int32Array, kinds: Int32Array, part: Int64Array, costs: tuple[OpCost, ...]) -> Items:
-    """Names, costs and parts (0 the whole, then PASSES) with their FLOPs and bytes."""
-    flops, moved = _tables(costs)
-    single = np.array([_single_read(trace.strings[code]) for code in names.tolist()], np.float64)
-    return Items(names, kinds, flops[kinds, part], moved[kinds, part] * single)
+def _cost_kinds(
+    trace: Trace, names: Int32Array, costs: Int32Array, part: Int64Array, op_costs: tuple[OpCost, ...]
+) -> CostKinds:
+    """Kinds with their FLOPs and bytes; `part` is 0 for the whole op, then 1 and 2 for its BACKWARD_PASSES."""
+    flops, moved = _flops_and_bytes(op_costs)
+    single_read = np.array([_single_read_share(trace.strings[name]) for name in names.tolist()], np.float64)
+    return CostKinds(names, costs, flops[costs, part], moved[costs, part] * single_read)
 
 
-def _share_by_time(trace: Trace, rows: Int64Array, share: FloatArray) -> None:
-    """Give each of the rows its part of its op's kernel time."""
-    op, dur = trace.gpu.op[rows], np.maximum(trace.gpu.end_ns[rows] - trace.gpu.start_ns[rows], 1)
-    whole = np.bincount(op, weights=dur, minlength=1)
-    share[rows] = dur / whole[op]
+def _split_by_time(trace: Trace, rows: Int64Array, fraction: FloatArray) -> None:
+    """Attribute to each of the rows its share of its op's kernel time."""
+    op, dur_ns = trace.gpu.op[rows], np.maximum(trace.gpu.end_ns[rows] - trace.gpu.start_ns[rows], 1)
+    total_ns = np.bincount(op, weights=dur_ns, minlength=1)
+    fraction[rows] = dur_ns / total_ns[op]
 
 
-def _sides(trace: Trace, rows: Int64Array) -> Int8Array:
-    """Which gradient of a convolution each kernel computes: index into PASSES, or WHOLE if that cannot be told.
+def _gradient_passes(trace: Trace, rows: Int64Array) -> Int8Array:
+    """Which gradient of a convolution each kernel computes: index into BACKWARD_PASSES, or _NO_PASS if unknown.
 
-    A kernel that does not say computes the other one if all its companions say the same.
+    A kernel that does not name its gradient computes the other one if all kernels beside it name the same.
     """
-    table = np.full(len(trace.strings), WHOLE, np.int8)
-    for code in occurring(trace.gpu.name[rows], len(table)).tolist():
-        text = trace.strings[code].lower()
-        said = [i for i, needles in enumerate(_SIDES) if any(needle in text for needle in needles)]
-        table[code] = said[0] if len(said) == 1 else WHOLE
-    side = table[trace.gpu.name[rows]]
+    by_name = np.full(len(trace.strings), _NO_PASS, np.int8)
+    for name in occurring(trace.gpu.name[rows], len(by_name)).tolist():
+        text = trace.strings[name].lower()
+        found = [i for i, words in enumerate(_PASS_WORDS) if any(word in text for word in words)]
+        by_name[name] = found[0] if len(found) == 1 else _NO_PASS
+    gradient = by_name[trace.gpu.name[rows]]
     op = trace.gpu.op[rows]
-    said_by_op = [np.bincount(op[side == i], minlength=len(trace.ops)) > 0 for i in range(len(PASSES))]
-    for i in range(len(PASSES)):
-        side[(side == WHOLE) & said_by_op[1 - i][op] & ~said_by_op[i][op]] = i
-    return side
+    named_in_op = [np.bincount(op[gradient == i], minlength=len(trace.ops)) > 0 for i in range(len(BACKWARD_PASSES))]
+    for i in range(len(BACKWARD_PASSES)):
+        gradient[(gradient == _NO_PASS) & named_in_op[1 - i][op] & ~named_in_op[i][op]] = i
+    return gradient
 
 
-def _share_main(trace: Trace, rows: Int64Array, key: npt.NDArray[np.signedinteger[Any]], share: FloatArray) -> None:
-    """Give the work of each op (each gradient: each key) to the launches of its main kernel."""
+def _split_among_main(trace: Trace, rows: Int64Array, group: IntArray, fraction: FloatArray) -> None:
+    """Attribute the cost of each group of kernels (an op, or a gradient of one) to the launches of its main kernel."""
     if not len(rows):
         return
     gpu = trace.gpu
-    dur = np.maximum(gpu.end_ns[rows] - gpu.start_ns[rows], 1)
-    order = np.lexsort((dur, key))
-    last = np.append(key[order][1:] != key[order][:-1], True)
-    group = np.empty(len(rows), np.int64)
-    group[order] = np.cumsum(last) - last
+    dur_ns = np.maximum(gpu.end_ns[rows] - gpu.start_ns[rows], 1)
+    order = np.lexsort((dur_ns, group))
+    last = np.append(group[order][1:] != group[order][:-1], True)  # the longest of its group
+    number = np.empty(len(rows), np.int64)
+    number[order] = np.cumsum(last) - last
     main_name = gpu.name[rows[order[last]]]
-    chosen = gpu.name[rows] == main_name[group]
-    rows, group, time = rows[chosen], group[chosen], dur[chosen].astype(np.float64)
-    share[rows] = time / np.bincount(group, weights=time)[group]
+    is_main = gpu.name[rows] == main_name[number]
+    rows, number, time_ns = rows[is_main], number[is_main], dur_ns[is_main].astype(np.float64)
+    fraction[rows] = time_ns / np.bincount(number, weights=time_ns)[number]
 
 
-def _tables(costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArray]:
-    """FLOPs and bytes by cost and part: the whole, dgrad, wgrad; a last row of nothing for unknown costs."""
-    flops, moved = np.full((len(costs) + 1, 3), np.nan), np.full((len(costs) + 1, 3), np.nan)
-    for i, cost in enumerate(costs):
+def _flops_and_bytes(op_costs: tuple[OpCost, ...]) -> tuple[FloatArray, FloatArray]:
+    """Two tables, a row for each cost: the whole op, dgrad, wgrad; a last row of NaN for unknown costs."""
+    flops, moved = np.full((len(op_costs) + 1, 3), np.nan), np.full((len(op_costs) + 1, 3), np.nan)
+    for i, cost in enumerate(op_costs):
         flops[i, 0], moved[i, 0] = cost.flops, cost.bytes
-        for part in cost.passes:
-            column = PASSES.index(part.name) + 1
-            flops[i, column], moved[i, column] = part.flops, part.bytes
+        for gradient in cost.backward_passes:
+            column = BACKWARD_PASSES.index(gradient.name) + 1
+            flops[i, column], moved[i, column] = gradient.flops, gradient.bytes
     return flops, moved
 
 
-def _single_read(name: str) -> float:
-    """The share of an op's bytes that a kernel moves: less than all for batch norms that read once."""
+def _single_read_share(name: str) -> float:
+    """The share of an op's bytes that a kernel moves: less than 1 for batch norms that read their input once."""
     if "singleread" not in name:
         return 1.0
-    return next((part for word, part in _SINGLE_READ.items() if word in name), 1.0)
+    return next((share for word, share in _SINGLE_READ.items() if word in name), 1.0)

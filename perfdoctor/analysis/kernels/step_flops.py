@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from perfdoctor.analysis.kernels.kernel_costs import ops_where
+from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
-from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS
+from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import Trace
-from perfdoctor.trace.tables.steps import Steps, find_steps
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
+from perfdoctor.trace.tables.steps import Steps
 
 
-def step_flops(rank: Rank) -> tuple[int, ...]:
-    """FLOPs of matrix maths in each recorded step, by the ops' input shapes; empty where shapes or steps are missing.
+def step_flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
+    """FLOPs of matrix maths in each step, by the ops' input shapes; empty where shapes or steps are missing.
 
     An op and the one that it calls both count, so that this compares ranks and steps with each other and is no measure
-    of achieved FLOP/s. Of a capture the evidence window is looked at, which is the one that has shapes.
+    of achieved FLOP/s.
     """
-    if (rank.trace.ops.dims >= 0).any():
-        return _flops(rank.trace, rank.steps)
-    if rank.evidence_trace is not None and (rank.evidence_trace.ops.dims >= 0).any():
-        return _flops(rank.evidence_trace, find_steps(rank.evidence_trace))
-    return ()
-
-
-def _flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     ops = trace.ops
-    rows = np.flatnonzero(ops_where(trace, MATRIX_COSTS.__contains__)[ops.name])
+    rows = np.flatnonzero(match_op_names(trace, MATRIX_FORMULAS.__contains__)[ops.name])
     if not len(rows) or not steps.count:
         return ()
     step = steps.at(ops.start_ns[rows])

@@ -1,26 +1,24 @@
-"""The last word about Tensor Cores: what the names leave open is decided by achieved FLOP/s or by the operand type.
+"""Whether each kernel used Tensor Cores: by its name, and where that leaves it open by achieved FLOP/s or operand type.
 
-Names come first. An `unknown` that ran faster than CUDA cores can is proven to have used Tensor Cores; else a type for
-which kernels of that kind always use them makes it likely; else it stays unknown. The same figures test the rules: a
-kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor Cores.
+Names come first. An `unknown` that ran faster than CUDA cores can is proven to have used Tensor Cores. Else an operand
+type for which kernels of that kind always use them makes it likely. Else it stays unknown. The same figures test the
+rules: a kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor Cores.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from perfdoctor.analysis.kernels.hardware import Hardware
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.kernels.kernel_costs import CostKinds, KernelCosts
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
-
-if TYPE_CHECKING:
-    from perfdoctor.analysis.kernels.kernel_costs import Items, Work
-    from perfdoctor.rank import Rank
-
 
 VERDICTS = ("yes", "no", "unknown", "na")
 YES, NO, UNKNOWN, NA = range(len(VERDICTS))
@@ -60,16 +58,17 @@ class Violation(NamedTuple):
         )
 
 
-class Verdicts(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorCoreVerdicts:
     """Whether each GPU item used Tensor Cores, three-valued to the end.
 
     Attributes:
         tensor_core: Index into VERDICTS for each GPU item; `na` for what is no kernel.
-        basis: Index into BASES: said by the name, proven by achieved FLOP/s, likely by the operand type, or
-            contradicted: the name says no and the FLOP/s say yes, so that the verdict is `unknown`.
-        operand: For each row of `Work.items` the index into `operands` of its operand type.
+        basis: Index into BASES for each GPU item: the name, proven by achieved FLOP/s, likely by the operand type, or
+            contradicted (the name says no and the FLOP/s say yes, so that the verdict is `unknown`).
+        operand: For each row of `KernelCosts.kinds` the index into `operands` of its operand type.
         operands: The operand types; "" for none known.
-        impossible: GPU items faster than the peak of any unit: their FLOPs must not be used.
+        impossible: For each GPU item whether it was faster than the peak of any unit: its FLOPs must not be used.
         violations: What contradicts our rules, one a kernel name.
     """
 
@@ -80,78 +79,85 @@ class Verdicts(NamedTuple):
     impossible: BoolArray
     violations: tuple[Violation, ...]
 
-    def is_(self, verdict: str, *bases: str) -> BoolArray:
+    def match_rows(self, verdict: str, *bases: str) -> BoolArray:
         """For each GPU item whether its verdict is this one (on one of these bases, if any are given)."""
         result: BoolArray = self.tensor_core == VERDICTS.index(verdict)
         return result & np.isin(self.basis, [BASES.index(basis) for basis in bases]) if bases else result
 
 
-def verdicts_of(run: Rank, work: Work) -> Verdicts:
-    """The verdict of each GPU item of a rank."""
-    items, item, dur = work.items, work.item, run.trace.gpu.dur_ns
-    operand, operands = _operands(run, work)
-    by_name = _by_name(run)[items.name]
-    vector, matrix = (peak[operand] for peak in _peaks(run.device, operands))
-    rated = work.kinds(*MATRIX_CATEGORIES) & ~_fewer_products(run)[items.name]
-    flops = np.where(rated, items.flops, np.nan)
+def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) -> TensorCoreVerdicts:
+    """The verdict of each GPU item of a trace.
+
+    Args:
+        classes: The classes of the trace's kernels.
+        costs: Their FLOPs and bytes.
+        hardware: The device, whose peaks prove or contradict a verdict.
+    """
+    kinds, kind, dur_ns = costs.kinds, costs.kind, classes.trace.gpu.dur_ns
+    operand, operands = _operand_types(classes, costs)
+    by_name = _verdicts_by_name(classes)[kinds.name]
+    vector, matrix = (peak[operand] for peak in _peaks(hardware.device, operands))
+    comparable = costs.match_kinds(*MATRIX_CATEGORIES) & ~_names_with_fewer_products(classes)[kinds.name]
+    flops = np.where(comparable, kinds.flops, np.nan)
     fastest = PEAK_TOLERANCE * np.fmax(matrix, vector)
-    verdict, basis = by_name.copy(), np.full(len(items), BY_NAME, np.int8)
-    may = np.array([t in _LIKELY_TYPES for t in operands], bool)[operand] & (run.tensor_cores is True)
-    likely = (by_name == UNKNOWN) & may
+    verdict, basis = by_name.copy(), np.full(len(kinds), BY_NAME, np.int8)
+    likely_type = np.array([t in _LIKELY_TYPES for t in operands], bool)[operand] & (hardware.tensor_cores is True)
+    likely = (by_name == UNKNOWN) & likely_type
     verdict[likely], basis[likely] = YES, LIKELY
-    impossible = np.zeros(len(item), bool)
-    violations: tuple[Violation, ...] = ()
-    # Few launches beat a unit that their name denies: all others are told by their item.
+    impossible = np.zeros(len(kind), bool)
+    # Few launches beat a unit that their name denies: the verdict of all others is that of their kind.
     limit_ns = flops / np.where(by_name == YES, fastest, np.fmin(vector, fastest)) * 1e9
     with np.errstate(invalid="ignore"):
-        rows = np.flatnonzero(dur < limit_ns[item] * work.share)
-    achieved = flops[item[rows]] * work.share[rows] / np.maximum(dur[rows], 1) * 1e9
-    impossible[rows] = achieved > fastest[item[rows]]
+        rows = np.flatnonzero(dur_ns < limit_ns[kind] * costs.cost_fraction)
+    achieved = flops[kind[rows]] * costs.cost_fraction[rows] / np.maximum(dur_ns[rows], 1) * 1e9
+    impossible[rows] = achieved > fastest[kind[rows]]
     proof = rows[~impossible[rows]]
-    proven = (by_name == UNKNOWN) & _same_code(items, operand, item[proof])
+    proven = (by_name == UNKNOWN) & _runs_same_code(kinds, operand, kind[proof])
     verdict[proven], basis[proven] = YES, PROVEN
-    tensor_core, why = verdict[item], basis[item]
-    contradicted = proof[by_name[item[proof]] == NO]
-    tensor_core[contradicted], why[contradicted] = UNKNOWN, CONTRADICTED
+    tensor_core, basis_of_item = verdict[kind], basis[kind]
+    contradicted = proof[by_name[kind[proof]] == NO]
+    tensor_core[contradicted], basis_of_item[contradicted] = UNKNOWN, CONTRADICTED
+    violations: tuple[Violation, ...] = ()
     if len(rows):
         wrong = np.isin(rows, contradicted)
         beyond = impossible[rows]
+        best = np.fmax(matrix, vector)
         violations = (
-            *_violations(run, rows[wrong], achieved[wrong], vector[item[rows[wrong]]], "CUDA cores"),
-            *_violations(
-                run, rows[beyond], achieved[beyond], np.fmax(matrix, vector)[item[rows[beyond]]], "Tensor Cores"
-            ),
+            *_violations(classes, rows[wrong], achieved[wrong], vector[kind[rows[wrong]]], "CUDA cores"),
+            *_violations(classes, rows[beyond], achieved[beyond], best[kind[rows[beyond]]], "Tensor Cores"),
         )
-    return Verdicts(tensor_core, why, operand, operands, impossible, violations)
+    return TensorCoreVerdicts(tensor_core, basis_of_item, operand, operands, impossible, violations)
 
 
-def _operands(run: Rank, work: Work) -> tuple[Int8Array, tuple[str, ...]]:
-    """The operand type of each item: what the kernel's name says, else what its op was given."""
-    classes = run.kernel_classes
-    given = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in work.costs]
-    operands = tuple(sorted({_NO_TYPE, *given, *(k.operand or _NO_TYPE for k in classes.values())}))
+def _operand_types(classes: KernelClasses, costs: KernelCosts) -> tuple[Int8Array, tuple[str, ...]]:
+    """The operand type of each kind of item: what the kernel's name says, else the type of its op's inputs."""
+    of_ops = [cost.dtype if cost.kind != "memory" else _NO_TYPE for cost in costs.op_costs]
+    of_names = {name: kernel.operand or _NO_TYPE for name, kernel in classes.by_name.items()}
+    operands = tuple(sorted({_NO_TYPE, *of_ops, *of_names.values()}))
     number = {operand: i for i, operand in enumerate(operands)}
-    named = np.full(len(run.trace.strings), number[_NO_TYPE], np.int8)
-    for code, kernel in classes.items():
-        named[code] = number[kernel.operand or _NO_TYPE]
-    by_name = named[work.items.name]
-    by_op = np.array([*(number[dtype] for dtype in given), number[_NO_TYPE]], np.int8)[work.items.cost]
+    name_table = np.full(len(classes.trace.strings), number[_NO_TYPE], np.int8)
+    for name, operand in of_names.items():
+        name_table[name] = number[operand]
+    by_name = name_table[costs.kinds.name]
+    by_op = np.array([*(number[operand] for operand in of_ops), number[_NO_TYPE]], np.int8)[costs.kinds.op_cost]
     return np.where(by_name == number[_NO_TYPE], by_op, by_name), operands
 
 
-def _by_name(run: Rank) -> Int8Array:
+def _verdicts_by_name(classes: KernelClasses) -> Int8Array:
     """The verdict of each string that is a kernel's name; `na` for all others."""
-    table = np.full(len(run.trace.strings), NA, np.int8)
-    for code, kernel in run.kernel_classes.items():
-        table[code] = VERDICTS.index(kernel.tensor_core)
+    table = np.full(len(classes.trace.strings), NA, np.int8)
+    for name, kernel in classes.by_name.items():
+        table[name] = VERDICTS.index(kernel.tensor_core)
     return table
 
 
-def _fewer_products(run: Rank) -> BoolArray:
-    table = np.zeros(len(run.trace.strings), bool)
-    for code in run.kernel_classes:
-        text = run.trace.strings[code].lower()
-        table[code] = any(word in text for word in _FEWER_PRODUCTS)
+def _names_with_fewer_products(classes: KernelClasses) -> BoolArray:
+    """For each string whether it names a kernel that does with fewer multiplications than the direct count."""
+    strings = classes.trace.strings
+    table = np.zeros(len(strings), bool)
+    for name in classes.by_name:
+        text = strings[name].lower()
+        table[name] = any(word in text for word in _FEWER_PRODUCTS)
     return table
 
 
@@ -165,21 +171,22 @@ def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray
     return vector, matrix
 
 
-def _same_code(items: Items, operand: Int8Array, proof: npt.NDArray[np.int64]) -> BoolArray:
-    """Items of a kernel name and operand type of which at least one launch is proven: they run the same code."""
-    key = items.name.astype(np.int64) * 128 + operand
-    result: BoolArray = np.isin(key, distinct(key[proof]))
+def _runs_same_code(kinds: CostKinds, operand: Int8Array, proven_kinds: Int64Array) -> BoolArray:
+    """Kinds with the kernel name and operand type of a proven one: they run the same code."""
+    key = kinds.name.astype(np.int64) * 128 + operand
+    result: BoolArray = np.isin(key, distinct(key[proven_kinds]))
     return result
 
 
 def _violations(
-    run: Rank, rows: npt.NDArray[np.int64], achieved: FloatArray, peak: FloatArray, unit: str
+    classes: KernelClasses, rows: Int64Array, achieved: FloatArray, peak: FloatArray, unit: str
 ) -> tuple[Violation, ...]:
     """One a kernel name, by its fastest launch."""
+    trace = classes.trace
     found: dict[int, Violation] = {}
     for i in np.argsort(-achieved, kind="stable").tolist():
-        code = int(run.trace.gpu.name[rows[i]])
-        if code not in found:
-            rule = run.kernel_classes[code].rule
-            found[code] = Violation(rule, run.trace.strings[code], float(achieved[i]), float(peak[i]), unit)
+        name = int(trace.gpu.name[rows[i]])
+        if name not in found:
+            rule = classes.by_name[name].rule
+            found[name] = Violation(rule, trace.strings[name], float(achieved[i]), float(peak[i]), unit)
     return tuple(found.values())

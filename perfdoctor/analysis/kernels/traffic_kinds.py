@@ -1,32 +1,35 @@
-"""Which one story each memory-bound GPU item belongs to, so that no two rules tell of the same kernel.
+"""What each memory-bound GPU item moves data for: one kind each, so that no two rules claim the same kernel.
 
-The most specific story has it: the optimizer's step, zeroing of gradients, layout copies beside convolutions, casts of
-weights, other copies, and what is left of pointwise work.
+The most specific kind takes the item: the optimizer's step, zeroing of gradients, layout copies beside convolutions,
+casts of weights, other copies, and last pointwise work.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.kernels.kernel_costs import op_names, ops_where
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
+from perfdoctor.analysis.launching_ops import (
+    climb_ops,
+    launched_inside_each,
+    launching_op_names,
+    launching_ranges,
+    match_op_names,
+)
 from perfdoctor.gpu import KernelClass, classify_op
-from perfdoctor.gpu.roofline.op_cost import FLOATS, Inputs, Unknown
+from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
-from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
 
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
-
-STORIES = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
-OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(STORIES))
+TRAFFIC_KINDS = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
+OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KINDS))
 
 STEP_RANGE = r"^Optimizer\.step#"
 ZERO_RANGE = r"^Optimizer\.zero_grad#"
@@ -34,7 +37,7 @@ GENERATED = re.compile(r"^_*triton_")
 ACCUMULATES = re.compile(r"AccumulateGrad")
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
-_LAYOUT_RULE = "A2"  # of gpu.kernel_rules_helpers: kernels of libraries that change the layout
+_LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"
@@ -47,112 +50,81 @@ _MULTIPLIES = re.compile(
 _CAST_BACKWARD = "ToCopyBackward0"
 
 
-class Traffic(NamedTuple):
-    """The story of each GPU item.
+@dataclass(frozen=True, slots=True, eq=False)
+class TrafficKinds:
+    """What each GPU item moves data for.
 
     Attributes:
-        story: For each GPU item an index into STORIES; -1 for items without one, and outside the window.
-        optimizer: For each GPU item the row in `trace.ranges` of the optimizer step that launched it, or -1.
-        compiled: For each GPU item whether generated code launched it, or it is generated.
+        kind: For each GPU item an index into TRAFFIC_KINDS; -1 for items of none, and outside the window.
+        optimizer_step: For each GPU item the optimizer step that launched it, a row of `trace.ranges`, or -1.
+        is_compiled: For each GPU item whether compiled code launched it, or it is generated.
     """
 
-    story: Int8Array
-    optimizer: Int32Array
-    compiled: BoolArray
+    kind: Int8Array
+    optimizer_step: Int32Array
+    is_compiled: BoolArray
 
-    def rows_of(self, story: int) -> BoolArray:
-        """For each GPU item whether it belongs to that story."""
-        result: BoolArray = self.story == story
+    def match_rows(self, kind: int) -> BoolArray:
+        """For each GPU item whether it is of that kind."""
+        result: BoolArray = self.kind == kind
         return result
 
 
-def traffic_kinds_of(rank: Rank) -> Traffic:
-    """The story of each GPU item of the window."""
-    trace = rank.trace
+def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKinds:
+    """What each GPU item of the window moves data for.
+
+    Args:
+        classes: The classes of the trace's kernels.
+        in_window: For each GPU item whether it starts in the analysed time.
+    """
+    trace = classes.trace
     gpu = trace.gpu
-    story = np.full(len(gpu), NONE, np.int8)
+    kind = np.full(len(gpu), NONE, np.int8)
     category = {
-        name: rank.kernels_where(lambda k, name=name: k.category == name and k.tensor_core == "na")
+        name: classes.match_rows(lambda k, name=name: k.category == name and k.tensor_core == "na")
         for name in ("elementwise", "random", "copy")
     }
     pointwise = category["elementwise"] | category["random"]
     copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.match_rows(gpu, "DtoD"))
-    compiled, accumulates, packs, casting, copying, convolves = launched_inside_each(
+    compiled, accumulating, packing, casting, copying, convolving = launched_inside_each(
         trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )
     compiled |= trace.match_rows(gpu, GENERATED)
-    story[pointwise & ~accumulates & ~_epilogue(trace)] = POINTWISE
-    moving = copies & ~packs
-    story[category["copy"] & moving & casting] = POINTWISE
-    story[moving & ~casting & copying] = COPY
-    story[_casts_of_weights(trace, np.flatnonzero(copies & casting))] = WEIGHT_CAST
-    story[_layout(rank, copies, convolves & ~casting)] = LAYOUT
-    zeroed = launched_in(trace, ZERO_RANGE) >= 0
-    story[zeroed & (pointwise | (gpu.kind == MEMSET) | rank.kernels_where(_many_tensors))] = ZEROING
-    optimizer = launched_in(trace, STEP_RANGE)
-    story[(optimizer >= 0) & (gpu.kind == KERNEL) & ~rank.kernels_where(_multiplies)] = OPTIMIZER
-    story[~rank.in_window] = NONE
-    return Traffic(story, optimizer, compiled)
+    kind[pointwise & ~accumulating & ~_launched_by_matrix_op(trace)] = POINTWISE
+    moving = copies & ~packing
+    kind[category["copy"] & moving & casting] = POINTWISE
+    kind[moving & ~casting & copying] = COPY
+    kind[_casts_of_weights(trace, np.flatnonzero(copies & casting))] = WEIGHT_CAST
+    kind[_layout_copies(classes, copies, convolving & ~casting)] = LAYOUT
+    zeroing = launching_ranges(trace, ZERO_RANGE) >= 0
+    kind[zeroing & (pointwise | (gpu.kind == MEMSET) | classes.match_rows(_is_multi_tensor))] = ZEROING
+    optimizer_step = launching_ranges(trace, STEP_RANGE)
+    kind[(optimizer_step >= 0) & (gpu.kind == KERNEL) & ~classes.match_rows(_is_matrix_or_collective)] = OPTIMIZER
+    kind[~in_window] = NONE
+    return TrafficKinds(kind, optimizer_step, compiled)
 
 
-def _epilogue(trace: Trace) -> BoolArray:
+def _launched_by_matrix_op(trace: Trace) -> BoolArray:
     """For each GPU item whether an op that multiplies or convolves launched it itself: a helper of a library."""
-    used = ops_where(trace, lambda name: classify_op(name) in MATRIX_CATEGORIES)
-    result: BoolArray = np.append(used, False)[op_names(trace)]
+    matrix_ops = match_op_names(trace, lambda name: classify_op(name) in MATRIX_CATEGORIES)
+    result: BoolArray = np.append(matrix_ops, False)[launching_op_names(trace)]
     return result
 
 
-def _many_tensors(kernel: KernelClass) -> bool:
+def _is_multi_tensor(kernel: KernelClass) -> bool:
     return kernel.category == "optimizer"
 
 
-def _multiplies(kernel: KernelClass) -> bool:
+def _is_matrix_or_collective(kernel: KernelClass) -> bool:
     return kernel.tensor_core != "na" or kernel.category == "communication"
 
 
-def launched_in(trace: Trace, pattern: str) -> Int32Array:
-    """For each GPU item the row in `trace.ranges` of the innermost range of such a name that launched it, or -1."""
-    gpu, calls, ranges = trace.gpu, trace.calls, trace.ranges
-    found = np.full(len(gpu), NONE, np.int32)
-    wanted = np.flatnonzero(trace.match_rows(ranges, pattern))
-    rows = np.flatnonzero(gpu.call >= 0)
-    if not len(wanted) or not len(rows):
-        return found
-    call = gpu.call[rows]
-    start, end, thread = ranges.start_ns[wanted], ranges.end_ns[wanted], ranges.thread[wanted]
-    inside = nesting.innermost(start, end, thread, calls.start_ns[call], calls.thread[call])
-    found[rows] = np.where(inside >= 0, wanted[inside], NONE)
-    return found
-
-
-def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
-    """For each GPU item whether the op that launched it, or an op around that one, has such a name."""
-    return launched_inside_each(trace, (pattern,))[0]
-
-
-def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> list[BoolArray]:
-    """The same for up to eight patterns: a climb through the ops tells of all of them."""
-    gpu, ops = trace.gpu, trace.ops
-    fits = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
-    for i, pattern in enumerate(patterns):
-        fits[trace.match_strings(ops, pattern)] |= np.uint8(1 << i)
-    met = np.zeros(len(gpu), np.uint8)
-    rows = np.flatnonzero(gpu.op >= 0) if fits.any() else np.zeros(0, np.int64)
-    at = gpu.op[rows]
-    while len(rows):
-        met[rows] |= fits[ops.name[at]]
-        at = ops.parent[at]
-        climbs = at >= 0
-        at, rows = at[climbs], rows[climbs]
-    return [(met & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
-
-
-def _layout(rank: Rank, copies: BoolArray, inside: BoolArray) -> BoolArray:
-    """Layout copies beside convolutions: launched inside of one, or of a library where no op is recorded."""
-    trace = rank.trace
-    library = rank.kernels_where(lambda k: k.rule == _LAYOUT_RULE)
-    convolves = rank.kernels_where(lambda k: k.category == "convolution" and k.tensor_core != "na").any()
-    result: BoolArray = copies & ((inside & (trace.gpu.kind == KERNEL)) | (library & (trace.gpu.op < 0) & convolves))
+def _layout_copies(classes: KernelClasses, copies: BoolArray, convolving: BoolArray) -> BoolArray:
+    """Copies for the layout that a convolution wants: launched inside of one, or by a library that records no op."""
+    trace = classes.trace
+    by_library = classes.match_rows(lambda k: k.rule == _LAYOUT_RULE) & (trace.gpu.op < 0)
+    convolves = classes.match_rows(lambda k: k.category == "convolution" and k.tensor_core != "na").any()
+    result: BoolArray = copies & ((convolving & (trace.gpu.kind == KERNEL)) | (by_library & convolves))
     return result & ~trace.match_rows(trace.gpu, r"im2col|col2im|im2d2col|im3d2col|vol2col")
 
 
@@ -164,7 +136,7 @@ def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:
     if not len(rows):
         return rows
     op = trace.gpu.op[rows]
-    _, consumer = climb(trace, op, lambda name: name == "aten::copy_" or bool(_CASTS.search(name)))
+    _, consumer = climb_ops(trace, op, lambda name: name == "aten::copy_" or bool(_CASTS.search(name)))
     around = np.where(consumer >= 0, consumer, 0)
     columns = (
         *(column[op] for column in (ops.name, ops.dims, ops.types)),
@@ -176,24 +148,6 @@ def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:
     wanted = [cast is not None and cast.belongs_to(weights) for cast in kinds]
     chosen: Int64Array = rows[np.array(wanted, bool)[which]]
     return chosen
-
-
-def climb(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:
-    """Climb from each op outwards as long as names pass.
-
-    Returns:
-        For each op the outermost one reached (-1 if its own name does not pass), and the one around that (-1 if none;
-        the op itself where its own name does not pass).
-    """
-    ops = trace.ops
-    passes = ops_where(trace, through)
-    last, at = np.full(len(op), NONE, np.int32), op.copy()
-    while True:
-        rises = np.flatnonzero((at >= 0) & passes[ops.name[at]]) if len(ops) else np.zeros(0, np.int64)
-        if not len(rises):
-            return last, at
-        last[rises] = at[rises]
-        at[rises] = ops.parent[at[rises]]
 
 
 class _Cast(NamedTuple):
@@ -213,11 +167,11 @@ class _Cast(NamedTuple):
         if name != "aten::copy_" or dims is None or types is None:
             return None
         try:
-            recorded = Inputs.parse(dims, types, None, None)
+            recorded = RecordedInputs.parse(dims, types, None, None)
             to, source = recorded.tensor(0), recorded.tensor(1)
-        except Unknown:
+        except UnusableInputsError:
             return None
-        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOATS:
+        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOAT_TYPES:
             return None
         weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _behind_first(source.sizes, inputs)
         return cls(source.sizes, source.dtype, to.dtype, weight, consumer is not None and _CAST_BACKWARD in consumer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class ClockShift(NamedTuple):
         )
 
 
-def clock_shift(trace: Trace) -> ClockShift:
+def clock_shift_of(trace: Trace) -> ClockShift:
     """The shift that the launches and blocking copies of a trace ask for."""
     gpu, calls = trace.gpu, trace.calls
     linked = gpu.call >= 0
@@ -55,3 +56,16 @@ def clock_shift(trace: Trace) -> ClockShift:
     waited = np.flatnonzero(linked & trace.match_rows(gpu, _WAITED_FOR))
     room = int((calls.end_ns[gpu.call[waited]] - gpu.end_ns[waited]).min()) if len(waited) else needed
     return ClockShift(min(needed, max(room, 0)), room >= needed, needed)
+
+
+def shift_gpu_clock(trace: Trace, shift: ClockShift) -> Trace:
+    """The trace with GPU times moved later, and a warning that says so; itself where the clocks agree."""
+    if shift.warning is None:
+        return trace
+    gpu, ranges = trace.gpu, trace.gpu_ranges
+    return replace(
+        trace,
+        gpu=replace(gpu, start_ns=gpu.start_ns + shift.shift_ns, end_ns=gpu.end_ns + shift.shift_ns),
+        gpu_ranges=replace(ranges, start_ns=ranges.start_ns + shift.shift_ns, end_ns=ranges.end_ns + shift.shift_ns),
+        warnings=(*trace.warnings, shift.warning),
+    )

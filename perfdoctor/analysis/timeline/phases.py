@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, launched_in, launched_inside
-from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE
+from perfdoctor.analysis.launching_ops import launched_inside, launching_ranges
+from perfdoctor.trace.arrays import BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 from perfdoctor.trace.tables.model import Trace
-
-if TYPE_CHECKING:
-    from perfdoctor.rank import Rank
 
 LOADER, FORWARD, BACKWARD, OPTIMIZER, COMPUTE, SYNC, COPY, LAUNCH, ALLOCATOR, COMMUNICATION, OTHER = PHASES = (
     "loader",
@@ -36,7 +33,7 @@ LOADER, FORWARD, BACKWARD, OPTIMIZER, COMPUTE, SYNC, COPY, LAUNCH, ALLOCATOR, CO
 )
 _WORK = ("compute", "bandwidth", "kernel_latency")
 # The details of the account that are a phase as they stand.
-_OF_DETAIL: Mapping[str, tuple[str, ...]] = MappingProxyType(
+_DETAILS_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         LOADER: ("idle_dataloader",),
         SYNC: ("idle_sync",),
@@ -53,43 +50,51 @@ BACKWARD_RANGE = r"^perfdoctor::backward$"
 _AUTOGRAD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::")
 
 
-def phases_of(rank: Rank) -> Mapping[str, Intervals]:
-    """The window of a rank split by PHASES, in their order: disjoint sets that add up to it exactly.
+def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int32Array) -> dict[str, Intervals]:
+    """The GPU's time in the window by PHASES, in their order: disjoint sets that add up to the window exactly.
 
-    On a GPU it is the GPU's time: what it worked at is told by the launch, and why it was idle by the account. "launch"
-    is idle time before a launch that came late, so time that the CPU took, wherever in the loop. Without a GPU it is
-    the CPU's time: "other" is what no range and no op says anything about. "compute" is work that cannot be told apart.
+    The launch of an item tells which part of the loop it belongs to, and the account why the GPU was idle. "launch" is
+    idle time before a launch that came late, so time that the CPU took, wherever in the loop. "compute" is work whose
+    part of the loop is not known.
+
+    Args:
+        trace: The trace.
+        parts: `Account.parts`.
+        optimizer_step: `TrafficKinds.optimizer_step`.
     """
-    parts = rank.account.parts
-    given = {phase: iv.union_of(parts[name] for name in names) for phase, names in _OF_DETAIL.items()}
-    if rank.device_kind == "gpu":
-        return _ordered(given | _split(iv.union_of(parts[name] for name in _WORK), _gpu_layers(rank), COMPUTE))
-    fixed = {phase: given[phase] for phase in (LOADER, COMMUNICATION)}
-    rest = iv.subtract(rank.window, iv.union_of(fixed.values()))
-    by_part = _split(rest, _cpu_layers(rank.trace), OTHER)
+    from_account = {phase: iv.union_of(parts[name] for name in names) for phase, names in _DETAILS_OF_PHASE.items()}
     work = iv.union_of(parts[name] for name in _WORK)
-    known = {COMPUTE: iv.intersect(by_part[OTHER], work), OTHER: iv.subtract(by_part[OTHER], work)}
-    return _ordered(fixed | by_part | known)
+    return _in_order(from_account | _split(work, _gpu_layers(trace, optimizer_step >= 0), COMPUTE))
 
 
-def _ordered(sets: Mapping[str, Intervals]) -> dict[str, Intervals]:
+def cpu_phases(trace: Trace, parts: Mapping[str, Intervals], window: Intervals) -> dict[str, Intervals]:
+    """The same for a program on the CPU alone: the CPU's time; "other" is what no range and no op covers."""
+    fixed = {phase: iv.union_of(parts[name] for name in _DETAILS_OF_PHASE[phase]) for phase in (LOADER, COMMUNICATION)}
+    rest = iv.subtract(window, iv.union_of(fixed.values()))
+    by_range = _split(rest, _cpu_layers(trace), OTHER)
+    work = iv.union_of(parts[name] for name in _WORK)
+    unmarked = {COMPUTE: iv.intersect(by_range[OTHER], work), OTHER: iv.subtract(by_range[OTHER], work)}
+    return _in_order(fixed | by_range | unmarked)
+
+
+def _in_order(sets: Mapping[str, Intervals]) -> dict[str, Intervals]:
     return {phase: sets.get(phase, EMPTY) for phase in PHASES}
 
 
 def _split(whole: Intervals, layers: Mapping[str, Intervals], rest: str) -> dict[str, Intervals]:
-    """A set given to the first layer that covers each instant; `rest` is what none covers."""
+    """A set split among layers: each instant goes to the first one that covers it, or to `rest`."""
     return dict(zip((*layers, rest), iv.partition(whole, layers.values()), strict=True))
 
 
-def _gpu_layers(rank: Rank) -> dict[str, Intervals]:
+def _gpu_layers(trace: Trace, optimizer: BoolArray) -> dict[str, Intervals]:
     """GPU items by the part of the loop that launched them.
 
     Where a backward pass is seen, what ops launch outside of it and of the optimizer is the forward pass.
     """
-    trace, gpu = rank.trace, rank.trace.gpu
-    optimizer = rank.traffic.optimizer >= 0
-    backward = ((launched_in(trace, BACKWARD_RANGE) >= 0) | launched_inside(trace, _AUTOGRAD)) & ~optimizer
-    marked = launched_in(trace, FORWARD_RANGE) >= 0
+    gpu = trace.gpu
+    backward = (launching_ranges(trace, BACKWARD_RANGE) >= 0) | launched_inside(trace, _AUTOGRAD)
+    backward &= ~optimizer
+    marked = launching_ranges(trace, FORWARD_RANGE) >= 0
     forward = (marked | ((gpu.op >= 0) & bool(backward.any()))) & ~optimizer & ~backward
     rows = {BACKWARD: backward, FORWARD: forward, OPTIMIZER: optimizer}
     return {phase: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for phase, which in rows.items()}
@@ -101,8 +106,8 @@ def _cpu_layers(trace: Trace) -> dict[str, Intervals]:
     autograd = trace.match_rows(ops, _AUTOGRAD)
 
     def marked(pattern: str) -> Intervals:
-        which: BoolArray = trace.match_rows(ranges, pattern)
-        return iv.union(ranges.start_ns[which], ranges.end_ns[which])
+        rows = trace.match_rows(ranges, pattern)
+        return iv.union(ranges.start_ns[rows], ranges.end_ns[rows])
 
     backward = iv.union_of((marked(BACKWARD_RANGE), iv.union(ops.start_ns[autograd], ops.end_ns[autograd])))
     return {BACKWARD: backward, FORWARD: marked(FORWARD_RANGE), OPTIMIZER: marked(STEP_RANGE)}

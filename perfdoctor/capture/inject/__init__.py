@@ -1,1 +1,5 @@
-"""What the user's interpreter loads: this folder goes first on PYTHONPATH, so it holds as little as can be."""
+"""What the user's interpreter loads.
+
+This folder stands first on the program's PYTHONPATH. It holds as little as possible, so that it hides no module of the
+program.
+"""

@@ -1,8 +1,8 @@
-"""Loaded by every Python that a recorded program starts: waits for torch, then hands over. Standard library only.
+"""Loaded by every Python that a recorded program starts: waits for torch, then installs the recorder.
 
-It must cost next to nothing (a Python that never imports torch pays one small file), must never raise, and must leave
-the interpreter as it would have been: the folder leaves sys.path again, and the sitecustomize that this one shadows
-(Debian, coverage, conda) is run in its place.
+Standard library only. This file must cost next to nothing, because Pythons that never import torch load it, too. It
+must never raise. And it must leave the interpreter as it would have been: the folder is removed from sys.path again,
+and the sitecustomize that this one hides (Debian, coverage, conda) is run afterwards.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ TYPE_CHECKING = False  # typing would cost more than the rest of this file
 if TYPE_CHECKING:
     from typing import Any
 
-MARKS = "PERFDOCTOR_CAPTURE_MARKS"
-HERE = os.path.dirname(os.path.abspath(__file__))
+MARKER_VARIABLE = "PERFDOCTOR_CAPTURE_MARKS"
+OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "_perfdoctor_inject"
-# Interpreters that can never be a training rank. Spawned and forked workers can, and are told apart later.
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker", "compile_worker")
+# Interpreters that can never be a training rank. Spawned and forked workers can be one; the recorder decides later.
+HELPER_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker", "compile_worker")
 
 
-def mark(kind: str) -> None:
-    """Leave an empty file that tells the parent how far this process came: `<pid>.python` or `<pid>.torch`."""
-    path = os.path.join(os.environ[MARKS], f"{os.getpid()}.{kind}")
+def leave_marker(kind: str) -> None:
+    """Write an empty file that shows the parent how far this process came: `<pid>.python` or `<pid>.torch`."""
+    path = os.path.join(os.environ[MARKER_VARIABLE], f"{os.getpid()}.{kind}")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def start() -> None:
+def start_recorder() -> None:
     """Load the recorder by its path, under a name of its own, so that no later change of sys.path can hide it."""
     import importlib.util
 
-    path = os.path.join(HERE, PACKAGE)
+    path = os.path.join(OWN_FOLDER, PACKAGE)
     spec = importlib.util.spec_from_file_location(
         PACKAGE, os.path.join(path, "__init__.py"), submodule_search_locations=[path]
     )
@@ -40,11 +40,11 @@ def start() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
-    importlib.import_module(PACKAGE + ".entry").install()
+    importlib.import_module(PACKAGE + ".install_recorder").install()
 
 
-def complain(error: BaseException) -> None:
-    """One warning line; the program goes on without us."""
+def warn_of(error: BaseException) -> None:
+    """Write one warning line to stderr; the program runs on without being recorded."""
     try:  # noqa: SIM105 - contextlib would cost an import at every start of a Python
         sys.stderr.write(f"perfdoctor: nothing is recorded in process {os.getpid()}: {error!r}\n")
     except Exception:
@@ -52,10 +52,10 @@ def complain(error: BaseException) -> None:
 
 
 class TorchFinder:
-    """One-shot finder on sys.meta_path: lets the ordinary machinery import torch, then starts the recorder."""
+    """A finder on sys.meta_path, used once: lets Python import torch as usual, then starts the recorder."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        """The spec of torch with a loader that calls `start` afterwards; None for any other module."""
+        """The spec of torch with a loader that starts the recorder afterwards; None for any other module."""
         if name != "torch" or path is not None:
             return None
         if self in sys.meta_path:
@@ -65,34 +65,35 @@ class TorchFinder:
         spec: Any = importlib.util.find_spec("torch")
         if spec is None or not hasattr(spec.loader, "exec_module"):
             return spec
-        execute = spec.loader.exec_module
+        exec_torch = spec.loader.exec_module
 
-        def execute_then_start(module: Any) -> None:
-            execute(module)
+        def exec_torch_and_start(module: Any) -> None:
+            exec_torch(module)
             try:
-                mark("torch")
-                start()
+                leave_marker("torch")
+                start_recorder()
             except Exception as error:
-                complain(error)
+                warn_of(error)
 
-        spec.loader.exec_module = execute_then_start
+        spec.loader.exec_module = exec_torch_and_start
         return spec
 
 
-def arm() -> None:
-    """Install the finder, unless this is a helper process, recording is turned off, or the parent is gone."""
-    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0") or not os.path.isdir(os.environ.get(MARKS, "")):
+def install_finder() -> None:
+    """Install the finder, except in a helper process, with recording turned off, or after the parent has ended."""
+    has_parent = os.path.isdir(os.environ.get(MARKER_VARIABLE, ""))
+    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0") or not has_parent:
         return
     command = " ".join(getattr(sys, "orig_argv", [])[:6])
-    if any(helper in command for helper in HELPERS):
+    if any(helper in command for helper in HELPER_PROCESSES):
         return
-    mark("python")
+    leave_marker("python")
     sys.meta_path.insert(0, TorchFinder())
 
 
-def step_aside() -> None:
-    """Take this folder off sys.path and run the sitecustomize that would have been found without it."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
+def run_hidden_sitecustomize() -> None:
+    """Remove this folder from sys.path and run the sitecustomize that Python would have found without it."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != OWN_FOLDER]
     import _frozen_importlib
     import _frozen_importlib_external
 
@@ -106,7 +107,7 @@ def step_aside() -> None:
 
 if __name__ == "sitecustomize":
     try:
-        arm()
+        install_finder()
     except Exception as failure:
-        complain(failure)
-    step_aside()
+        warn_of(failure)
+    run_hidden_sitecustomize()

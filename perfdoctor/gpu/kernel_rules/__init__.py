@@ -1,1 +1,1 @@
-"""What the names of kernels say, as data: rules in families, a file for each family of libraries."""
+"""What the names of kernels say, as data: a file for each family of libraries, and the order of the rules."""

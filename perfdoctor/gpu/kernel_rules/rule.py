@@ -1,16 +1,18 @@
-"""The shape of a kernel-name rule; the tables are in kernel_rules_helpers, _matrix and _other.
+"""A rule about kernel names, and a family of rules.
 
-A rule is data: which text it looks for, what it concludes, and why. Rules stand in families, families in an order, and
-the first rule that matches decides. Rules look at the lower-cased name, so that mangled and demangled spellings need
-one rule only. Plain substrings come first and regular expressions second: a substring search costs a small part of a
-regular expression and rejects nearly all names.
+A rule is data: which text it looks for, what it concludes, and why. Rules see the lower-cased name, so that mangled and
+demangled spellings need one rule only. Substrings are looked for before regular expressions: a substring search costs
+a small part of a regular expression and rejects nearly all names.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from perfdoctor.gpu.word_table import words
 
 Category = Literal[
     "gemm",
@@ -30,18 +32,19 @@ Category = Literal[
 """What a kernel does; the words of the report."""
 
 Verdict = Literal["yes", "no", "unknown", "na"]
-"""Did it use Tensor Cores (AMD: matrix cores)? `unknown`: matrix maths that does not say how; `na`: no matrix maths."""
+"""Did it use Tensor Cores (AMD: matrix cores)? `unknown`: the name does not say; `na`: no matrix multiplication."""
 
 RuleCategory = Category | Literal["matrix"]
 """`matrix` is gemm, convolution or attention, whichever the name says: one library spells all three alike."""
 
 
 class Rule(NamedTuple):
-    """One line of the table.
+    """One rule: the names that it matches, and what it concludes.
 
     Attributes:
-        id: Short and unique: A helper, N CUDA cores, M AMD, B Blackwell, J nvjet, C CUTLASS 3, X xmma, T mma.sync,
-            F attention, U unnamed, I Inductor, P PyTorch, E embeddings, L libraries, R the rest.
+        id: Short and unique: A helper, N CUDA cores, M AMD, B Blackwell, J nvjet, C CUTLASS 3 (C0, C1 communication),
+            X xmma, T mma.sync, F attention, U unnamed instruction, I Inductor, P PyTorch, E embeddings, L libraries,
+            R the rest.
         category: Category of every name that matches, or `matrix`.
         tensor_core: Verdict for every name that matches.
         any_of: The rule is considered only if one of these occurs in the lower-cased name.
@@ -66,39 +69,42 @@ class Rule(NamedTuple):
     gemv_like: bool = False
     depthwise: bool = False
 
-    def confirms(self, text: str) -> bool:
-        """True if the lower-cased name `text`, which contains one of `any_of`, passes the other conditions too."""
+    def meets_conditions(self, text: str) -> bool:
+        """Whether a lower-cased name that contains one of `any_of` meets `none_of` and `pattern`, too."""
         if self.none_of and any(needle in text for needle in self.none_of):
             return False
-        return self.pattern is None or compiled(self.pattern).search(text) is not None
+        return self.pattern is None or compile_pattern(self.pattern).search(text) is not None
 
 
-class Family(NamedTuple):
-    """Rules that are tried together, on names that contain one of the words of `gate`; on every name if it is empty."""
+@dataclass(frozen=True, slots=True)
+class RuleFamily:
+    """Rules that are tried one after the other, on names that contain one of `any_of`; on every name if it is empty."""
 
-    gate: tuple[str, ...]
+    any_of: tuple[str, ...]
     rules: tuple[Rule, ...]
 
-    def find(self, text: str) -> Rule | None:
+    def find_rule(self, text: str) -> Rule | None:
         """Return the first rule that matches the lower-cased name, or None."""
-        if self.gate and not any(word in text for word in self.gate):
+        if self.any_of and not any(needle in text for needle in self.any_of):
             return None
         # Written out, not one call a rule: this loop is nearly all of the cost of a name.
         for rule in self.rules:
             for needle in rule.any_of:
                 if needle in text:
-                    if rule.confirms(text):
+                    if rule.meets_conditions(text):
                         return rule
                     break
         return None
 
 
 @functools.cache
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return the compiled pattern; compiled on first use, because compiling all of them costs more than a `--help`."""
     return re.compile(pattern)
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a string: tables of substrings stay readable without a line for each."""
-    return tuple(text.split())
+NORM_WORDS = words(
+    "layer_norm layernorm batch_norm batchnorm group_norm groupnorm instance_norm instancenorm rms_norm rmsnorm "
+    "weight_norm"
+)
+"""How names of normalisations are spelled, whichever library they belong to."""

@@ -1,4 +1,4 @@
-"""FLOPs and compulsory bytes of an op, from its recorded inputs."""
+"""FLOPs and compulsory bytes of an op call, from its recorded inputs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.gpu.roofline.matrix_costs import MATRIX_COSTS, Formula
-from perfdoctor.gpu.roofline.memory_costs import MEMORY_COSTS
-from perfdoctor.gpu.roofline.op_cost import Inputs, OpCost, Pass, Unknown
+from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
+from perfdoctor.gpu.roofline.memory_formulas import MEMORY_FORMULAS
+from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
+from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, UnusableInputsError
 
-__all__ = ["FORMULAS", "OpCost", "Pass", "cost_of_op"]
-
-FORMULAS: Mapping[str, Formula] = MappingProxyType({**MEMORY_COSTS, **MATRIX_COSTS})
+FORMULAS: Mapping[str, CostFormula] = MappingProxyType({**MEMORY_FORMULAS, **MATRIX_FORMULAS})
 """Every op that has a formula; everything else has no cost."""
 
 
@@ -37,6 +36,6 @@ def cost_of_op(
     if formula is None or dims is None or types is None:
         return None
     try:
-        return formula(Inputs.parse(dims, types, strides, concrete))
-    except Unknown:
+        return formula(RecordedInputs.parse(dims, types, strides, concrete))
+    except UnusableInputsError:
         return None

@@ -27,13 +27,14 @@ from nsys_files import (
     write_nsys,
     write_process,
 )
-from rule_cases import Case, healthy
 
-from perfdoctor import pipeline as engine
+from perfdoctor import pipeline
 from perfdoctor.errors import TraceError
-from perfdoctor.rank import Rank, Run
+from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
-from perfdoctor.testing import TraceBuilder
+from perfdoctor.rules.analyzer import Run
+from perfdoctor.testing import RuleCase, TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
 from perfdoctor.trace import DeviceProperties, Trace, parse, read
 from perfdoctor.trace.nsight.export_files import is_nsight
 from perfdoctor.trace.nsight.read_export import read_nsight
@@ -87,19 +88,19 @@ def test_every_table_is_that_of_the_same_events_in_a_trace_of_the_profiler(
     assert len(exported) >= 6
 
 
-def of_nvidia(case: Case) -> bool:
-    return not any("AMD" in str(b.to_dict().get("deviceProperties")) for b in case.ranks())
+def of_nvidia(case: RuleCase) -> bool:
+    return not any("AMD" in str(b.to_dict().get("deviceProperties")) for b in case.traces())
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if of_nvidia(case)], ids=str)
-def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: Case) -> None:
+def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: RuleCase) -> None:
     pairs = []
-    for number, builder in enumerate(case.ranks()):
+    for number, builder in enumerate(case.traces()):
         if sayable(builder.to_dict())["traceEvents"]:
             (tmp_path / str(number)).mkdir()
             pairs.append(both(tmp_path / str(number), builder))
     reports = [
-        engine.diagnose(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.registered())
+        pipeline.diagnose_run(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.registered())
         for traces in zip(*pairs, strict=True)
     ]
     first, second = (replace(r, traces=(), outcomes=()) for r in reports)
@@ -493,7 +494,7 @@ def test_a_database_without_permission_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_anywhere_is_read_as_far_as_it_goes_or_refused(tmp_path: Path) -> None:
-    data = write_nsys(tmp_path / "whole.sqlite", sayable(healthy(25).to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "whole.sqlite", sayable(well_fed_steps(25).to_dict())).read_bytes()
     whole = read(tmp_path / "whole.sqlite")
     path = tmp_path / "cut.sqlite"
     seen = set()

@@ -1,13 +1,16 @@
-"""The recorder that lives in the user's process: standard library and torch only, and no error ever leaves it.
+"""The recorder that lives in the user's process: standard library and torch only, and it raises no error into it.
 
 ::
 
-    hooks ---> Recorder ---> StepDetector   where one step ends
-                   |-------> Plan           which window a step belongs to
-                   |-------> WindowProfiler one recorded window, and the user's own profiler
-                   |-------> RankFolder     steps.jsonl, facts.json
-                   `-------> facts          what is worth knowing besides the trace
+    Hooks ---> Recorder ---> StepDetector    where one step ends
+                   |-------> WindowPlan      which window a step belongs to
+                   |-------> WindowProfiler  one recorded window, and whether the user's profiler runs
+                   |-------> PhaseRanges     the phases of a step, for NVTX and for the trace
+                   |-------> RankFolder      steps.jsonl, facts.json, the traces
+                   `-------> collect_facts   what is worth knowing besides the trace
 
-The package is loaded by path in a recorded program and imported ordinarily by `perfdoctor.capture.session`; all
-imports inside it are relative so that both work.
+    ExitHandlers ---> Recorder.finish        however the process ends
+
+A recorded program loads the package by its path; `perfdoctor.capture.session` imports it as usual. All imports inside
+the package are relative, so that both work.
 """

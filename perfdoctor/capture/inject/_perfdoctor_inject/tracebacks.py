@@ -1,22 +1,25 @@
-"""The program's tracebacks without us: an error that passes through a wrapper of ours is the program's."""
+"""Removes the recorder from the program's tracebacks: an error that passes through a wrapper is the program's error.
+
+This file imports no torch, because `perfdoctor.capture.session` needs it before torch is loaded.
+"""
 
 from __future__ import annotations
 
 import os
 
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-def leave_no_frame(error: BaseException, ours: str = HERE) -> None:
-    """Take our own frame out of the traceback of an error that passes through it.
+def remove_own_frames(error: BaseException, own_prefix: str = OWN_FOLDER) -> None:
+    """Remove the wrapper's frames from the traceback of an error that passes through the wrapper.
 
-    Works with a bare `raise` behind it, which adds no entry for the frame that it is in.
+    A bare `raise` must follow: it adds no new entry for the frame that it stands in.
 
     Args:
-        error: The error that was caught.
-        ours: What the names of our files begin with.
+        error: The error that the wrapper caught.
+        own_prefix: How the file names of the wrapper's frames begin.
     """
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(ours):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(own_prefix):
         traceback = traceback.tb_next
     error.__traceback__ = traceback

@@ -1,0 +1,134 @@
+"""Which copies to the device carry a tensor that the program has just made on the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.analysis.host.host_copies import HostCopies
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
+from perfdoctor.trace.tables.steps import Steps
+
+# Ops that make a tensor out of nothing but its size: they take device=.
+_FACTORY = (
+    r"^aten::(zeros|ones|full|arange|range|linspace|logspace|eye|rand|randn|randint|randperm|tril_indices|triu_indices"
+    r"|normal|hann_window|hamming_window|kaiser_window|new_zeros|new_ones|new_full)(_like)?$"
+)
+# What torch.tensor(...), torch.as_tensor(...), torch.from_numpy(...) and an index that is a list leave in a trace.
+_FROM_VALUES = r"^aten::(empty|lift_fresh|scalar_tensor)$"
+# Ops between the making and the copying that change nothing about where the tensor came from.
+_PASSING = (
+    r"^(aten::)?(to|_to_copy|detach_?|lift_fresh|view|reshape|unsqueeze|squeeze|expand|expand_as|transpose|t|permute"
+    r"|slice|select|alias|fill_|zero_|copy_|uniform_|normal_|random_|tril_?|triu_?|stack|cat|repeat|contiguous|clone"
+    r"|set_|resize_)$"
+)
+# Ops that copy to the device, from the outside in; an index on the host is copied within the op that uses it.
+_COPYING = r"^aten::(to|_to_copy|copy_|cuda|empty_strided|contiguous|index|index_put_?|_index_put_impl_|index_select)$"
+_TO_DEVICE = r"HtoD|Host -> Device"
+# Where a file tells no sizes: a copy that lasts this long is 1 MB or more on any link.
+_SIZELESS_BYTES_PER_NS = 20
+_OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
+
+
+def copies_of_host_made_tensors(
+    trace: Trace, steps: Steps, loading: Intervals, copies: HostCopies, batch_bytes: float
+) -> tuple[HostCopies, BoolArray]:
+    """Those copies whose tensor was made on the host by the op before, on the thread and level of the copying one.
+
+    Tensors made inside a DataLoader are its batches. So are values that are copied together with something of
+    `batch_bytes` or more, or first in a step: labels come as lists, too.
+
+    Args:
+        trace: The trace.
+        steps: The analysed steps.
+        loading: When a loop was inside a DataLoader's `__next__`.
+        copies: The copies to look at.
+        batch_bytes: A copy of this size or more is a batch.
+
+    Returns:
+        The copies, with their makers, each beginning with the making; and for each whether the maker needed nothing
+        from the host and could have run on the device. The others brought values: a Python number or list, an array.
+    """
+    ops = trace.ops
+    op = trace.calls.op[copies.calls]
+    if not len(ops) or not (op >= 0).any():
+        return copies.select(np.zeros(len(copies), bool)), np.zeros(0, bool)
+    copying = trace.match_rows(ops, _COPYING)
+    outer = np.where(op >= 0, nesting.outermost(ops.parent, op, copying), NONE)
+    before, meaning = _last_meaningful_op(trace, outer)
+    factory = meaning == _FACTORY_OP
+    values = (meaning == _VALUES_OP) & ~_belongs_to_batch(trace, steps, copies, batch_bytes)
+    made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))
+    maker = before[made].astype(np.int32)
+    return replace(copies.select(made), maker=maker, begin_ns=ops.start_ns[maker]), factory[made]
+
+
+def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Bytes of copies; an estimate from above where the file does not tell."""
+    gpu = trace.gpu
+    recorded = gpu.bytes[rows]
+    return np.where(recorded >= 0, recorded, gpu.dur_ns[rows] * _SIZELESS_BYTES_PER_NS)
+
+
+def _last_meaningful_op(trace: Trace, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
+    """For each op (or -1) the last op before it that does not just pass a tensor on, and what that one means.
+
+    On the same thread and inside the same op; -1 where there is none.
+    """
+    ops = trace.ops
+    around = np.zeros(len(ops) + 1, bool)
+    around[ops.parent[outer[outer >= 0]]] = True  # the last entry is for ops within none
+    order = np.flatnonzero(around[ops.parent])
+    order = order[np.lexsort((ops.start_ns[order], ops.parent[order], ops.thread[order]))]
+    meaning = _meanings(trace, order)
+    last = np.maximum.accumulate(np.where(meaning != _PASSING_OP, np.arange(len(order)), NONE))
+    position = np.zeros(len(ops), np.int64)
+    position[order] = np.arange(len(order))
+    before = np.where(outer >= 0, np.append(last, NONE)[position[outer] - 1], NONE)
+    row = order[before]
+    same = (before >= 0) & (ops.thread[row] == ops.thread[outer]) & (ops.parent[row] == ops.parent[outer])
+    return np.where(same, row, NONE), np.where(same, meaning[before], NONE)
+
+
+def _meanings(trace: Trace, rows: Int64Array) -> Int64Array:
+    """What some ops mean for where a tensor came from; an op that launched GPU work means nothing here."""
+    ops = trace.ops
+    table = np.full(len(trace.strings), _OTHER, np.int64)
+    # The later wins: lift_fresh passes on what came before, but tells by itself as well.
+    for pattern, meaning in ((_PASSING, _PASSING_OP), (_FACTORY, _FACTORY_OP), (_FROM_VALUES, _VALUES_OP)):
+        table[trace.match_strings(ops, pattern)] = meaning
+    return np.where(_launches_work(trace)[rows], _OTHER, table[ops.name[rows]])
+
+
+def _launches_work(trace: Trace) -> BoolArray:
+    """For each op whether it launched GPU work, itself or by an op within it."""
+    launching = np.zeros(len(trace.ops), bool)
+    row = trace.calls.op[trace.gpu.call[trace.gpu.call >= 0]]
+    while len(row):
+        row = row[row >= 0]
+        row = row[~launching[row]]
+        launching[row] = True
+        row = trace.ops.parent[row]
+    return launching
+
+
+def _belongs_to_batch(trace: Trace, steps: Steps, copies: HostCopies, batch_bytes: float) -> BoolArray:
+    """For each copy whether it belongs to a run of copies, without a kernel launch between, that moves the batch."""
+    gpu, calls = trace.gpu, trace.calls
+    launched = gpu.call >= 0
+    launching = np.zeros(len(calls), bool)
+    launching[gpu.call[launched & (gpu.kind == KERNEL)]] = True
+    launches = calls.start_ns[launching]  # calls are sorted by start
+    to_device = np.flatnonzero(launched & (gpu.kind == MEMCPY) & trace.match_rows(gpu, _TO_DEVICE))
+    large = to_device[copy_bytes(trace, to_device) >= batch_bytes]
+    # A run of copies is known by how many kernels were launched before it.
+    of_large = np.searchsorted(launches, calls.start_ns[gpu.call[large]])
+    of_steps = np.searchsorted(launches, steps.intervals[:, 0])
+    batches = np.concatenate((of_large, of_steps, [0]))
+    result: BoolArray = np.isin(np.searchsorted(launches, calls.start_ns[copies.calls]), batches)
+    return result

@@ -1,0 +1,60 @@
+"""The device that a trace was recorded on: by our table of devices, and by what the trace says itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.gpu import Device, find_device, has_tensor_cores
+from perfdoctor.gpu.calibration import apply_calibration, find_calibration
+from perfdoctor.trace.tables.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What is known of the device.
+
+    Attributes:
+        device: Peaks and bandwidths; None when the device is not in our table. With the rates that `perfdoctor
+            calibrate` measured on a device of that name, where it did.
+        label: What to call it: as given, as the trace says, or by our table; None when nobody knows.
+        capability: CUDA compute capability as the trace says it; None where it does not.
+        sm_count: Streaming multiprocessors, by the trace or by our table; None where neither says.
+        vendor: "nvidia", "amd" or None.
+        tensor_cores: Whether it has Tensor Cores (matrix cores); None when nothing tells. A kernel that uses them is
+            proof enough.
+    """
+
+    device: Device | None
+    label: str | None
+    capability: tuple[int, int] | None
+    sm_count: int | None
+    vendor: str | None
+    tensor_cores: bool | None
+
+
+def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = None) -> Hardware:
+    """The device of a trace.
+
+    Args:
+        trace: The trace.
+        classes: The classes of its kernels.
+        given_name: The device's name where the user gave it, which outranks the trace.
+    """
+    said = trace.device
+    name, capability = (said.name, said.capability) if given_name is None else (given_name, None)
+    device = find_device(name, capability, trace.vendor if given_name is None else None)
+    calibration = find_calibration(name)
+    if calibration is not None:
+        device = apply_calibration(device, calibration, said.capability)
+    tensor_cores = has_tensor_cores(name, capability, trace.vendor)
+    if tensor_cores is None and classes.match_rows(lambda kernel: kernel.tensor_core == "yes").any():
+        tensor_cores = True
+    return Hardware(
+        device=device,
+        label=given_name or said.name or (device.name if device else None),
+        capability=said.capability,
+        sm_count=said.sm_count or (device.sm_count if device else None),
+        vendor=trace.vendor,
+        tensor_cores=tensor_cores,
+    )

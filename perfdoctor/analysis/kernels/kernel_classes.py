@@ -1,0 +1,45 @@
+"""The class of each kernel of a trace, worked out once for each distinct name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoctor.gpu import KernelClass, classify_kernel
+from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.model import KERNEL, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelClasses:
+    """What the names of the kernels say.
+
+    Attributes:
+        trace: The trace.
+        by_name: The class of each kernel name, by its code in `Trace.strings`.
+    """
+
+    trace: Trace
+    by_name: Mapping[int, KernelClass]
+
+    def match_names(self, test: Callable[..., bool]) -> BoolArray:
+        """For each string of the trace whether it is the name of a kernel whose class passes the test."""
+        passing = np.zeros(len(self.trace.strings), bool)
+        passing[[name for name, kernel in self.by_name.items() if test(kernel)]] = True
+        return passing
+
+    def match_rows(self, test: Callable[..., bool]) -> BoolArray:
+        """For each GPU item whether it is a kernel whose class passes the test."""
+        gpu = self.trace.gpu
+        result: BoolArray = self.match_names(test)[gpu.name] & (gpu.kind == KERNEL)
+        return result
+
+
+def kernel_classes_of(trace: Trace) -> KernelClasses:
+    """The classes of the kernels of a trace."""
+    gpu = trace.gpu
+    names = occurring(gpu.name[gpu.kind == KERNEL], len(trace.strings)).tolist()
+    return KernelClasses(trace, {name: classify_kernel(trace.strings[name]) for name in names})

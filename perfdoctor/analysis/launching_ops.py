@@ -1,0 +1,79 @@
+"""Which op and which range launched each GPU item, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.model import Trace
+
+
+def match_op_names(trace: Trace, test: Callable[[str], bool]) -> BoolArray:
+    """For each string of the trace whether it is the name of an op that passes the test."""
+    passing = np.zeros(len(trace.strings), bool)
+    passing[[name for name in trace.name_ids(trace.ops) if test(trace.strings[name])]] = True
+    return passing
+
+
+def launching_op_names(trace: Trace) -> Int32Array:
+    """For each GPU item the code of the name of the op that launched it, or -1."""
+    return np.append(trace.ops.name, np.int32(NONE))[trace.gpu.op]
+
+
+def launching_ranges(trace: Trace, pattern: str) -> Int32Array:
+    """For each GPU item the innermost range with a matching name that launched it: a row of `trace.ranges`, or -1."""
+    gpu, calls, ranges = trace.gpu, trace.calls, trace.ranges
+    found = np.full(len(gpu), NONE, np.int32)
+    wanted = np.flatnonzero(trace.match_rows(ranges, pattern))
+    rows = np.flatnonzero(gpu.call >= 0)
+    if not len(wanted) or not len(rows):
+        return found
+    call = gpu.call[rows]
+    start, end, thread = ranges.start_ns[wanted], ranges.end_ns[wanted], ranges.thread[wanted]
+    inside = nesting.innermost(start, end, thread, calls.start_ns[call], calls.thread[call])
+    found[rows] = np.where(inside >= 0, wanted[inside], NONE)
+    return found
+
+
+def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
+    """For each GPU item whether the op that launched it, or an op around that one, has a matching name."""
+    return launched_inside_each(trace, (pattern,))[0]
+
+
+def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> list[BoolArray]:
+    """The same for each of up to eight patterns, in one climb through the ops."""
+    gpu, ops = trace.gpu, trace.ops
+    matching = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
+    for i, pattern in enumerate(patterns):
+        matching[trace.match_strings(ops, pattern)] |= np.uint8(1 << i)
+    passed = np.zeros(len(gpu), np.uint8)
+    rows = np.flatnonzero(gpu.op >= 0) if matching.any() else np.zeros(0, np.int64)
+    op = gpu.op[rows]
+    while len(rows):
+        passed[rows] |= matching[ops.name[op]]
+        op = ops.parent[op]
+        nested = op >= 0
+        op, rows = op[nested], rows[nested]
+    return [(passed & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
+
+
+def climb_ops(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:
+    """Climb from each op outwards as long as the names pass.
+
+    Returns:
+        For each op the outermost one reached (-1 if its own name does not pass), and the one around that (-1 if none;
+        the op itself if its own name does not pass).
+    """
+    ops = trace.ops
+    passes = match_op_names(trace, through)
+    outermost, around = np.full(len(op), NONE, np.int32), op.copy()
+    while True:
+        rising = np.flatnonzero((around >= 0) & passes[ops.name[around]]) if len(ops) else np.zeros(0, np.int64)
+        if not len(rising):
+            return outermost, around
+        outermost[rising] = around[rising]
+        around[rising] = ops.parent[around[rising]]

@@ -1,0 +1,126 @@
+"""What the user reads after a run: one sentence for each thing that is missing, with what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
+from perfdoctor.capture.command_line import find_isolating_flag
+from perfdoctor.capture.inject._perfdoctor_inject.messages import USER_PROFILER
+
+USE_SESSION = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
+
+DUPLICATE_RANK = (
+    "several processes of the program trained as the same rank, and the first of them was recorded: "
+    "run perfdoctor on the one that you mean."
+)
+
+
+def collect_notes(
+    command: Sequence[str], options: CaptureOptions, folder: Path, ranks: tuple[int, ...], markers: frozenset[str]
+) -> tuple[str, ...]:
+    """Everything that the user should know about a capture; empty when all went as planned.
+
+    Args:
+        command: The command that was run.
+        options: What was asked for.
+        folder: The capture folder.
+        ranks: The ranks recorded.
+        markers: What `collect_markers` returned.
+    """
+    if not ranks:
+        return (explain_empty_capture(command, options, markers),)
+    by_text: dict[str, list[int]] = {}
+    for rank in ranks:
+        for text in notes_of_rank(read_facts(folder, rank), options):
+            by_text.setdefault(text, []).append(rank)
+    if "duplicate" in markers:
+        by_text[DUPLICATE_RANK] = list(ranks)
+    missing = sorted(set(options.ranks or ()) - set(ranks))
+    if missing:
+        by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for and never made a step.", list(ranks))
+    return tuple(
+        text if len(who) == len(ranks) else f"rank {', '.join(map(str, who))}: {text}" for text, who in by_text.items()
+    )
+
+
+def explain_empty_capture(command: Sequence[str], options: CaptureOptions, markers: frozenset[str]) -> str:
+    """The likeliest reason why no rank has a folder."""
+    if "python" not in markers:
+        flag = find_isolating_flag(command)
+        if flag:
+            return f"nothing was recorded: python {flag} keeps perfdoctor out; run it without {flag}, or {USE_SESSION}."
+        return (
+            "nothing was recorded: no Python of the program loaded perfdoctor (python -I, -E or -S, a cleared "
+            f"environment, or a container); run the training script directly, or {USE_SESSION}."
+        )
+    if "torch" not in markers:
+        return "nothing was recorded: the program never imported torch."
+    if options.ranks is not None:
+        return f"nothing was recorded: no rank of --ranks {','.join(map(str, options.ranks))} made a training step."
+    return f"nothing was recorded: no training step was seen; {USE_SESSION}."
+
+
+def read_facts(folder: Path, rank: int) -> dict[str, Any] | None:
+    """facts.json of a rank, or None when it cannot be read."""
+    try:
+        facts = json.loads((folder / f"rank{rank}" / "facts.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterator[str]:
+    """Sentences on what is missing from one rank's recording.
+
+    Args:
+        facts: What `read_facts` returned.
+        options: What was asked for.
+    """
+    if facts is None:
+        yield "the recording was cut off before anything but step times was written."
+        return
+    windows, steps = facts.get("windows", {}), int(facts.get("steps_seen", 0))
+    for note in facts.get("notes", ()):
+        yield f"{note}."
+    if not windows.get("timing", {}).get("file"):
+        yield explain_missing_timing(steps, options, facts)
+    elif not windows["timing"]["complete"]:
+        recorded_steps, why = windows["timing"]["steps"], ""
+        if not facts.get("notes"):
+            why = f", because the program ended after {steps} steps{suggest_windows(steps)}"
+        yield f"the timing window has {recorded_steps} of {options.timing} steps{why}."
+    elif options.evidence and not windows.get("evidence", {}).get("complete") and not facts.get("notes"):
+        yield (
+            f"the evidence window (shapes, source lines) is incomplete: the program ended after {steps} steps "
+            f"and {options.steps} are needed{suggest_windows(steps)}."
+        )
+
+
+def explain_missing_timing(steps: int, options: CaptureOptions, facts: dict[str, Any]) -> str:
+    """The reason why a rank has no trace of the timing window."""
+    if any(note.startswith(USER_PROFILER) for note in facts.get("notes", ())):
+        return (
+            "there is no trace of the timing window: run the program without its profiler, or give what that one "
+            "writes to `perfdoctor analyze`."
+        )
+    if facts.get("notes"):
+        return "there is no trace of the timing window."
+    if steps > options.first_timing_step:
+        return "there is no trace of the timing window: the process was killed before it was saved."
+    return (
+        f"the program ended after {steps} steps, before the timing window begins at step "
+        f"{options.first_timing_step}: let it run for {options.steps} steps{suggest_windows(steps)}."
+    )
+
+
+def suggest_windows(steps: int) -> str:
+    """The options whose windows a program of so few steps completes; empty when there are none."""
+    fitting = fit_windows(steps)
+    if fitting is None:
+        return ""
+    names = ("skip", "base", "warmup", "timing", "evidence")
+    return "; windows that fit: " + " ".join(f"--{name} {getattr(fitting, name)}" for name in names)

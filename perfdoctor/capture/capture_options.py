@@ -1,0 +1,96 @@
+"""What a capture is asked for: one frozen value, validated once, for parent, child and session alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoctor.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """Sizes of the windows, in steps, and where the files go.
+
+    A run passes through `skip` -> `base` -> `warmup` -> `timing` -> one warm-up step -> `evidence`. The base window
+    runs without any profiler and gives the true step time. The timing window records without stacks and shapes. The
+    evidence window records stacks, shapes, memory and source lines; its times are not to be trusted.
+
+    Attributes:
+        out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory.
+        force: Write into a folder that already holds a capture, replacing it.
+        skip: Steps left alone at the start (lazy initialisation, compilation, autotuning).
+        base: Steps timed without a profiler.
+        warmup: Steps for the profiler to warm up before the timing window. The first recorded step takes up to three
+            times as long as the others and must not be counted.
+        timing: Steps of the timing window.
+        evidence: Steps of the evidence window; 0 leaves it out.
+        stop_after: End the program, with exit code 0, once everything is recorded.
+        ranks: Record these ranks only; None records all of them.
+        nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
+    """
+
+    out: Path | None = None
+    force: bool = False
+    skip: int = 5
+    base: int = 10
+    warmup: int = 2
+    timing: int = 8
+    evidence: int = 3
+    stop_after: bool = False
+    ranks: tuple[int, ...] | None = None
+    nvtx_only: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"--{name} {value!r} is no number of steps: give a whole number of at least {least}.")
+        if self.ranks is not None and (not self.ranks or any(rank < 0 for rank in self.ranks)):
+            raise UsageError("--ranks names no rank that exists: give numbers from 0 up, such as --ranks 0,7.")
+
+    @property
+    def first_timing_step(self) -> int:
+        """Index of the first step of the timing window."""
+        return self.skip + self.base + self.warmup
+
+    @property
+    def steps(self) -> int:
+        """Whole steps that a program must make for every window to be complete."""
+        return self.first_timing_step + self.timing + (min(self.warmup, 1) + self.evidence if self.evidence else 0)
+
+    def to_json(self, folder: Path) -> str:
+        """The settings that the injected recorder reads, as the text of one environment variable.
+
+        Args:
+            folder: The capture folder: an absolute path, and the folder exists.
+        """
+        names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
+        return json.dumps({"folder": str(folder), **{name: getattr(self, name) for name in names}})
+
+
+def fit_windows(steps: int) -> CaptureOptions | None:
+    """Windows that a program of so few steps completes, every one of them.
+
+    Half of the steps are recorded for timing and up to three for evidence. The remaining steps are shared between
+    skipping and the base window.
+
+    Args:
+        steps: Whole steps that the program makes.
+
+    Returns:
+        The options, or None when fewer than four steps leave no room for any window.
+    """
+    if steps < 4:
+        return None
+    standard = CaptureOptions()
+    if steps >= standard.steps:
+        return standard
+    evidence = 0 if steps < 8 else min(standard.evidence, steps // 8 + 1)
+    warmup = 1 if steps < 16 else standard.warmup
+    rest = steps - warmup - (evidence + 1 if evidence else 0)
+    timing = min(standard.timing, max(2, rest // 2))
+    skip = min(standard.skip, (rest - timing) // 2)
+    base = min(standard.base, rest - timing - skip)
+    return CaptureOptions(skip=skip, base=base, warmup=warmup, timing=timing, evidence=evidence)

@@ -1,0 +1,74 @@
+"""facts.json: what is worth knowing besides the trace. An allow-list, so that no secret can slip in.
+
+Never the environment (two named thread counts excepted), never arguments, never tensor values.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import machine_facts
+from .compile_counters import describe_compilation
+from .model_facts import describe_models
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+SCHEMA = "perfdoctor.facts/1"
+
+
+def describe_program() -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
+    return {"models": describe_models(), "libraries": machine_facts.describe_libraries()}
+
+
+def collect_facts(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]:
+    """The whole of facts.json.
+
+    Args:
+        recorder: Steps, windows, loaders and counts so far.
+        program: What `describe_program` returned; empty before it was called.
+    """
+    totals = recorder.totals
+    return {
+        "schema": SCHEMA,
+        "rank": recorder.rank,
+        "world_size": recorder.world_size,
+        "pid": recorder.pid,
+        "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "exit": recorder.exit_reason,
+        "steps_seen": recorder.step,
+        "step_source": recorder.detector.source if recorder.automatic else "session",
+        "windows": recorder.windows,
+        "base_step_ns": totals.step_ns["base"],
+        "base_loader_wait_ns": totals.wait_ns["base"],
+        "timing_step_ns": totals.step_ns["timing"],
+        "evidence_step_ns": totals.step_ns["evidence"],
+        "loaders": [record.to_dict() for record in recorder.loaders.records],
+        "optimizers": list(totals.optimizers.values()),
+        "models": program.get("models"),
+        "amp": describe_amp(totals.counts),
+        "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
+        "compile": describe_compilation(totals.compiles),
+        "flags": machine_facts.describe_torch_flags(),
+        "cpu": machine_facts.describe_cpu(),
+        "libraries": program.get("libraries"),
+        "devices": machine_facts.describe_gpus(),
+        "cuda_memory": machine_facts.read_cuda_memory(),
+        "nvml": None if recorder.gpu_sampler is None else recorder.gpu_sampler.facts(),
+        "notes": recorder.notes,
+    }
+
+
+def describe_amp(counts: Counter[str]) -> dict[str, int]:
+    """How often mixed precision was used, and how often gradients were clipped before they were unscaled."""
+    names = ("autocast", "scaled", "unscaled", "clipped", "clipped_before_unscale")
+    return {name: counts[name] for name in names}

@@ -1,0 +1,77 @@
+"""What dynamo has compiled so far, from dynamo's counters; dynamo is never imported for them."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+# The phases of dynamo that contain all others: the forward pass, and the backward pass, compiled when it first runs.
+OUTERMOST_PHASES = ("entire_frame_compile", "entire_backward_compile")
+
+
+@dataclass(frozen=True)
+class CompileCounters:
+    """What dynamo has compiled since the program began.
+
+    Attributes:
+        frames: How often a frame was compiled; None where this torch has no such counter.
+        recompiles: How often of these the frame had been compiled before, or None.
+        ns: Time of all compilations, or None.
+    """
+
+    frames: int | None = None
+    recompiles: int | None = None
+    ns: int | None = None
+
+
+def read_compile_counters() -> CompileCounters | None:
+    """Dynamo's counters now, in microseconds; None when the program never loaded dynamo."""
+    convert, utils = (sys.modules.get(f"torch._dynamo.{name}") for name in ("convert_frame", "utils"))
+    if convert is None:
+        return None
+    by_frame = getattr(convert, "FRAME_COMPILE_COUNTER", None)
+    ns_by_phase = getattr(utils, "cumulative_time_spent_ns", None)
+    return CompileCounters(
+        frames=None if by_frame is None else sum(by_frame.values()),
+        recompiles=None if by_frame is None else sum(max(count - 1, 0) for count in by_frame.values()),
+        ns=None if ns_by_phase is None else int(sum(ns_by_phase.get(phase, 0) for phase in OUTERMOST_PHASES)),
+    )
+
+
+class CompilesByWindow:
+    """What was compiled in the steps of each window."""
+
+    def __init__(self) -> None:
+        self.windows: dict[str, dict[str, int]] = defaultdict(lambda: {"frames": 0, "ns": 0})
+        self._frames = self._ns = 0
+
+    def end_step(self, window: str) -> None:
+        """Add to a window what was compiled in the step that ends."""
+        # torch's optimizers load dynamo, so that most programs have it and never compile: for them, one look is enough.
+        if not getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", True):
+            return
+        now = read_compile_counters()
+        if now is None:
+            return
+        frames, ns = now.frames or 0, now.ns or 0
+        if frames > self._frames or ns > self._ns:
+            self.windows[window]["frames"] += frames - self._frames
+            self.windows[window]["ns"] += ns - self._ns
+        self._frames, self._ns = frames, ns
+
+
+def describe_compilation(by_window: CompilesByWindow) -> dict[str, Any] | None:
+    """Dynamo's counters and what the steps of each window added; None when the program never loaded dynamo."""
+    now, utils = read_compile_counters(), sys.modules.get("torch._dynamo.utils")
+    if now is None or utils is None:
+        return None
+    return {
+        "graphs": int(utils.counters["stats"].get("unique_graphs", 0)),
+        "graph_breaks": sum(utils.counters["graph_break"].values()),
+        "frames": now.frames,
+        "recompiles": now.recompiles,
+        "ns": now.ns,
+        "windows": dict(by_window.windows),
+    }

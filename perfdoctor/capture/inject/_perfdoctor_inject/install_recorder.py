@@ -1,0 +1,47 @@
+"""The entry point for sitecustomize.py: installs the recorder in a program, once torch is imported."""
+
+from __future__ import annotations
+
+from .exit_handlers import ExitHandlers
+from .messages import warn
+from .nvtx_only import NvtxOnlyRecorder
+from .recorder import Recorder
+from .recorder_settings import settings_from_environment
+from .torch_hooks import Hooks
+
+_active: tuple[Recorder, Hooks] | None = None
+
+
+def install() -> None:
+    """Install hooks and exit handlers in this process; without settings in the environment, do nothing."""
+    global _active
+    settings = settings_from_environment()
+    if settings is None or _active is not None:
+        return
+    recorder = NvtxOnlyRecorder(settings) if settings.nvtx_only else Recorder(settings)
+    hooks = Hooks(recorder)
+    _active = recorder, hooks
+    try:
+        hooks.install()
+    except Exception as error:
+        hooks.remove()
+        recorder.finished = True
+        warn(f"nothing is recorded, because this torch is unlike those known: {error!r}")
+        return
+    ExitHandlers(recorder).install()
+
+
+def yield_to_session() -> str | None:
+    """Stop the injected recorder, because the program has begun a session of its own.
+
+    Returns:
+        The capture folder, which the session may use; None when no recorder was installed, or when the recorder has
+        already written steps to the folder.
+    """
+    if _active is None:
+        return None
+    recorder, hooks = _active
+    has_written = recorder.folder is not None
+    recorder.finish("session")
+    hooks.remove()
+    return None if has_written else recorder.settings.folder

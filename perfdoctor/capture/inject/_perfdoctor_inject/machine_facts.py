@@ -1,0 +1,100 @@
+"""The machine as facts: CPU, GPUs, loaded libraries, allocator statistics, and torch's switches for speed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
+MEMORY_STATISTICS = (
+    "allocated_bytes.all.peak",
+    "reserved_bytes.all.peak",
+    "num_alloc_retries",
+    "num_ooms",
+    "num_device_alloc",
+    "num_device_free",
+)
+
+
+def cuda_is_initialized() -> bool:
+    """Whether the program has initialised CUDA; the question does not initialise it."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def describe_torch_flags() -> dict[str, Any]:
+    """Switches of torch that decide how fast or how exact its kernels are."""
+    backends = torch.backends
+    return {
+        "cudnn_benchmark": backends.cudnn.benchmark,
+        "cudnn_allow_tf32": backends.cudnn.allow_tf32,
+        "matmul_allow_tf32": backends.cuda.matmul.allow_tf32,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "anomaly_detection": torch.is_anomaly_enabled(),
+        "default_dtype": str(torch.get_default_dtype()),
+    }
+
+
+def describe_cpu() -> dict[str, Any]:
+    """Cores, and the threads that torch and its libraries may use."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {
+        "count": os.cpu_count(),
+        "affinity": affinity,
+        "torch_threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "mkl_num_threads": os.environ.get("MKL_NUM_THREADS"),
+        "numa_nodes": count_numa_nodes(),
+    }
+
+
+def count_numa_nodes() -> int | None:
+    """Number of NUMA nodes, None where the system does not list them."""
+    try:
+        return sum(name.startswith("node") and name[4:].isdigit() for name in os.listdir("/sys/devices/system/node"))
+    except OSError:
+        return None
+
+
+def describe_libraries() -> dict[str, Any] | None:
+    """Memory allocators and OpenMP libraries that the process has loaded, None where the system does not list them."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            loaded = {os.path.basename(line.rsplit(None, 1)[-1]) for line in file if "/" in line}
+    except OSError:
+        return None
+    return {
+        "allocators": [name for name in ALLOCATORS if any(name in library for library in loaded)],
+        "openmp": sorted(library for library in loaded if library.startswith(("libgomp", "libiomp", "libomp"))),
+    }
+
+
+def describe_gpus() -> list[dict[str, Any]]:
+    """The GPUs that torch sees; empty when the program has not initialised CUDA, because the question would do it."""
+    if not cuda_is_initialized():
+        return []
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "capability": f"{properties.major}.{properties.minor}",
+                "memory_bytes": properties.total_memory,
+                "multiprocessors": properties.multi_processor_count,
+                "current": index == torch.cuda.current_device(),
+            }
+        )
+    return gpus
+
+
+def read_cuda_memory() -> dict[str, int] | None:
+    """Allocator statistics of the current device, None without CUDA."""
+    if not cuda_is_initialized():
+        return None
+    statistics = torch.cuda.memory_stats()
+    return {name: int(statistics[name]) for name in MEMORY_STATISTICS if name in statistics}

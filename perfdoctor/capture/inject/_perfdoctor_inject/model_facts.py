@@ -1,0 +1,99 @@
+"""Models and optimizers as facts: classes, sizes and settings, never values."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+DDP_FLAGS = (
+    "find_unused_parameters",
+    "static_graph",
+    "gradient_as_bucket_view",
+    "bucket_bytes_cap",
+    "broadcast_buffers",
+)
+# A finding needs a few names only; a model of a thousand layers repeats the same ones.
+MAX_NAMES = 10
+# Channels and features must be multiples of eight for Tensor Cores (NVIDIA's rule).
+TENSOR_CORE_MULTIPLE = 8
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
+    """Class, sizes and implementation of an optimizer; an implementation of None leaves the choice to torch."""
+    groups = getattr(optimizer, "param_groups", None) or [{}]
+    return {
+        "class": type(optimizer).__name__,
+        "steps": 0,
+        "groups": len(groups),
+        "tensors": sum(len(group.get("params", ())) for group in groups),
+        **{name: groups[0].get(name) for name in ("foreach", "fused", "capturable")},
+    }
+
+
+def describe_models() -> list[dict[str, Any]]:
+    """Every model of the process: each module with parameters that no other module contains."""
+    # type(), not isinstance(): lazy proxies answer isinstance by importing or warning.
+    modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+    children = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+    roots = [module for module in modules if id(module) not in children and "_parameters" in vars(module)]
+    return [described for described in map(describe_model, roots) if described["parameters"]]
+
+
+def describe_model(model: nn.Module) -> dict[str, Any]:
+    """One model: sizes, placement, and the patterns that rules look for."""
+    parameters = list(model.parameters())
+    modules = list(model.named_modules())
+    return {
+        "class": type(model).__name__,
+        "parameters": sum(0 if nn.parameter.is_lazy(each) else each.numel() for each in parameters),
+        "tensors": len(parameters),
+        "modules": len(modules),
+        "training": model.training,
+        "dtypes": sorted({str(each.dtype) for each in parameters}),
+        "devices": sorted({str(each.device) for each in parameters}),
+        "conv_bias_before_norm": find_convs_with_useless_bias(modules)[:MAX_NAMES],
+        "unaligned_layers": find_unaligned_layers(modules)[:MAX_NAMES],
+        "sync_batch_norm": any(isinstance(module, nn.SyncBatchNorm) for _, module in modules),
+        "recurrent_cells": sum(isinstance(module, nn.RNNCellBase) for _, module in modules),
+        "data_parallel": isinstance(model, nn.DataParallel),
+        "ddp": describe_ddp(model),
+    }
+
+
+def describe_ddp(model: nn.Module) -> dict[str, Any] | None:
+    """Settings of DistributedDataParallel, None for another model."""
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        return None
+    return {name: getattr(model, name, None) for name in DDP_FLAGS}
+
+
+def find_convs_with_useless_bias(modules: list[tuple[str, nn.Module]]) -> list[str]:
+    """Paths of convolutions with a bias that the batch norm registered right after them subtracts again."""
+    found = []
+    for path, parent in modules:
+        previous: tuple[str, nn.Module] | None = None
+        for name, child in parent.named_children():
+            convolution = previous[1] if previous and isinstance(child, _BatchNorm) else None
+            if previous and isinstance(convolution, _ConvNd) and convolution.bias is not None:
+                found.append(f"{path}.{previous[0]}".lstrip("."))
+            previous = (name, child)
+    return found
+
+
+def find_unaligned_layers(modules: list[tuple[str, nn.Module]]) -> list[dict[str, Any]]:
+    """Linear and convolution layers with inputs or outputs that are no multiple of eight."""
+    found = []
+    for path, module in modules:
+        if isinstance(module, nn.Linear):
+            sides = (module.in_features, module.out_features)
+        elif isinstance(module, _ConvNd):
+            sides = (module.in_channels, module.out_channels)
+        else:
+            continue
+        if any(side % TENSOR_CORE_MULTIPLE for side in sides):
+            found.append({"name": path, "class": type(module).__name__, "in": sides[0], "out": sides[1]})
+    return found

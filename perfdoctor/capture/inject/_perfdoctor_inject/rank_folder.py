@@ -1,0 +1,145 @@
+"""The files of one rank; the first failed write is one warning line, and nothing is written after it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .messages import warn
+
+if TYPE_CHECKING:
+    from .long_calls import LongCall
+
+COPY_BYTES = 1 << 20
+# Kineto writes each of these at the start of a line.
+BASE_TIME_KEY, EVENTS_KEY = b'"baseTimeNanoseconds":', b'"traceEvents": ['
+
+
+class RankFolder:
+    """`<capture>/rank<R>/`: steps.jsonl and nvml.jsonl, written while the program runs, facts.json, and the traces."""
+
+    def __init__(self, capture: str, rank: int) -> None:
+        """Make the folder for this process.
+
+        Raises:
+            FileExistsError: Another process of the same rank has made it.
+            OSError: The folder cannot be made.
+        """
+        self.path = os.path.join(capture, f"rank{rank}")
+        os.mkdir(self.path)
+        self.broken = False
+        # Append mode and one write for each line: a process that is killed leaves whole lines.
+        self._samples: int | None = None
+        self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def fail(self, error: OSError) -> None:
+        """Warn once that the folder cannot be written, and write nothing more."""
+        if not self.broken:
+            self.broken = True
+            warn(f"cannot write to {self.path} ({error.strerror or error}); recording stops, the program runs on.")
+
+    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int) -> None:
+        """Append one step, so that it is on disk even if the process is killed in the next step."""
+        if self.broken:
+            return
+        line = f'{{"step":{step},"dur_ns":{dur_ns},"window":"{window}","loader_wait_ns":{loader_wait_ns}}}\n'
+        try:
+            os.write(self._steps, line.encode())
+        except OSError as error:
+            self.fail(error)
+
+    def write_sample(self, line: str) -> None:
+        """Append one NVML sample; called in the sampler's thread."""
+        if self.broken:
+            return
+        try:
+            if self._samples is None:
+                path = os.path.join(self.path, "nvml.jsonl")
+                self._samples = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.write(self._samples, line.encode())
+        except OSError as error:
+            self.fail(error)
+
+    def write_facts(self, facts: dict[str, Any]) -> None:
+        """Replace facts.json atomically: a reader sees the old file or the new one."""
+        if self.broken:
+            return
+        temporary = os.path.join(self.path, ".facts.json.part")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(facts, file, indent=1, default=str)
+            os.replace(temporary, os.path.join(self.path, "facts.json"))
+        except OSError as error:
+            self.fail(error)
+
+    def write_trace(
+        self, name: str, results: Any, partial_step: int | None, calls: Sequence[LongCall] = ()
+    ) -> str | None:
+        """Save one window.
+
+        Args:
+            name: timing or evidence.
+            results: Kineto's results, which can save themselves to an uncompressed file only.
+            partial_step: Number of a step that was cut short; its range is renamed, so that no reader counts it.
+            calls: Long calls, written as additional rows.
+
+        Returns:
+            The name of the file, or None when it could not be written.
+        """
+        if self.broken:
+            return None
+        plain = os.path.join(self.path, f".{name}.json")
+        packed = plain + ".gz"
+        try:
+            results.save(plain)
+            # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
+            with open(plain, "rb") as source, gzip.open(packed, "wb", 1) as target:
+                copy_head_and_insert(source, target, calls)  # type: ignore[arg-type]
+                copy_trace(source, target, partial_step)  # type: ignore[arg-type]
+            os.replace(packed, os.path.join(self.path, f"{name}.json.gz"))
+        except OSError as error:
+            self.fail(error)
+            return None
+        finally:
+            for path in (plain, packed):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        return f"{name}.json.gz"
+
+    def close(self) -> None:
+        """Close steps.jsonl and nvml.jsonl."""
+        self.broken = True
+        for file in (self._steps, self._samples):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    os.close(file)
+
+
+def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[LongCall]) -> None:
+    """Copy a trace up to its first event and write the calls there; without calls, copy nothing."""
+    base_ns = 0
+    for line in source if calls else ():
+        target.write(line)
+        if line.lstrip().startswith(BASE_TIME_KEY):
+            base_ns = int(line.partition(b":")[2].strip(b" ,\n"))
+        if line.lstrip().startswith(EVENTS_KEY):
+            break
+    else:
+        return
+    for call in calls:
+        target.write(call.to_trace_row(base_ns))
+
+
+def copy_trace(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:
+    """Copy the rest of a trace; line by line (Kineto writes one field a line) when a step must be renamed."""
+    if partial_step is None:
+        shutil.copyfileobj(source, target, COPY_BYTES)
+        return
+    name = f'"ProfilerStep#{partial_step}"'.encode()
+    for line in source:
+        target.write(line.replace(name, b'"perfdoctor::partial_step"') if name in line else line)

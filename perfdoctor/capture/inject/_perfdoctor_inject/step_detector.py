@@ -1,0 +1,141 @@
+"""Where one training step ends and the next begins, from what the program calls; nothing here knows of torch.
+
+With a DataLoader a step ends where the loop calls the loader's `__next__` after an optimizer step or a
+`GradScaler.update` (which is also called in steps that the scaler skips). That is right for gradient accumulation,
+several optimizers, closures, several loaders in one loop and evaluation in between::
+
+    next  forward  backward  optimizer.step | next  forward  backward  optimizer.step | next ...
+
+Without a loader a step ends at the first `zero_grad` after every optimizer has stepped::
+
+    zero_grad  forward  backward  optimizer.step | zero_grad  forward  backward  optimizer.step | zero_grad ...
+
+Loops that never call `zero_grad` are cut at the first backward pass, or at the optimizer step itself (LBFGS).
+"""
+
+from __future__ import annotations
+
+# Batches after which a loop without optimizer steps counts as inference: few for a program without optimizers, many
+# for a program that has built an optimizer, because it may validate before it trains.
+INFERENCE_BATCHES = 3
+INFERENCE_BATCHES_WITH_OPTIMIZER = 64
+# Rounds of all optimizers without a boundary after which a backward pass or an optimizer step counts as the boundary.
+ROUNDS_WITHOUT_BOUNDARY = 3
+# Rounds of all optimizers since the last batch after which the loop is taken to run without a loader.
+ROUNDS_WITHOUT_LOADER = 64
+# Steps of one optimizer since the boundary after which the detector waits no longer for another that did not step.
+STEPS_WITHOUT_OTHERS = 16
+
+
+class StepDetector:
+    """Learns what happens in the training thread; the methods that return a bool return whether a step ends here.
+
+    Attributes:
+        source: What marked the last boundary: loader, zero_grad, backward or optimizer; None before the first one.
+        is_training: Whether any optimizer has stepped.
+    """
+
+    def __init__(self) -> None:
+        self.source: str | None = None
+        self.is_training = False
+        self._batches = 0
+        self._uses_loader = False
+        self._optimizers_built = 0
+        self._backwards = 0
+        self._optimizer_depth = 0
+        self._has_stepped = False
+        self._accepts_weak_boundary = False
+        self._scaler_updated = False
+        self._step_counts: dict[int, int] = {}
+        self._expected: set[int] = set()
+
+    def on_loader_next(self) -> bool:
+        """The loop asks a DataLoader for a batch."""
+        if self._optimizer_depth:
+            return False
+        self._batches += 1
+        self._uses_loader = True
+        if self.is_training:
+            return self._has_stepped and self._end_step("loader")
+        patience = INFERENCE_BATCHES_WITH_OPTIMIZER if self._optimizers_built else INFERENCE_BATCHES
+        return self._batches > patience and self._end_step("loader")
+
+    def on_zero_grad(self) -> bool:
+        """An optimizer or a module is about to clear gradients."""
+        return (
+            not self._optimizer_depth
+            and not self._uses_loader
+            and self._round_is_complete()
+            and self._end_step("zero_grad")
+        )
+
+    def on_backward(self) -> bool:
+        """A backward pass is about to begin."""
+        self._backwards += 1
+        if self._optimizer_depth or self._uses_loader:
+            return False
+        if self._accepts_weak_boundary:
+            return self._round_is_complete() and self._end_step("backward")
+        # Without any optimizer object the program updates its weights by hand: each backward pass is one step.
+        by_hand = not self.is_training and not self._optimizers_built and self._backwards > INFERENCE_BATCHES
+        return by_hand and self._end_step("backward")
+
+    def on_optimizer_built(self) -> None:
+        """An optimizer object was made: the program is going to train."""
+        self._optimizers_built += 1
+
+    def on_optimizer_begin(self) -> bool:
+        """`Optimizer.step` is about to run; calls inside it, by a closure, make no boundary."""
+        ends = (
+            not self._optimizer_depth
+            and not self._uses_loader
+            and self._accepts_weak_boundary
+            and self._round_is_complete()
+            and self._end_step("optimizer")
+        )
+        self._optimizer_depth += 1
+        return ends
+
+    def on_optimizer_end(self) -> None:
+        """`Optimizer.step` has returned or raised."""
+        self._optimizer_depth = max(0, self._optimizer_depth - 1)
+
+    def on_optimizer_step(self, optimizer_id: int) -> None:
+        """An optimizer has updated its weights."""
+        self.is_training = self._has_stepped = True
+        self._expected.add(optimizer_id)
+        self._step_counts[optimizer_id] = self._step_counts.get(optimizer_id, 0) + 1
+        rounds = min(self._step_counts.get(each, 0) for each in self._expected)
+        if not self._uses_loader:
+            self._accepts_weak_boundary = self._accepts_weak_boundary or rounds >= ROUNDS_WITHOUT_BOUNDARY
+        elif rounds >= ROUNDS_WITHOUT_LOADER:
+            self._uses_loader = False
+            self._accepts_weak_boundary = True
+
+    def on_scaler_update(self) -> None:
+        """`GradScaler.update` was called: the step is over even if the scaler skipped the optimizer."""
+        self.is_training = self._has_stepped = self._scaler_updated = True
+
+    def forget_loader(self) -> None:
+        """The loader runs in another thread than the training: its calls show no step boundaries."""
+        self._uses_loader = False
+        self._batches = 0
+
+    def _round_is_complete(self) -> bool:
+        """Whether every optimizer that takes part has stepped since the last boundary."""
+        if not self._has_stepped:
+            return False
+        if self._scaler_updated and not self._step_counts:
+            return True  # the scaler skipped every optimizer, because the gradients overflowed
+        missing = [each for each in self._expected if each not in self._step_counts]
+        if missing and max(self._step_counts.values(), default=0) >= STEPS_WITHOUT_OTHERS:
+            self._expected.difference_update(missing)
+            return True
+        return not missing
+
+    def _end_step(self, source: str) -> bool:
+        """Begin a new round and return True."""
+        self.source = source
+        self._has_stepped = self._scaler_updated = False
+        self._step_counts.clear()
+        return True

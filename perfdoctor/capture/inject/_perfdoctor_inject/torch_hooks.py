@@ -1,0 +1,284 @@
+"""Wrappers around functions of torch that report to the recorder what the program does.
+
+Each wrapper calls the original unchanged and can be removed. There are no forward hooks, because dynamo traces global
+module hooks and they break its graphs. Every wrapper asks `Recorder.is_listening` first, which is constantly false
+while dynamo traces. Where the original raises, the wrapper removes its own frame from the traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.amp import autocast_mode, grad_scaler
+from torch.autograd import profiler as autograd_profiler
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import dataloader
+
+from .recorder import Recorder, StopProgram
+from .tracebacks import remove_own_frames
+
+Function = Callable[..., Any]
+
+
+class Hooks:
+    """All wrappers of one recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Replace the functions by their wrappers."""
+        loader_iterator, optimizer = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
+        self._patch(loader_iterator, "__next__", self._wrap_loader_next)
+        self._patch(dataloader.DataLoader, "__init__", self._wrap_loader_init)
+        self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
+        self._patch(optimizer, "__init__", self._wrap_optimizer_init)
+        self._patch(optimizer, "profile_hook_step", self._wrap_profile_hook_step)
+        self._undo.append(register_optimizer_step_post_hook(self._on_optimizer_step).remove)
+        self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
+        self._patch(torch.nn.Module, "zero_grad", self._wrap_zero_grad)
+        self._patch(torch.autograd, "backward", self._wrap_backward)
+        self._patch(autograd_profiler.profile, "_prepare_trace", self._wrap_profiler_open)
+        self._patch(autograd_profiler.profile, "__exit__", self._wrap_profiler_close)
+        for name in ("emit_nvtx", "emit_itt"):
+            self._patch(getattr(autograd_profiler, name), "__enter__", self._wrap_profiler_open)
+            self._patch(getattr(autograd_profiler, name), "__exit__", self._wrap_profiler_close)
+        self._patch(grad_scaler.GradScaler, "update", self._wrap_scaler_update)
+        self._patch(grad_scaler.GradScaler, "scale", self._wrap_to_count("scaled"))
+        self._patch(grad_scaler.GradScaler, "unscale_", self._wrap_to_count("unscaled"))
+        self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
+        self._patch(torch.nn.utils, "clip_grad_norm_", self._wrap_to_count("clipped"))
+
+    def remove(self) -> None:
+        """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def call_recorder(self, function: Function, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the recorder; an error in it ends the recording, never the program.
+
+        Returns:
+            What the function returned; False after an error.
+        """
+        try:
+            return function(*args, **kwargs)
+        except StopProgram:
+            raise
+        except Exception as error:
+            self.recorder.give_up(error)
+            return False
+
+    def _patch(self, owner: Any, name: str, wrap: Callable[[Function], Function]) -> None:
+        """Replace a function of a class or module by its wrapper; what this torch does not have is left out."""
+        declared = vars(owner).get(name)
+        if declared is None:
+            return
+        original = declared.__func__ if isinstance(declared, staticmethod) else declared
+        wrapper: Any = functools.wraps(original)(wrap(original))
+        if isinstance(declared, staticmethod):
+            wrapper = staticmethod(wrapper)
+        setattr(owner, name, wrapper)
+
+        def undo() -> None:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, declared)
+
+        self._undo.append(undo)
+
+    def _wrap_loader_next(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807 - the name shows in the user's tracebacks
+            if not recorder.is_listening() or not self.call_recorder(recorder.on_loader_next_begin):
+                return original(iterator)
+            depth = recorder.ranges.begin("data")
+            start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            try:
+                return original(iterator)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                cpu_ns = time.thread_time_ns() - start_cpu_ns
+                self.call_recorder(recorder.on_loader_next_end, iterator, time.perf_counter_ns() - start_ns, cpu_ns)
+                recorder.ranges.end(depth, "data")
+
+        return __next__
+
+    def _wrap_loader_init(self, original: Function) -> Function:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(loader, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            if not self.recorder.finished:
+                self.call_recorder(self.recorder.loaders.add_loader, loader, sys._getframe(1))
+
+        return __init__
+
+    def _wrap_loader_iter(self, original: Function) -> Function:
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            try:
+                iterator = original(loader)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            if not self.recorder.finished:
+                self.call_recorder(self.recorder.loaders.add_iterator, loader, iterator, sys._getframe(1))
+            return iterator
+
+        return __iter__
+
+    def _wrap_optimizer_init(self, original: Function) -> Function:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            if not self.recorder.finished:
+                self.call_recorder(self.recorder.detector.on_optimizer_built)
+
+        return __init__
+
+    def _wrap_profile_hook_step(self, original: Function) -> Function:
+        """Wrap the function by which torch wraps the `step` of every optimizer class.
+
+        The `Optimizer.step#` range is opened inside, so that a step boundary falls outside the range.
+        """
+        recorder = self.recorder
+
+        def profile_hook_step(function: Function) -> Function:
+            torch_step = original(function)
+
+            @functools.wraps(torch_step)
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if not recorder.is_listening():
+                    return torch_step(optimizer, *args, **kwargs)
+                self.call_recorder(recorder.on_optimizer_begin)
+                depth = recorder.ranges.begin("optimizer")
+                # A closure, or an optimizer class of the user's, runs the user's code, which has lines of its own.
+                runs_torch_only = not args and not kwargs and type(optimizer).__module__.startswith("torch.optim.")
+                close_line = None
+                if runs_torch_only:
+                    close_line = self.call_recorder(recorder.profiler.lines.open_line, sys._getframe(1))
+                try:
+                    return torch_step(optimizer, *args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+                finally:
+                    if close_line:
+                        self.call_recorder(close_line)
+                    recorder.ranges.end(depth, "optimizer")
+                    recorder.on_optimizer_end()
+
+            return step
+
+        return profile_hook_step
+
+    def _on_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch passes them
+        """Report a step; torch calls this hook for classes, too, whose `step` it wrapped before `install`."""
+        if self.recorder.is_listening():
+            self.call_recorder(self.recorder.on_optimizer_step, optimizer)
+
+    def _wrap_zero_grad(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not recorder.is_listening():
+                return original(owner, *args, **kwargs)
+            self.call_recorder(recorder.on_zero_grad)
+            if not kwargs.get("set_to_none", args[0] if args else True):
+                recorder.totals.count_call("zero_grad_to_zero")
+            depth = recorder.ranges.begin("zero_grad")
+            try:
+                return original(owner, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                recorder.ranges.end(depth, "zero_grad")
+
+        return zero_grad
+
+    def _wrap_backward(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not recorder.is_listening():
+                return original(*args, **kwargs)
+            self.call_recorder(recorder.on_backward)
+            depth = recorder.ranges.begin("backward")
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                recorder.ranges.end(depth, "backward")
+
+        return backward
+
+    def _wrap_profiler_open(self, original: Function) -> Function:
+        def open_profiler(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.finished:
+                self.call_recorder(self.recorder.on_user_profiler_open, profile)
+            try:
+                return original(profile, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return open_profiler
+
+    def _wrap_profiler_close(self, original: Function) -> Function:
+        def close_profiler(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(profile, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                self.recorder.on_user_profiler_close(profile)
+
+        return close_profiler
+
+    def _wrap_scaler_update(self, original: Function) -> Function:
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(scaler, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            if self.recorder.is_listening() and scaler.is_enabled():
+                self.call_recorder(self.recorder.on_scaler_update)
+            return result
+
+        return update
+
+    def _wrap_to_count(self, name: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper only counts the calls under this name."""
+
+        def wrap(original: Function) -> Function:
+            def count_and_call(*args: Any, **kwargs: Any) -> Any:
+                if not self.recorder.is_listening():
+                    return original(*args, **kwargs)
+                self.recorder.totals.count_call(name)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return count_and_call
+
+        return wrap

@@ -1,0 +1,72 @@
+"""Which lines are the user's: the code of torch, of libraries and of perfdoctor is recognised by its folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .tracebacks import OWN_FOLDER
+
+TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+PERFDOCTOR_FOLDER = os.path.abspath(os.path.join(OWN_FOLDER, *[os.pardir] * 3)) + os.sep
+FOREIGN_PREFIXES = (TORCH_FOLDER, PERFDOCTOR_FOLDER, *LIBRARY_FOLDERS, "<frozen")
+
+Location = dict[str, Any]
+
+
+def user_location(frame: FrameType | None) -> Location | None:
+    """The innermost line of the user's code; without any, the innermost line of a library other than torch.
+
+    Args:
+        frame: The innermost frame of the stack to search.
+
+    Returns:
+        file, line and function, or None when the whole stack is torch's.
+    """
+    outside_torch: FrameType | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((TORCH_FOLDER, OWN_FOLDER, "<frozen")):
+            outside_torch = outside_torch or frame
+            if not name.startswith(LIBRARY_FOLDERS):
+                outside_torch = frame
+                break
+        frame = frame.f_back
+    if outside_torch is None:
+        return None
+    code = outside_torch.f_code
+    return {"file": code.co_filename, "line": outside_torch.f_lineno, "function": code.co_name}
+
+
+def user_line(frame: FrameType | None) -> str | None:
+    """`@file:line function` of the innermost frame outside torch and the recorder, None when there is none.
+
+    Libraries are not skipped, because this runs for every torch call of the evidence window and must be fast.
+    """
+    while frame is not None and frame.f_code.co_filename.startswith((TORCH_FOLDER, OWN_FOLDER)):
+        frame = frame.f_back
+    return None if frame is None else f"@{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def is_foreign_file(file: str) -> bool:
+    """Whether a file, named as the profiler names it, belongs to a library or to perfdoctor."""
+    return absolute_path(file).startswith(FOREIGN_PREFIXES)
+
+
+@functools.lru_cache(maxsize=4096)
+def absolute_path(file: str) -> str:
+    """The full path of a file that the profiler names without the folder of sys.path in which Python found it."""
+    if os.path.isabs(file) or file.startswith("<"):
+        return file
+    for folder in (*sys.path, os.path.dirname(os.path.dirname(TORCH_FOLDER))):
+        path = os.path.abspath(os.path.join(folder, file))
+        if os.path.exists(path):
+            return path
+    return file

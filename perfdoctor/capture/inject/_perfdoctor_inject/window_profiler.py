@@ -1,0 +1,197 @@
+"""One recorded window: open, start, stop and save Kineto, and make way for a profiler of the user's.
+
+`torch.autograd.profiler.profile` is used directly: `torch.profiler.profile` imports `torch._inductor`, which takes
+more than a second in a program that does not compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+from .allocator_warnings import AllocatorWarnings
+from .long_calls import LongCall, ThreadIds, find_long_calls
+from .messages import warn
+from .rank_folder import RankFolder
+from .rank_identity import rank_and_world_size
+from .source_lines import SourceLines
+
+EVIDENCE_OPTIONS = ("with_stack", "record_shapes", "with_flops", "with_modules")
+MEMORY_OPTION = "profile_memory"
+
+
+def initialized_accelerator() -> str | None:
+    """The kind of accelerator that the program has initialised; the question does not initialise it."""
+    for name in ("cuda", "xpu"):
+        module = getattr(torch, name, None)
+        if module is not None and module.is_initialized():
+            return name
+    return None
+
+
+def keep_cupti_for_graphs() -> None:
+    """Take torch.profiler's precaution: with inductor's CUDA graphs, CUDA 12 crashes when CUPTI is torn down."""
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None and getattr(getattr(config, "triton", None), "cudagraphs", False):
+        os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
+        os.environ["TEARDOWN_CUPTI"] = "0"
+
+
+class ThreadEndCallback:
+    """An object for a `threading.local`: it lives as long as its thread, and calls a function when the thread ends."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._callback()
+
+
+class WindowProfiler:
+    """The profiler of one process: at most one Kineto session at a time, ours or the user's.
+
+    Attributes:
+        recording: Whether our session records events.
+        used: Whether a session of ours was ever opened.
+        lines: The source lines of the evidence window.
+    """
+
+    def __init__(self, on_thread_end: Callable[[], None]) -> None:
+        """Open nothing yet.
+
+        Args:
+            on_thread_end: Called in a thread other than the main thread that ends with an open session of ours. The
+                session must be closed there, or the process crashes when it ends.
+        """
+        self._on_thread_end = on_thread_end
+        self._thread_local = threading.local()
+        self.recording = False
+        self.used = False
+        self._session: Any = None
+        self._trace = ""
+        self._user_profilers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.lines = SourceLines()
+        self._allocator_warnings = AllocatorWarnings()
+        self._options: tuple[str, ...] = ()
+        self._thread: int | None = None
+        self._thread_ids = ThreadIds.of_this_thread()
+
+    @property
+    def belongs_to_other_thread(self) -> bool:
+        """Whether another thread opened the session: closing it in this thread can crash the process."""
+        return self._session is not None and self._thread != threading.get_ident()
+
+    @property
+    def prepared(self) -> bool:
+        """Whether a session of ours is open."""
+        return self._session is not None
+
+    @property
+    def user_profiler_is_active(self) -> bool:
+        """Whether a profiler of the user's is prepared or running."""
+        if self._user_profilers:
+            return True
+        # Asked in every step: to compare profiler types, enums of pybind, would take ten times as long.
+        return not self.recording and torch._C._autograd._profiler_enabled()
+
+    def prepare(self, trace: str) -> None:
+        """Open a session for the timing or the evidence trace; nothing is recorded yet."""
+        device = initialized_accelerator()
+        if device == "cuda":
+            keep_cupti_for_graphs()
+        self._options = ()
+        if trace == "evidence":
+            can_profile_memory = self._allocator_warnings.can_be_muted
+            self._options = (*EVIDENCE_OPTIONS, MEMORY_OPTION) if can_profile_memory else EVIDENCE_OPTIONS
+        options: dict[str, Any] = dict.fromkeys(self._options, True)
+        session: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
+        self._session, self._trace = session, trace
+        self._thread, self._thread_ids = threading.get_ident(), ThreadIds.of_this_thread()
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main and not hasattr(self._thread_local, "end_callback"):
+            self._thread_local.end_callback = ThreadEndCallback(self._on_thread_end)
+        self.used = True
+        session._prepare_trace()
+
+    def start(self) -> None:
+        """Record from now on."""
+        if MEMORY_OPTION in self._options:
+            self._allocator_warnings.mute()
+        self._session._start_trace()
+        self.recording = True
+        self._write_metadata()
+        if self._trace == "evidence":
+            self.lines.start()
+
+    def stop(self) -> Any:
+        """Stop recording and close the session.
+
+        Returns:
+            Kineto's results, or None when nothing was being recorded.
+        """
+        session, self._session = self._session, None
+        self.lines.stop()
+        if session is None or not self.recording:
+            return None
+        self.recording = False
+        try:
+            session.__exit__(None, None, None)
+        finally:
+            self._allocator_warnings.unmute()
+        return session.kineto_results
+
+    def stop_and_save(self, folder: RankFolder, partial_step: int | None = None) -> str | None:
+        """Stop recording and write the trace; the name of the file, or None when nothing was recorded or written."""
+        results = self.stop()
+        if results is None:
+            return None
+        return folder.write_trace(self._trace, results, partial_step, self._find_long_calls(results))
+
+    def _find_long_calls(self, results: Any) -> list[LongCall]:
+        """The long calls of a window with stacks; none after an error: a trace without them is better than no trace."""
+        if "with_stack" not in self._options:
+            return []
+        try:
+            return find_long_calls(results, self._thread_ids, (__file__, WindowProfiler.start.__name__))
+        except Exception as error:
+            warn(f"lines of long calls are missing: {error!r}")
+            return []
+
+    def abort(self) -> None:
+        """Close an open session of this thread and save nothing."""
+        if self.belongs_to_other_thread:
+            return
+        with contextlib.suppress(Exception):
+            self.stop()
+
+    def on_user_profiler_open(self, profile: Any) -> bool:
+        """The program opens a profiler; True when a session of ours is open and must be closed first."""
+        if profile is self._session:
+            return False
+        self._user_profilers.add(profile)
+        return self.prepared
+
+    def on_user_profiler_close(self, profile: Any) -> None:
+        """The program has closed a profiler."""
+        self._user_profilers.discard(profile)
+
+    def _write_metadata(self) -> None:
+        """Write rank, world size and options into the trace, in the form of torch.profiler."""
+        rank, world_size = rank_and_world_size()
+        info: dict[str, Any] = {"rank": rank, "world_size": world_size}
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            info["backend"] = distributed.get_backend()
+        torch.autograd._add_metadata_json("distributedInfo", json.dumps(info))  # type: ignore[attr-defined]
+        for name in self._options:
+            torch.autograd._add_metadata_json(name, "1")  # type: ignore[attr-defined]

@@ -1,0 +1,75 @@
+"""Which dimensions of a gemm lie contiguous in memory, and which of them keep it off the widest memory accesses.
+
+A kernel reads 16 bytes at once only where every row of a matrix starts at a multiple of 16 bytes: the dimension that
+lies contiguous must be a multiple of 16 bytes (NVIDIA, "Matrix Multiplication Background", section 3.1). Names follow
+PyTorch: [M, K] x [K, N], row-major. The libraries are column-major, so that N of the output is always contiguous; the
+layout letters of a kernel's name (`_tn`, Tensile's `Ailk_Bljk`) say which dimension of each operand is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+from perfdoctor.gpu.operand_types import elements_per_access
+from perfdoctor.gpu.roofline.op_cost import OpCost
+
+GemmDimension: TypeAlias = Literal["M", "N", "K"]
+
+PAD_MULTIPLE = 8
+"""Guides ask for multiples of 8 elements, also where the type would allow 4."""
+
+_LAYOUT_LETTERS = re.compile(r"_([nt])([nt])(?=_|\b)")
+_TENSILE_INDICES = re.compile(r"Cijk_A(ilk|lik)_B(ljk|jlk)_")
+
+
+def contiguous_dimensions(kernel: str) -> frozenset[GemmDimension]:
+    """Return the dimensions along which the matrices of a gemm kernel lie contiguous.
+
+    N and K where the name does not say: the layout of a linear layer's forward pass.
+    """
+    if match := _TENSILE_INDICES.search(kernel):
+        right_along_n, left_along_m = match[1] == "ilk", match[2] == "jlk"
+    elif match := _LAYOUT_LETTERS.search(kernel):
+        right_along_n, left_along_m = match[1] == "n", match[2] == "t"
+    else:
+        return frozenset({"N", "K"})
+    return frozenset({"N", "N" if right_along_n else "K", "M" if left_along_m else "K"})
+
+
+def misaligned_dimensions(cost: OpCost, kernel: str) -> tuple[tuple[GemmDimension, int], ...]:
+    """Return the dimensions that force narrow memory accesses, with their sizes.
+
+    Args:
+        cost: The cost of the gemm; other ops have no such dimensions.
+        kernel: Name of the kernel that ran.
+
+    Returns:
+        The dimensions that lie contiguous and are no multiple of 16 bytes; none where the type is unknown.
+    """
+    elements = elements_per_access(cost.dtype)
+    if elements is None:
+        return ()
+    contiguous = contiguous_dimensions(kernel)
+    sizes: tuple[tuple[GemmDimension, int | None], ...] = (("M", cost.m), ("N", cost.n), ("K", cost.k))
+    return tuple((name, size) for name, size in sizes if size and name in contiguous and size % elements)
+
+
+def access_width_fraction(alignment: int, dtype: str) -> float | None:
+    """Return the width of the memory accesses of a kernel as a fraction (at most 1) of the widest.
+
+    Args:
+        alignment: Elements that its accesses are aligned to, as in `KernelClass.alignment`.
+        dtype: Type of the elements.
+
+    Returns:
+        The fraction; None for a type of unknown size.
+    """
+    elements = elements_per_access(dtype)
+    return min(alignment / elements, 1.0) if elements else None
+
+
+def pad_dimension(size: int, dtype: str) -> int:
+    """Return the size to pad a dimension to: the next multiple of 8, or of 16 for types of one byte."""
+    multiple = max(PAD_MULTIPLE, elements_per_access(dtype) or PAD_MULTIPLE)
+    return -(-size // multiple) * multiple

@@ -1,0 +1,266 @@
+"""What every rule has to keep, ours and third parties' alike, as checks to call from a test.
+
+`check_rule(MyRule, CASES)` does all of it: the contract (a manual page, known requirements, no trace too small or too
+odd, nothing changed, claims in the window) and the table of cases, as many that stay quiet as that fire. The other
+functions do a part each, for tests that want one line a case. All of them raise AssertionError with what is wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import orjson
+
+from perfdoctor import pipeline
+from perfdoctor.errors import UsageError
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.rank_summary import Fleet
+from perfdoctor.report.to_plain import to_plain
+from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
+from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.savings.saving import Saving
+from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
+from perfdoctor.testing.trace_builder import TraceBuilder
+from perfdoctor.trace import parse
+
+HEADINGS = (
+    "What it finds",
+    "Why it costs time",
+    "How it is measured",
+    "How to fix",
+    "When it is wrong",
+    "Needs",
+    "References",
+)
+"""The headings of a rule's manual page, its docstring."""
+
+_GEMM = "ampere_sgemm_128x64_nn"
+_ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+_LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+ODD_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
+
+
+def check_rule(rule: type[Analyzer], cases: Sequence[RuleCase]) -> None:
+    """Check the contract of a rule and all its cases.
+
+    Raises:
+        AssertionError: the rule breaks the contract, a case comes out otherwise, or cases that fire and cases that stay
+            quiet are not equal in number.
+    """
+    check_contract(rule)
+    for case in cases:
+        check_case(rule, case)
+        check_laws(rule, case)
+    counts = Counter(bool(case.expected) for case in cases)
+    _require(
+        counts[True] == counts[False] > 0,
+        f"{rule.rule} has {counts[True]} cases that fire and {counts[False]} that stay quiet; it needs as many of both",
+    )
+    repeated = [name for name, count in Counter(case.name for case in cases).items() if count > 1]
+    _require(not repeated, f"several cases of {rule.rule} are called {repeated}")
+
+
+def check_contract(rule: type[Analyzer]) -> None:
+    """Check what can be told without cases: what a rule declares, and that no trace is too small or too odd for it."""
+    check_declaration(rule)
+    for name in tiny_traces():
+        check_tiny_trace([rule], name)
+    for value in ODD_ARGUMENTS:
+        check_odd_arguments([rule], value)
+
+
+def check_declaration(rule: type[Analyzer]) -> None:
+    """Check the manual page, the requirements, the references and the thresholds of a rule."""
+    page = inspect.getdoc(rule) or ""
+    headings = tuple(re.findall(r"^([A-Z][\w ]+):$", page, re.MULTILINE))
+    _require(headings == HEADINGS, f"the docstring of {rule.__name__} needs the headings {HEADINGS}, not {headings}")
+    summary, _, _ = page.partition("\n\n")
+    _require(summary.endswith("."), f"the docstring of {rule.__name__} must begin with a sentence")
+    sections = re.split(r"^[A-Z][\w ]+:$", page, flags=re.MULTILINE)[1:]
+    _require(all(section.split() for section in sections), f"a section of {rule.__name__}'s docstring is empty")
+    unknown = rule.needs - REQUIREMENTS.keys()
+    _require(not unknown, f"{rule.rule} needs {sorted(unknown)}, which no trace has; known are {sorted(REQUIREMENTS)}")
+    links = all(url.startswith("https://") for url in rule.references)
+    _require(bool(rule.references) and links, f"{rule.rule} needs references, all of them https:// addresses")
+    try:
+        rule(MappingProxyType({"no_such_threshold": 0.5}))
+    except UsageError:
+        return
+    raise AssertionError(f"{rule.rule} takes a threshold that it does not have")
+
+
+def tiny_traces() -> dict[str, list[TraceBuilder]]:
+    """Traces of next to nothing, by name; a rank each."""
+    skewed = TraceBuilder()
+    for at in range(0, 100, 10):
+        skewed.kernel(_GEMM, at, 5, launch_us=at + 3)
+    called, framed = TraceBuilder(device=None), TraceBuilder(device=None)
+    called.call("cudaMalloc", 5, 10)
+    framed.frame("train.py(3): main", 0, 50)
+    return {
+        "one kernel": [TraceBuilder().kernel(_GEMM, 5, 10)],
+        "one kernel without length": [TraceBuilder().kernel(_GEMM, 5, 0)],
+        "one linked kernel": [TraceBuilder().kernel(_GEMM, 5, 10, launch_us=0)],
+        "one copy": [TraceBuilder().memcpy("HtoD", 5, 10)],
+        "one op": [TraceBuilder(device=None).op("aten::mm", 5, 10)],
+        "one range": [TraceBuilder(device=None).range(_LOADER, 5, 10)],
+        "one step": [TraceBuilder().step(5, 10)],
+        "one empty step": [TraceBuilder().step(5, 0)],
+        "one call": [called],
+        "one frame": [framed],
+        "GPU only": [TraceBuilder().kernel(_GEMM, 5, 10).kernel(_ALL_REDUCE, 50, 10)],
+        "CPU only": [TraceBuilder(device=None).step(0, 99).op("aten::mm", 5, 10).range(_LOADER, 20, 50)],
+        "steps after all work": [TraceBuilder().kernel(_GEMM, 5, 10, launch_us=0).step(100, 50)],
+        "skewed clocks": [skewed],
+        "two ranks of one kernel": [TraceBuilder(rank=rank).kernel(_ALL_REDUCE, 5, 10) for rank in (0, 1)],
+        "a rank without a GPU": [well_fed_steps(), TraceBuilder(device=None, rank=1).op("aten::mm", 5, 10)],
+    }
+
+
+def well_fed_steps(steps: int = 3) -> TraceBuilder:
+    """A healthy trace: launches run ahead, copies are pinned, a step ends with a wait that finds the GPU just done."""
+    trace = TraceBuilder()
+    for number in range(steps):
+        at = 1000 * number
+        trace.step(at, 1000).range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 2)
+        trace.memcpy("HtoD", at + 5, 8, launch_us=at + 2, pinned=True)
+        for row in range(9):
+            trace.op("aten::mm", at + 10 + 20 * row, 15, shapes=[[512, 512], [512, 512]])
+            name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+            trace.kernel(name, at + 13 + 109 * row, 109, launch_us=at + 10.5 + (19 * row if row else 0))
+        trace.range("Optimizer.step#AdamW.step", at + 200, 60)
+        trace.call("cudaStreamSynchronize", at + 300, 694)
+    return trace
+
+
+def check_tiny_trace(rules: Iterable[type[Analyzer]], name: str) -> None:
+    """Check that no rule fails on one of `tiny_traces`."""
+    _check_no_failure(rules, Run(tuple(Rank(trace.trace()) for trace in tiny_traces()[name])), f"the trace '{name}'")
+
+
+def check_odd_arguments(rules: Iterable[type[Analyzer]], value: object) -> None:
+    """Check that no rule fails on a trace whose events all have this value for every argument."""
+    file = well_fed_steps().to_dict()
+    for event in file["traceEvents"]:
+        event["args"] = dict.fromkeys((*event["args"], "Input Strides", "Concrete Inputs"), value)
+        event["name"] += "9" * 5000 if event["name"].startswith("ProfilerStep#") else ""
+    _check_no_failure(rules, Run((Rank(parse(orjson.dumps(file), "x")),)), f"arguments {value!r}")
+
+
+def _check_no_failure(rules: Iterable[type[Analyzer]], run: Run, what: str) -> None:
+    rules = tuple(rules)
+    outcomes = {outcome.rule: outcome for outcome in pipeline.diagnose_run(run, rules).outcomes}
+    failed = [f"{rule.rule}: {outcomes[rule.rule].why}" for rule in rules if outcomes[rule.rule].status == "failed"]
+    _require(not failed, f"rules fail on {what}: {failed}")
+
+
+def findings_of_rule(rule: type[Analyzer], run: Run) -> list[Finding]:
+    """What a rule says of some ranks, as it made it: nothing is priced yet."""
+    data: Run | Fleet = run
+    if issubclass(rule, FleetAnalyzer):
+        data = Fleet(tuple(pipeline.summarize_rank(rank) for rank in run.ranks))
+    findings, outcome = pipeline.run_rule(rule, data)
+    _require(outcome.status != "failed", f"{rule.rule} failed: {outcome.why}")
+    return findings
+
+
+def check_case(rule: type[Analyzer], case: RuleCase) -> None:
+    """Check that the rule finds what the case expects, neither more nor less."""
+    report = pipeline.diagnose_run(case.run(), [_without_edits(rule)])
+    failed = [outcome.why for outcome in report.outcomes if outcome.rule == rule.rule and outcome.status == "failed"]
+    _require(not failed, f"{case}: the rule failed: {failed}")
+    titles = [f"{finding.rule} {finding.title}" for finding in report.findings]
+    wanted = "keep quiet" if not case.expected else f"say {len(case.expected)} things"
+    _require(len(titles) == len(case.expected), f"{case}: the rule must {wanted}, and says {titles}")
+    for finding, expected in zip(report.findings, case.expected, strict=True):
+        check_finding(finding, expected)
+
+
+def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
+    """The same rule without replays: what it says of savings is its own."""
+
+    class WithoutEdits(rule):  # type: ignore[misc, valid-type]
+        def finding(self, *args: Any, **named: Any) -> Finding:
+            found: Finding = super().finding(*args, **named)
+            return replace(found, edit=None)
+
+    return WithoutEdits
+
+
+def check_finding(finding: Finding, expected: ExpectedFinding) -> None:
+    """Check that a finding says what is expected of it."""
+    saving = finding.saving
+    evidence = {each.label: each.value for each in finding.evidence}
+    _require_equal("severity", finding.severity, expected.severity)
+    _require_equal("cost_ns", finding.cost_ns, expected.cost_ns)
+    if expected.saving is not None:
+        _require_equal("saving", (saving.low_ns, saving.expected_ns, saving.high_ns), expected.saving)
+    texts = {"title": finding.title, "advice": finding.advice, "fix": finding.fix or ""}
+    for name, text in texts.items():
+        wanted = getattr(expected, name)
+        _require(wanted in text, f"{name}: '{wanted}' is not in '{text}'")
+    _require_equal("location", str(finding.location) if finding.location else None, expected.location)
+    for name in ("rank", "confidence"):
+        if getattr(expected, name) is not None:
+            _require_equal(name, getattr(finding, name), getattr(expected, name))
+    for label, value in expected.evidence.items():
+        _require(label in evidence, f"there is no evidence '{label}', only {sorted(evidence)}")
+        _require_equal(f"evidence '{label}'", evidence[label], value)
+
+
+def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool = False) -> None:
+    """Check what holds for a rule on any trace that it speaks of.
+
+    It is deterministic and changes nothing; what it claims lies in the window and covers its cost; without steps in the
+    trace no figure is of a step, unless it is one of the whole captured run (`has_figures_of_run`); a threshold
+    `min_share` above the whole silences it.
+    """
+    run = case.run()
+    before = [[column.copy() for column in _columns(rank)] for rank in run.ranks]
+    first, second = findings_of_rule(rule, run), findings_of_rule(rule, run)
+    _require(to_plain(first) == to_plain(second), f"{case}: asked twice, the rule says different things")
+    for rank, columns in zip(run.ranks, before, strict=True):
+        same = all(np.array_equal(now, then) for now, then in zip(_columns(rank), columns, strict=True))
+        _require(same, f"{case}: the rule changes the trace")
+    for finding in first:
+        if finding.saving != Saving():  # what promises nothing need not claim anything
+            _check_claim(finding, run, case)
+        if not has_figures_of_run and not any(rank.steps.count for rank in run.ranks):
+            text = " ".join([finding.title, *(each.label for each in finding.evidence)])
+            of_step = re.search(r"\b(a|per) step\b", text)
+            _require(not of_step, f"{case}: a figure is called one of a step, and there are none: {text}")
+    if "min_share" in rule.defaults:
+        report = pipeline.diagnose_run(run, [rule], {rule.rule: {"min_share": 1e9}})
+        _require(not report.findings, f"{case}: with a min_share above the whole the rule still speaks")
+
+
+def _check_claim(finding: Finding, run: Run, case: RuleCase) -> None:
+    rank = next(rank for rank in run.ranks if rank.rank == finding.claim.rank)
+    claimed, window = finding.claim.intervals, rank.window
+    inside = len(claimed) and claimed[0, 0] >= window[0, 0] and claimed[-1, 1] <= window[-1, 1]
+    _require(bool(inside), f"{case}: the claim is empty or reaches beyond the window")
+    _require_equal(f"{case}: the claimed time a step", rank.per_step(finding.claim.total_ns), finding.cost_ns)
+    _require(finding.saving.basis != "unknown", f"{case}: a saving with a number needs a basis")
+    _require(0 < finding.confidence <= 1, f"{case}: the confidence is {finding.confidence}")
+
+
+def _columns(rank: Rank) -> list[np.ndarray[Any, Any]]:
+    return [getattr(table, name) for table in rank.raw_trace.tables for name in ("start_ns", "end_ns", "name")]
+
+
+def _require_equal(what: str, value: object, wanted: object) -> None:
+    _require(value == wanted, f"{what}: {value!r} instead of {wanted!r}")
+
+
+def _require(condition: bool, message: str) -> None:
+    """Plain assertions would vanish under ``python -O``, and say nothing outside of pytest's own files."""
+    if not condition:
+        raise AssertionError(message)

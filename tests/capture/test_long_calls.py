@@ -1,0 +1,150 @@
+"""Lines of long calls that are no operators: exact, and of the recorded thread only."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from perfdoctor.analysis.host.locations import find_locations  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject import window_profiler  # noqa: E402
+from perfdoctor.capture.inject._perfdoctor_inject.user_code import absolute_path  # noqa: E402
+from perfdoctor.capture.session import profile  # noqa: E402
+from perfdoctor.trace import read  # noqa: E402
+
+SIZES = {"skip": 0, "base": 1, "warmup": 1, "timing": 1, "evidence": 2}
+STEPS = 6
+
+
+def nap() -> None:
+    tired = 0.004
+    time.sleep(tired)
+
+
+def wait_in_a_library() -> None:
+    threading.Event().wait(0.004)
+
+
+def nap_deeper() -> None:
+    nap()
+
+
+def compute() -> None:
+    for _ in range(20_000):
+        pass
+
+
+def quick() -> None:
+    len(SIZES)
+
+
+def record(folder: Path, function: Callable[[], Any]) -> Path:
+    with profile(folder, **SIZES) as session:
+        for _ in range(STEPS):
+            with session.step():
+                function()
+    return session.folder / "rank0"
+
+
+def lines(folder: Path) -> set[tuple[str, int]]:
+    """Function and line (counted from its `def`) of every row of this file that is no operator."""
+    with gzip.open(folder / "evidence.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    found = set()
+    for event in events:
+        if event["name"].startswith(f"@{__file__}:") and "Ev Idx" not in event["args"]:
+            line, function = event["name"].removeprefix(f"@{__file__}:").split(" ")
+            code = getattr(sys.modules[__name__], function, None)
+            if code is not None and function != record.__name__:  # our own `step` is called there
+                found.add((function, int(line) - code.__code__.co_firstlineno))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (nap, {("nap", 2)}),
+        (nap_deeper, {("nap", 2)}),
+        (wait_in_a_library, {("wait_in_a_library", 1)}),
+        (quick, set()),
+        (compute, set()),
+    ],
+)
+def test_the_line_that_calls_and_waits_is_named(
+    tmp_path: Path, function: Callable[[], Any], expected: set[tuple[str, int]]
+) -> None:
+    assert lines(record(tmp_path / "out", function)) == expected
+
+
+def test_the_rows_fit_the_clock_and_the_thread_of_the_trace(tmp_path: Path) -> None:
+    trace = read(record(tmp_path / "out", nap) / "evidence.json.gz")
+    sleeping = trace.match_rows(trace.frames, "built-in function sleep")
+    frames = trace.frames
+    middle = (frames.start_ns[sleeping] + frames.end_ns[sleeping]) // 2
+    assert len(middle) == 3, "the warm-up step is recorded, too"
+    found = find_locations(trace, frames.thread[sleeping], middle)
+    assert {(place.file, place.line, place.function) for place in found if place} == {
+        (__file__, nap.__code__.co_firstlineno + 2, "nap")
+    }
+
+
+@pytest.fixture
+def other_thread() -> Iterator[None]:
+    """A thread that sleeps and waits all the time, as a prefetcher does."""
+    tasks: queue.Queue[int] = queue.Queue()
+
+    def work() -> None:
+        while True:
+            quick()
+            time.sleep(0.002)
+            try:
+                if tasks.get(timeout=0.002) is None:
+                    return
+            except queue.Empty:
+                pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    tasks.put(None)  # type: ignore[arg-type]
+    thread.join()
+
+
+@pytest.mark.usefixtures("other_thread")
+def test_other_threads_give_no_lines(tmp_path: Path) -> None:
+    folder = record(tmp_path / "out", nap)
+    with gzip.open(folder / "evidence.json.gz") as file:
+        names = {event["name"] for event in json.load(file)["traceEvents"]}
+    assert not [name for name in names if name.startswith("@") and name.endswith(" work")]
+    assert lines(folder) == {("nap", 2)}
+
+
+def test_a_trace_without_these_rows_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no tree")
+
+    monkeypatch.setattr(window_profiler, "find_long_calls", broken)
+    folder = record(tmp_path / "out", nap)
+    assert lines(folder) == set()
+    assert read(folder / "evidence.json.gz").complete
+    assert capsys.readouterr().err == "perfdoctor: lines of long calls are missing: RuntimeError('no tree')\n"
+
+
+def test_shortened_file_names_become_absolute() -> None:
+    assert absolute_path("torch/__init__.py") == torch.__file__
+    assert absolute_path("threading.py") == threading.__file__
+    assert absolute_path("no/such/file.py") == "no/such/file.py"
+    assert absolute_path("<string>") == "<string>"
+    assert absolute_path(__file__) == __file__

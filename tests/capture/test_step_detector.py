@@ -1,0 +1,170 @@
+"""Step detection and the plan of windows, as values: no torch, no clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings
+from perfdoctor.capture.inject._perfdoctor_inject.step_detector import StepDetector
+from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, WindowPlan, make_stages
+
+
+def feed(detector: StepDetector, events: str) -> list[int]:
+    """Feed events to a detector and return the positions where steps end.
+
+    L next, Z zero_grad, B backward, O and P two optimizers, U scaler, S a step with a closure.
+    """
+    ends = []
+    for position, event in enumerate(events):
+        if event == "L":
+            ended = detector.on_loader_next()
+        elif event == "Z":
+            ended = detector.on_zero_grad()
+        elif event == "B":
+            ended = detector.on_backward()
+        elif event == "U":
+            detector.on_scaler_update()
+            ended = False
+        else:
+            ended = detector.on_optimizer_begin()
+            if event == "S":
+                inside = [detector.on_zero_grad(), detector.on_backward(), detector.on_loader_next()]
+                assert not any(inside), "a closure makes no boundary"
+            detector.on_optimizer_step(ord(event))
+            detector.on_optimizer_end()
+        if ended:
+            ends.append(position)
+    return ends
+
+
+def detector_with_optimizer() -> StepDetector:
+    detector = StepDetector()
+    detector.on_optimizer_built()
+    return detector
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("LZBO", 1),  # the ordinary loop
+        ("LBOZ", 1),
+        ("LBLBLBOZ", 1),  # gradient accumulation over three batches
+        ("LZBOZBP", 1),  # two optimizers, one batch
+        ("LLZBOZBP", 1),  # two loaders in one loop
+        ("LZBU", 1),  # every optimizer step skipped by the scaler
+        ("LZBOU", 1),
+        ("LS", 1),  # LBFGS with its closure
+        ("LZBOLLL", 1),  # evaluation batches after the step
+        ("LZBOZBOZBO", 1),  # several optimizer steps a batch
+    ],
+)
+def test_loops_with_a_loader_end_at_the_next_batch(loop: str, steps: int) -> None:
+    ends = feed(detector_with_optimizer(), loop * 10 + "L")
+    assert len(ends) == 10 * steps
+    assert all((loop * 10 + "L")[end] == "L" for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("loop", "mark", "lost"),
+    [
+        ("ZBO", "Z", 0),
+        ("BOZ", "Z", -1),
+        ("ZBOZBP", "Z", -1),  # a GAN: the first round does not know of the second optimizer yet
+        ("ZBZBO", "Z", 0),
+        ("BO", "B", 2),  # no zero_grad at all
+        ("S", "S", 2),  # LBFGS alone
+        ("ZBU", "Z", 0),
+    ],
+)
+def test_loops_without_a_loader_end_at_the_first_sign(loop: str, mark: str, lost: int) -> None:
+    events = loop * 10
+    ends = feed(detector_with_optimizer(), events)
+    assert len(ends) == 9 - lost
+    assert {events[end] for end in ends} == {mark}
+
+
+def test_inference_is_cut_at_every_batch() -> None:
+    assert len(feed(StepDetector(), "L" * 20)) == 17
+
+
+def test_validation_before_training_is_no_inference() -> None:
+    assert feed(detector_with_optimizer(), "L" * 30) == []
+
+
+def test_weights_updated_by_hand_count_backward_passes() -> None:
+    assert len(feed(StepDetector(), "B" * 10)) == 7
+
+
+def test_a_single_batch_is_no_step() -> None:
+    assert feed(detector_with_optimizer(), "LZBO") == []
+
+
+def test_nothing_happens_without_events() -> None:
+    assert feed(StepDetector(), "ZZZZ") == []
+
+
+def test_an_optimizer_that_stopped_is_not_waited_for() -> None:
+    detector = detector_with_optimizer()
+    feed(detector, "ZBOZBP" * 5)
+    assert len(feed(detector, "ZBO" * 60)) >= 40
+
+
+def test_a_loader_read_once_before_training_is_forgotten() -> None:
+    detector = detector_with_optimizer()
+    feed(detector, "L" * 10)
+    assert len(feed(detector, "ZBO" * 100)) >= 30
+
+
+@given(st.text(alphabet="LZBOPUS", max_size=200))
+def test_a_step_always_holds_work(events: str) -> None:
+    ends = feed(detector_with_optimizer(), events.replace("S", "O"))
+    for before, after in itertools.pairwise([0, *ends]):
+        assert set(events[before:after]) & set("OPUSL")
+
+
+def settings(**sizes: int) -> RecorderSettings:
+    return RecorderSettings(folder="", **{"skip": 2, "base": 3, "warmup": 2, "timing": 4, "evidence": 2, **sizes})
+
+
+def test_the_windows_follow_each_other() -> None:
+    labels = [stage.window for stage in make_stages(settings())]
+    assert labels == ["skip"] * 2 + ["base"] * 3 + ["warm"] * 2 + ["timing"] * 4 + ["warm"] + ["evidence"] * 2
+
+
+def test_the_last_warm_step_is_recorded_and_not_counted() -> None:
+    plan = make_stages(settings())
+    assert [stage.recording for stage in plan[5:8]] == [False, True, True]
+    assert [stage.counted for stage in plan[5:8]] == [False, False, True]
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 4), st.integers(1, 9), st.integers(0, 4))
+def test_every_counted_step_is_in_its_window(skip: int, base: int, warmup: int, timing: int, evidence: int) -> None:
+    made = make_stages(settings(skip=skip, base=base, warmup=warmup, timing=timing, evidence=evidence))
+    assert sum(stage.counted and stage.trace == "timing" for stage in made) == timing
+    assert sum(stage.counted and stage.trace == "evidence" for stage in made) == evidence
+    assert all(stage.trace is None and not stage.recording for stage in made if stage.window in ("skip", "base"))
+
+
+def test_a_plan_ends_in_after() -> None:
+    plan = WindowPlan(settings())
+    for _ in range(20):
+        plan.advance()
+    assert plan.finished
+    assert plan.stage is AFTER
+
+
+def test_a_window_can_be_recorded_again_or_left() -> None:
+    plan = WindowPlan(settings())
+    for _ in range(8):
+        plan.advance()
+    assert plan.stage.window == "timing"
+    plan.repeat_trace("timing")
+    assert plan.stage.window == "base"
+    plan.advance()
+    assert plan.stage.trace == "timing"
+    plan.skip_trace("timing")
+    assert plan.stage.trace == "evidence"

@@ -1,0 +1,179 @@
+"""Calibration: measured on this machine's CPU, stored, read back, and used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoctor.cli.calibrate import format_rates, format_sweep
+from perfdoctor.cli.main import main
+from perfdoctor.errors import InputError
+from perfdoctor.gpu import find_device
+from perfdoctor.gpu.calibration import (
+    FOLDER_VARIABLE,
+    Calibration,
+    SweepPoint,
+    apply_calibration,
+    calibration_path,
+    find_calibration,
+    store_calibration,
+)
+from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision
+from perfdoctor.rank import Rank
+from perfdoctor.testing import TraceBuilder
+
+FAST = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"
+SWEEP = tuple(
+    SweepPoint(k, max(1.0, k / 8) * 1e-3, k / max(1.0, k / 8) * 1e9, 8e9 / max(1.0, k / 8)) for k in (1, 4, 16, 64)
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "calibration"))
+    return tmp_path / "calibration"
+
+
+def measured(device: str = "NVIDIA H100 80GB HBM3", **flops: float) -> Calibration:
+    return Calibration(device, "2026-01-31", flops or {"bf16": 700e12, "fp64": 55e12}, 3.0e12, 4e-6, SWEEP)
+
+
+def rank_with_gemm(device: str) -> Rank:
+    builder = TraceBuilder(device=device, capability=(9, 0), sm_count=132)
+    bf16 = "c10::BFloat16"
+    builder.op("aten::mm", 0, 50, shapes=[[4096, 4096], [4096, 4096]], types=[bf16, bf16])
+    return Rank(builder.kernel(FAST, 100, 250, launch_us=1).trace())
+
+
+def test_a_stored_calibration_is_found_by_the_name_of_the_device() -> None:
+    path = store_calibration(measured())
+
+    assert path.parent.is_dir()
+    assert find_calibration("NVIDIA H100 80GB HBM3") == measured()
+    assert find_calibration("nvidia h100 80gb hbm3") == measured()
+
+
+@pytest.mark.parametrize("name", [None, "", "NVIDIA H100", "NVIDIA H100 80GB HBM3 MIG"])
+def test_other_names_find_nothing(name: str | None) -> None:
+    store_calibration(measured())
+
+    assert find_calibration(name) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"schema": "perfdoctor.calibration/2"}', "\ufffd"],
+)
+def test_files_that_are_no_calibration_are_none(text: str) -> None:
+    path = store_calibration(measured())
+    path.write_text(text, encoding="utf-8")
+
+    assert find_calibration("NVIDIA H100 80GB HBM3") is None
+
+
+@pytest.mark.parametrize("rate", [0, -1, True, None, "fast", 1e999])
+def test_rates_that_are_none_are_refused(rate: object) -> None:
+    path = store_calibration(measured())
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored["flops"]["bf16"] = rate
+    path.write_text(json.dumps(stored), encoding="utf-8")
+
+    assert find_calibration("NVIDIA H100 80GB HBM3") is None
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(folder: Path) -> None:
+    folder.write_text("a file", encoding="utf-8")
+
+    with pytest.raises(InputError, match=FOLDER_VARIABLE):
+        store_calibration(measured())
+
+
+def test_measured_rates_stand_beside_the_peaks_of_the_table() -> None:
+    device = apply_calibration(find_device("NVIDIA H100 80GB HBM3"), measured(), (9, 0))
+
+    assert device.peak_flops("bf16") == pytest.approx(989.4e12)
+    assert device.attainable_flops("bf16") == 700e12
+    assert device.attainable_flops("fp64_matrix") == 55e12
+    assert device.attainable_flops("fp16") == pytest.approx(0.79 * 989.4e12)
+    assert device.attainable_bandwidth_bytes_per_s == 3.0e12
+
+
+def test_a_device_outside_the_table_gets_rates_and_no_peaks() -> None:
+    device = apply_calibration(None, measured("NVIDIA RTX X999", fp32=50e12, tf32=100e12), (9, 9))
+
+    assert device.peaks_flops == {}
+    assert device.attainable_flops("tf32") == 100e12
+    assert device.vector_peak_flops("fp32") is None
+    assert device.compute_capability == (9, 9)
+    assert advise_precision(device) == PrecisionAdvice("tf32", 2.0)
+
+
+def test_analyses_use_the_measured_rates_and_say_so() -> None:
+    before = rank_with_gemm("NVIDIA H100 80GB HBM3")
+    assert before.notes == ()
+    store_calibration(measured())
+    after = rank_with_gemm("NVIDIA H100 80GB HBM3")
+
+    assert after.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / 700e12 / 250e-6)
+    assert before.bounds.efficiency[0] == pytest.approx(2 * 4096**3 / (0.79 * 989.4e12) / 250e-6)
+    assert before.account.mfu == after.account.mfu
+    assert any("2026-01-31" in note for note in after.notes)
+
+
+def test_an_unknown_device_has_bounds_once_it_is_measured() -> None:
+    assert rank_with_gemm("NVIDIA RTX X999").bounds.assumed[0]
+    store_calibration(measured("NVIDIA RTX X999", bf16=700e12))
+    run = rank_with_gemm("NVIDIA RTX X999")
+
+    assert not run.bounds.assumed[0]
+    assert run.account.mfu is None
+    assert run.verdicts.violations == ()
+
+
+def test_the_sweep_says_where_maths_begins_to_bind() -> None:
+    text = format_sweep(SWEEP)
+
+    assert "memory binds up to 4 multiplications" in text
+    assert "memory binds throughout" in format_sweep(SWEEP[:2])
+    assert "no sweep" in format_sweep(())
+    assert all("#" in line for line in text.splitlines() if line.lstrip()[:2].strip().isdigit())
+
+
+def test_the_table_compares_with_peaks_where_they_are_known() -> None:
+    assert "71% of 989.4" in format_rates(measured(), find_device("NVIDIA H100 80GB HBM3"))
+    assert "n/a" in format_rates(measured("NVIDIA RTX X999"), None)
+
+
+def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+
+    assert main(["calibrate", "--cpu", "--seconds", "0.3", "-o", str(tmp_path / "c.json")]) == 0
+    printed = capsys.readouterr().out
+    (stored,) = folder.iterdir()
+    written = json.loads(stored.read_text(encoding="utf-8"))
+    assert written == json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
+    assert find_calibration(written["device"]) is not None
+    assert stored == calibration_path(written["device"])
+    assert written["flops"]["fp32"] > 1e8
+    assert written["bandwidth_bytes_per_s"] > 1e7
+    assert 0 < written["launch_s"] < 1e-2
+    assert [point["k"] for point in written["sweep"]][:2] == [1, 2]
+    assert written["device"] in printed
+
+
+def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+
+    assert main(["calibrate", "--cpu", "--seconds", "0.1", "--no-store"]) == 0
+    assert not folder.exists()
+    assert "stored" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--seconds", "0"], ["--seconds", "nan"], ["-o", "plot.png"]])
+def test_bad_options_are_refused_before_anything_is_measured(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", "--cpu", *options]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
