@@ -23,13 +23,12 @@ import numpy as np
 
 import perfdoctor
 from benchmarks.lengthen_trace import parse_sample, write_repeated
-from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.rank import Rank
 from perfdoctor.savings.apply_edits import apply_edits
 from perfdoctor.savings.edits import scale_durations
 from perfdoctor.savings.longest_path import compiled
 from perfdoctor.savings.replay_graph import graph_of
-from perfdoctor.savings.what_if import replay_of
+from perfdoctor.trace.tables.rows import GpuRows
 
 SAMPLE = Path(__file__).resolve().parent.parent / "sample_traces" / "host-device-sync.json.gz"
 _STEP_CALLS = 42_000
@@ -62,13 +61,13 @@ def measure(trace_path: Path, repeat: int) -> str:
 
 
 def _measure_once(rank: Rank) -> Seconds:
-    items = np.arange(0, len(rank.trace.gpu), 3)
+    every_third = GpuRows(rank.trace.gpu, np.arange(0, len(rank.trace.gpu), 3))
     times = [time.process_time()]
     graph = graph_of(rank.trace, rank.window)
     times.append(time.process_time())
     graph.node_times()
     times.append(time.process_time())
-    graph.node_times(apply_edits(graph, [(scale_durations(rank.trace, items, 0.5), 1.0)]))
+    graph.node_times(apply_edits(graph, [(scale_durations(every_third, 0.5), 1.0)]))
     times.append(time.process_time())
     return Seconds(*np.diff(times).tolist())
 
@@ -79,13 +78,13 @@ def print_gates(folder: Path) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
     for path in sorted(folder.rglob("*.json.gz")):
         rank = Rank(perfdoctor.read(path))
-        replay = replay_of(rank)
+        replay = rank.replay
         if replay is None:
             continue
         events, gates = replay.graph.events, replay.gates
         print(
             f"| {path.relative_to(folder).as_posix().removesuffix('.json.gz')} | {len(events.call):,} | "
-            f"{len(events.item):,} | {rank.window_ns / 1e6:,.1f} | {(cpu_wait_ns(rank) or 0) / 1e6:,.2f} | "
+            f"{len(events.item):,} | {rank.window_ns / 1e6:,.1f} | {(rank.cpu_wait_ns or 0) / 1e6:,.2f} | "
             f"{gates.error:.1%} | {gates.coverage:.1%} | {gates.explained_wait_share:.0%} | {gates.why or 'replayed'} |"
         )
 

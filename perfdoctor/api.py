@@ -17,7 +17,7 @@ from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTrack
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.report import report as _report
-from perfdoctor.report.source_lines import with_source_lines
+from perfdoctor.report.quote_lines import with_source_lines
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 

@@ -8,14 +8,14 @@ other.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TypeAlias
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Finding, FindingScope, failed_rule_finding
+from perfdoctor.report.finding import Finding, FindingScope, describe_error, failed_rule_finding
 from perfdoctor.report.merge_findings import merge_ranks
 from perfdoctor.report.pricing import price_findings, prioritize_fleet
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -157,9 +157,27 @@ def report_on_summaries(
 
 
 def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | None = None) -> tuple[Finding, ...]:
-    """The findings of one rank with what their fixes save, in order; see `price_findings`."""
-    has_edits = any(finding.edit is not None for finding in findings)
-    return price_findings(findings, rank.rank, ledger_of(rank), rank.replay if has_edits else None, shareable)
+    """The findings of one rank with what their fixes save, in order; see `price_findings`.
+
+    A finding that cannot be priced becomes PD901, so that it costs no other its place.
+    """
+
+    def price(some: Sequence[Finding]) -> tuple[Finding, ...]:
+        has_edits = any(finding.edit is not None for finding in some)
+        return price_findings(some, rank.rank, ledger_of(rank), rank.replay if has_edits else None, shareable)
+
+    try:
+        return price(findings)
+    except Exception:  # whose fault it is shows where each is priced by itself
+        return price([_priceable(finding, price) for finding in findings])
+
+
+def _priceable(finding: Finding, price: Callable[[Sequence[Finding]], object]) -> Finding:
+    try:
+        price([finding])
+    except Exception as error:
+        return failed_rule_finding(finding.rule, finding.name, error, finding.rank)
+    return finding
 
 
 def ledger_of(rank: Rank | RankSummary) -> Ledger:
@@ -205,14 +223,12 @@ def run_rule(
         if lacking is not None:
             return [], Outcome(kind.rule, "skipped", lacking)
         findings = [_check_finding(finding, data) for finding in _ask(analyzer, data)]
-    except UsageError:
-        raise
     except Exception as error:  # the others go on: law 6
+        if isinstance(error, UsageError) and (settings or {}).get(kind.rule):
+            raise  # the user's thresholds, not the rule
         only = data.ranks[0].rank if isinstance(data, Run) and len(data.ranks) == 1 else None
-        why = f"{type(error).__name__}: {error}"
-        return [failed_rule_finding(kind.rule, kind.name, error, only)], Outcome(
-            kind.rule, "failed", why, _since(began)
-        )
+        outcome = Outcome(kind.rule, "failed", describe_error(error), _since(began))
+        return [failed_rule_finding(kind.rule, kind.name, error, only)], outcome
     return findings, Outcome(kind.rule, "ran", None, _since(began))
 
 

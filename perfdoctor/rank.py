@@ -28,6 +28,7 @@ from perfdoctor.analysis.kernels.launch_bounds import (
 from perfdoctor.analysis.kernels.step_flops import step_flops
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
+from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,
@@ -49,7 +50,7 @@ from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
 from perfdoctor.trace.tables.steps import Steps, find_steps
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
@@ -171,6 +172,32 @@ class Rank:
             "facts": self.facts is not None,
         }
         return frozenset(name for name, there in has.items() if there)
+
+    # --- queries: what rules ask, `perfdoctor.analysis.queries` ----------------------------------------------------
+
+    @cached_property
+    def _query_facts(self) -> QueryFacts:
+        return QueryFacts(self.trace, self.window, self.kernel_classes, self.locations)
+
+    @property
+    def kernels(self) -> GpuQuery:
+        """All kernels of the trace."""
+        return GpuQuery(self._query_facts, self.trace.gpu.kind == KERNEL)
+
+    @property
+    def copies(self) -> GpuQuery:
+        """All copies of the trace."""
+        return GpuQuery(self._query_facts, self.trace.gpu.kind == MEMCPY)
+
+    @property
+    def calls(self) -> CallQuery:
+        """All runtime and driver calls of the trace."""
+        return CallQuery(self._query_facts, np.ones(len(self.trace.calls), bool))
+
+    @property
+    def ops(self) -> OpQuery:
+        """All operators of the trace."""
+        return OpQuery(self._query_facts, np.ones(len(self.trace.ops), bool))
 
     # --- kernels --------------------------------------------------------------------------------------------------
 

@@ -54,13 +54,13 @@ def count_verdicts(ranks: Sequence[tuple[str, Rank]]) -> Counter[tuple[str, str,
     """Count launches by device, operand type, expected verdict, verdict and basis; `na` is expected of helpers."""
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
     for _, rank in ranks:
-        work, verdicts = rank.kernel_costs, rank.verdicts
-        for row in np.flatnonzero((work.cost >= 0) & (rank.trace.gpu.kind == KERNEL)).tolist():
-            cost = work.costs[work.cost[row]]
+        costs, verdicts = rank.kernel_costs, rank.verdicts
+        for row in np.flatnonzero((costs.op_cost >= 0) & (rank.trace.gpu.kind == KERNEL)).tolist():
+            cost = costs.op_costs[costs.op_cost[row]]
             if cost.kind not in MATRIX_CATEGORIES:
                 continue
             verdict, basis = VERDICTS[verdicts.tensor_core[row]], BASES[verdicts.basis[row]]
-            expected = expected_verdict(rank, cost) if work.main[row] else "na"
+            expected = expected_verdict(rank, cost) if costs.is_main_kernel[row] else "na"
             counts[rank.hardware.label or "not named", cost.dtype, expected, verdict, basis] += 1
     return counts
 
@@ -115,7 +115,7 @@ def print_speed(path: Path) -> None:
     for _ in range(5):
         clear_kernel_cache()
         rank = Rank(trace)
-        for part in ("trace", "kernel_classes", "work", "verdicts", "bounds"):
+        for part in ("trace", "kernel_classes", "kernel_costs", "verdicts", "bounds"):
             start = time.perf_counter()
             getattr(rank, part)
             best[part] = min(best.get(part, np.inf), time.perf_counter() - start)

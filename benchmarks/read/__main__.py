@@ -42,11 +42,11 @@ def reset():
 """
 _OURS = """
 import json, sys, time
-from perfdoctor.trace.kineto import reader
+from perfdoctor.trace import read
 from perfdoctor.trace.scanner import scan
 scan.warm()
 reset(); before = status("VmRSS"); start = time.perf_counter()
-trace = reader.read(sys.argv[1], threads=int(sys.argv[2]))
+trace = read(sys.argv[1], threads=int(sys.argv[2]))
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, status("VmHWM") - before, trace.events]))
 """

@@ -182,7 +182,7 @@ def _numba() -> Check:
 
     from perfdoctor.trace.scanner import scanner_code as native
 
-    kept = native.kept_in()
+    kept = native.cached_in()
     if kept is not None:
         return Check("numba", OK, f"the compiled reader is kept in {kept}")
     if find_spec("numba") is None:

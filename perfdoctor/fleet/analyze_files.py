@@ -92,7 +92,7 @@ def _analyze_each(
     elif workers > 1:
         from perfdoctor.fleet.pool import analyze_in_processes
 
-        reader_choice.prepare(sum(map(estimate_text_bytes, files)))
+        reader_choice.compile_ahead(sum(map(estimate_text_bytes, files)))
         yield from analyze_in_processes(files, replace(options, read_threads=1), workers, tracker)
     else:
         # The error of a single file is the user's answer; of several files the others are analysed.

@@ -19,9 +19,9 @@ from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import TraceSummary
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
-from perfdoctor.trace.io.remote import shown
+from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.stream import Progress
-from perfdoctor.trace.tables.merged_ranks import split_ranks
+from perfdoctor.trace.tables.split_ranks import split_ranks
 
 _STEPS_NAME = "steps.jsonl"
 
@@ -60,7 +60,7 @@ class FailedFile:
     def summary(self) -> TraceSummary:
         """Its row in the report."""
         return TraceSummary(
-            path=shown(self.file.path),
+            path=redact(self.file.path),
             rank=self.file.rank,
             world_size=None,
             device=None,
@@ -114,7 +114,7 @@ def analyze_file_remotely(file: TraceFile, options: AnalysisOptions, folder: str
     result = analyze_file(local, options)
     if isinstance(result, FailedFile):
         return FailedFile(file, result.reason)
-    return [replace(summary, trace=replace(summary.trace, path=shown(file.path))) for summary in result]
+    return [replace(summary, trace=replace(summary.trace, path=redact(file.path))) for summary in result]
 
 
 def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[RankSummary]:

@@ -141,6 +141,8 @@ class Finding:
         _check_evidence(self.evidence)
         _check_claim(self.claim)
         _require_type("edit", self.edit, Edit, None)
+        if self.edit is not None:
+            self.edit.check()
         if self.scope is not None:
             self._check_scope(self.scope)
 
@@ -155,6 +157,14 @@ class Finding:
                 _require_rows_of("calls", len(calls.table), len(calls), scope.calls)
 
 
+def describe_error(error: Exception) -> str:
+    """What an exception is and says; only what it is where it cannot even say that."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # a stranger's exception may do anything when it is printed
+        return type(error).__name__
+
+
 def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None = None) -> Finding:
     """PD901: a rule failed, or what it returned is malformed; the other rules ran.
 
@@ -167,7 +177,7 @@ def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None
     return Finding(
         rule="PD901",
         name="analyzer-failed",
-        title=f"{rule} {name} failed: {type(error).__name__}: {error}",
+        title=f"{rule} {name} failed: {describe_error(error)}",
         cost_ns=0,
         share_of_step=None,
         severity="info",
@@ -179,18 +189,18 @@ def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None
 
 
 def _require_type(name: str, value: object, *kinds: type | None) -> None:
-    for kind in kinds:
-        if value is None if kind is None else isinstance(value, kind) and not isinstance(value, bool):
-            return
+    """See that a value is exactly of one of these types: a subclass may compare, print or change as it likes."""
+    if type(value) in [type(None) if kind is None else kind for kind in kinds]:
+        return
     wanted = " or ".join("None" if kind is None else kind.__name__ for kind in kinds)
     raise TypeError(f"{name} of a finding must be {wanted}, not {type(value).__name__}")
 
 
-def _require_number(name: str, value: object, *, most: float = math.inf) -> None:
+def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
     """See that a value is None or a finite number up to `most`; those with a limit are not negative."""
     if value is None:
         return
-    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
+    if not isinstance(value, np.integer | np.floating) and type(value) not in (int, float):
         raise TypeError(f"{name} of a finding must be a number, not {type(value).__name__}")
     if not math.isfinite(value) or (most < math.inf and not 0 <= value <= most):
         raise ValueError(f"{name} of a finding cannot be {value}")
@@ -211,7 +221,7 @@ def _check_evidence(evidence: object) -> None:
         _require_type("a piece of evidence", each, Evidence)
         _require_type("the label of evidence", each.label, str)
         _require_type("the unit of evidence", each.unit, str)
-        if not isinstance(each.value, str):
+        if type(each.value) is not str:
             _require_number(f"the value of evidence '{each.label}'", each.value)
 
 
@@ -219,7 +229,7 @@ def _check_claim(claim: object) -> None:
     _require_type("claim", claim, Claim)
     assert isinstance(claim, Claim)
     intervals: Any = claim.intervals
-    if not isinstance(intervals, np.ndarray) or intervals.dtype != np.int64 or intervals.shape[1:] != (2,):
+    if type(intervals) is not np.ndarray or intervals.dtype != np.int64 or intervals.shape[1:] != (2,):
         raise TypeError("the intervals of a claim must be an int64 array of shape (n, 2)")
     edges = intervals.ravel()
     if (np.diff(edges) < 0).any() or (intervals[:, 0] >= intervals[:, 1]).any():

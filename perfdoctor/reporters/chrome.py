@@ -14,7 +14,7 @@ from perfdoctor.reporters.splice import spliced
 from perfdoctor.reporters.tracks import track_events
 from perfdoctor.reporters.wording import clean
 from perfdoctor.trace.io.remote import STDIN
-from perfdoctor.trace.io.stream import Stream
+from perfdoctor.trace.io.stream import TextStream
 from perfdoctor.trace.nsight.export_files import is_nsight
 
 _BLOCK_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def _blocks(source: str, *, cut: bool) -> Iterator[bytes]:
     if source == STDIN:
         raise UsageError("a trace from standard input cannot be annotated, it is gone; save it in a file first")
     try:
-        with Stream(source) as stream:
+        with TextStream(source) as stream:
             if is_nsight(stream.head):
                 raise UsageError(
                     f"{clean(source)}: an export of Nsight Systems cannot be annotated, only what torch.profiler "
@@ -92,8 +92,8 @@ def _blocks(source: str, *, cut: bool) -> Iterator[bytes]:
             read_into, block = stream.source(), memoryview(bytearray(_BLOCK_BYTES))
             while count := read_into(block):
                 yield bytes(block[:count])
-            if not cut and (stream.cut or stream.broken):
-                raise TraceError(f"{clean(source)}: {stream.broken or 'its compressed text ends early'}")
+            if not cut and (stream.truncated or stream.disconnected):
+                raise TraceError(f"{clean(source)}: {stream.disconnected or 'its compressed text ends early'}")
     except TraceError as error:
         reason = f"the trace cannot be read again, and must stay where it was analysed: {error}"
         raise TraceError(reason) from error

@@ -50,11 +50,25 @@ class Edit:
     is_upper_bound: bool = False
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """See that the edit can be applied.
+
+        Raises:
+            TypeError: it holds rows of another table, or something else than it says.
+            ValueError: there is not one duration for each item, one is negative, or a share lies outside of 0 to 1.
+        """
         _require_rows(self.items, GpuRows)
         _require_rows(self.dropped_calls, CallRows)
         _require_rows(self.unblocked_calls, CallRows)
         if len(self.items) != len(self.dur_ns):
             raise ValueError(f"{len(self.items)} items cannot have {len(self.dur_ns)} durations")
+        if type(self.dur_ns) is not np.ndarray or self.dur_ns.dtype != np.int64:
+            raise TypeError("the durations of an edit are an int64 array")
+        for removed in self.removed_cpu_time:
+            if type(removed) is not RemovedCpuTime or type(removed.intervals) is not np.ndarray:
+                raise TypeError("an edit removes CPU time in the form of RemovedCpuTime, with an array of intervals")
         shares = [removed.remaining_share for removed in self.removed_cpu_time]
         if (self.dur_ns < 0).any() or any(not 0 <= share <= 1 for share in shares):
             raise ValueError("an edit leaves durations of 0 or more, and a remaining share between 0 and 1")
@@ -72,7 +86,7 @@ class Edit:
 
 
 def _require_rows(rows: object, kind: type[GpuRows | CallRows]) -> None:
-    if not isinstance(rows, kind):
+    if type(rows) is not kind:
         raise TypeError(
             f"an edit takes {kind.__name__} here, not {type(rows).__name__}: a mask does not say which table it is of"
         )

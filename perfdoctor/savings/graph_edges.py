@@ -177,14 +177,14 @@ def _told_ends(trace: Trace, edges: Edges) -> Int32Array:
     linked = np.flatnonzero(events.launch >= 0)
     if not len(told) or not len(linked):
         return found
-    call = links.first_with(syncs.correlation[told], trace.calls.correlation)
+    call = links.find_first(syncs.correlation[told], trace.calls.correlation)
     at = np.where(call >= 0, trace.calls.start_ns[call], syncs.start_ns[told])
     given = trace.calls.start_ns[events.call[events.launch[linked]]]
     stream = trace.gpu.stream[events.item[linked]]
     order = np.lexsort((given, stream))
     sorted_stream = stream[order]
-    last = nesting.rows_up_to(syncs.wait_stream[told], at, stream, given) - 1
-    following = nesting.rows_up_to(syncs.stream[told], at, stream, given)
+    last = nesting.count_up_to(syncs.wait_stream[told], at, stream, given) - 1
+    following = nesting.count_up_to(syncs.stream[told], at, stream, given)
     fits = (last >= 0) & (following < len(order))
     fits[fits] = (sorted_stream[last[fits]] == syncs.wait_stream[told[fits]]) & (
         sorted_stream[following[fits]] == syncs.stream[told[fits]]
@@ -205,7 +205,7 @@ def _graph_ends(edges: Edges) -> Int32Array:
         return found
     launch, end = events.launch[rows], events.item_end[rows].astype(np.int64)
     order = np.lexsort((end, launch))
-    last = nesting.rows_up_to(launch, events.item_start[rows].astype(np.int64), launch, end) - 1
+    last = nesting.count_up_to(launch, events.item_start[rows].astype(np.int64), launch, end) - 1
     fits = last >= 0
     fits[fits] = launch[order[last[fits]]] == launch[fits]
     found[rows[fits]] = end[order[last[fits]]]

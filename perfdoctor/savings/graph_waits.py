@@ -10,7 +10,6 @@ from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
-from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.model import MEMCPY, Trace
 
@@ -65,7 +64,7 @@ def _awaited(trace: Trace, edges: Edges, rows: Int32Array) -> Int32Array:
         of_item = trace.gpu.stream[events.item]
         ends = events.item_end.astype(np.int64)
         order = np.lexsort((ends, of_item))
-        last = nesting.rows_up_to(stream[named], end[named].astype(np.int64), of_item, ends) - 1
+        last = nesting.count_up_to(stream[named], end[named].astype(np.int64), of_item, ends) - 1
         fits = (last >= 0) & (of_item[order[np.maximum(last, 0)]] == stream[named])
         found[named] = np.where(fits, events.item_end[order[np.maximum(last, 0)]], NONE)
     item = _item_of(edges)[rows]
@@ -79,7 +78,7 @@ def _named_stream(trace: Trace, calls: Int32Array) -> Int64Array:
     syncs = trace.syncs
     if not len(syncs):
         return np.full(len(calls), NONE, np.int64)
-    record = links.first_with(trace.calls.correlation[calls], syncs.correlation)
+    record = links.find_first(trace.calls.correlation[calls], syncs.correlation)
     stream = np.where(syncs.stream[record] >= 0, syncs.stream[record], syncs.wait_stream[record])
     return np.where(record >= 0, stream, NONE)
 
@@ -115,7 +114,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array) -> Non
     events = edges.events
     end = events.call_end[launch]
     reach = np.maximum.accumulate(begun)
-    started = iv.count_before(reach, end)
+    started = np.searchsorted(reach, end)
     depth = np.arange(len(launch)) + 1 - started
     took = edges.events.time_ns[end] - edges.events.time_ns[events.call_start[launch]]
     full = (took > FULL_QUEUE_NS) & (depth >= LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]

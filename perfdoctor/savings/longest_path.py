@@ -62,7 +62,7 @@ def _use_compiled(nodes: int) -> bool:
     """Whether machine code is at hand, or worth making; where numba cannot be used, Python does it."""
     if compiled.is_loaded():
         return True
-    if nodes < _WORTH_LOADING or (nodes < _WORTH_COMPILING and compiled.kept_in() is None):
+    if nodes < _WORTH_LOADING or (nodes < _WORTH_COMPILING and compiled.cached_in() is None):
         return False
     try:
         compiled.load()

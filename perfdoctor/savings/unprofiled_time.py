@@ -77,7 +77,7 @@ def _event_cost_ns(trace: Trace, steps: Steps, base_ns: int) -> float:
     `base_ns` is the shortest step without the profiler. The shortest, because whatever else the machine does only adds
     to a step.
     """
-    shortest = steps.intervals[np.argmin(steps.durations)][None]
+    shortest = steps.intervals[np.argmin(steps.durations_ns)][None]
     return max(iv.total(shortest) - base_ns, 0) / max(_count_begun(trace, shortest), 1)
 
 

@@ -1,4 +1,4 @@
-"""The types of columns, and what stands in them for "none"."""
+"""The types of columns, what stands in them for "none", and how large times may be."""
 
 from __future__ import annotations
 
@@ -17,3 +17,10 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 NONE = -1
 """In a column of rows, codes or ids: the file says nothing, or there is none."""
+LIMIT_NS = 1 << 62
+"""Starts, durations and ends lie below it: so the time between any two of them fits into int64."""
+
+
+def as_int32(numbers: Int64Array) -> Int32Array:
+    """Numbers from 0 on as int32; NONE for negative ones and for those that do not fit."""
+    return np.where((numbers >= 0) & (numbers < 1 << 31), numbers, NONE).astype(np.int32)

@@ -9,46 +9,47 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoctor.errors import InputError, TraceError
-from perfdoctor.trace.io.stream import Progress, Stream, ended_early
+from perfdoctor.trace.io.stream import Progress, TextStream, disconnect_error
 from perfdoctor.trace.kineto import reader
 from perfdoctor.trace.nsight.export_files import is_nsight, refuse_report
-from perfdoctor.trace.scanner.window import BLOCK
+from perfdoctor.trace.scanner.text_window import BLOCK
 from perfdoctor.trace.tables.model import Trace
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
     """Read a trace: of PyTorch's profiler (JSON, compressed or not), or an SQLite export of Nsight Systems.
 
-    A file that is cut short, or damaged somewhere, is read as far as it goes: `complete` is False then, and `warnings`
-    says so. What the file is and how it is compressed is told by its first bytes, not by its name. JSON is read as it
-    comes, from a URL and from a pipe, too; only a database that lies elsewhere is copied to a temporary file.
+    A file that is cut short or damaged is read as far as it goes: `complete` is False then, and `warnings` says so. The
+    first bytes of a file decide about its format and compression, not its name. JSON is streamed, from a URL and from a
+    pipe, too; only a database that is no local file is copied to a temporary one.
 
     Args:
         path: A file, a URL that fsspec knows, or ``-`` for standard input.
-        progress: Called now and then with the bytes that are read, and all there are where that is known.
-        threads: Threads to read JSON with; two, or one where the machine has one core, unless told.
+        progress: Called from this thread, at most every 50 ms, with the bytes of the file read so far, and its size,
+            which is None for a pipe.
+        threads: Threads to read JSON with; by default two, or one where the machine has one core.
 
     Returns:
         The Trace, with all times in int64 nanoseconds, exact.
 
     Raises:
-        TraceError: it cannot be opened, is empty, or is no such trace.
-        InputError: there is no room for a copy.
+        TraceError: the file cannot be opened, is empty, or is no such trace.
+        InputError: there is no room for a copy of a database.
     """
     refuse_report(path)
-    with Stream(path, progress) as stream:
+    with TextStream(path, progress) as stream:
         if is_nsight(stream.head):
             return _read_database(stream, path, progress)
         return reader.read_stream(stream, threads=threads)
 
 
-def _read_database(stream: Stream, path: str | os.PathLike[str], progress: Progress | None) -> Trace:
-    """Read an export of Nsight Systems; one that can be read but once, or lies elsewhere, as a copy."""
-    from perfdoctor.trace.nsight.read_export import read_nsight  # most files are none, and do without SQLite
+def _read_database(stream: TextStream, path: str | os.PathLike[str], progress: Progress | None) -> Trace:
+    """Read an export of Nsight Systems: from a copy where the file can be read only once, or is no local one."""
+    from perfdoctor.trace.nsight.read_export import read_nsight  # most files are no databases and do without SQLite
 
-    if stream.regular:
+    if stream.is_regular:
         return read_nsight(path, progress)
-    with _copied(stream) as local:
+    with _temporary_copy(stream) as local:
         try:
             return replace(read_nsight(local), path=stream.path)
         except TraceError as error:
@@ -56,12 +57,12 @@ def _read_database(stream: Stream, path: str | os.PathLike[str], progress: Progr
 
 
 @contextmanager
-def _copied(stream: Stream) -> Iterator[Path]:
-    """A temporary copy on disk; it is removed in the end.
+def _temporary_copy(stream: TextStream) -> Iterator[Path]:
+    """A temporary copy on disk, which is removed in the end.
 
     Raises:
-        TraceError: it cannot be read to its end.
-        InputError: there is no room for it.
+        TraceError: the stream cannot be read to its end.
+        InputError: there is no room for the copy.
     """
     import tempfile
 
@@ -77,7 +78,7 @@ def _copied(stream: Stream) -> Iterator[Path]:
                 f"{stream.path}: no room for a copy of it in {Path(folder).parent} ({error.strerror or error}); "
                 "set TMPDIR to a folder on another disk"
             ) from error
-        stream.tell(last=True)
-        if stream.broken:
-            raise ended_early(stream)
+        stream.report_progress(last=True)
+        if stream.disconnected:
+            raise disconnect_error(stream)
         yield local

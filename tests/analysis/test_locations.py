@@ -11,7 +11,7 @@ import pytest
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_activity, most_common_location
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.report.source_lines import with_source_lines
+from perfdoctor.report.quote_lines import with_source_lines
 from perfdoctor.savings.saving import Saving
 from perfdoctor.testing import TraceBuilder
 

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.trace.tables.merged_ranks import RANK_STRIDE
+from perfdoctor.trace.kineto.merged_pids import RANK_STRIDE
 
 
 def step(rank: int) -> TraceBuilder:

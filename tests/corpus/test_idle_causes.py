@@ -10,7 +10,7 @@ import perfdoctor
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
 from perfdoctor.rank import Rank
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.merged_ranks import split_ranks
+from perfdoctor.trace.tables.split_ranks import split_ranks
 
 pytestmark = pytest.mark.corpus
 

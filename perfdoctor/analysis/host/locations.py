@@ -83,6 +83,11 @@ class Locations:
         calls = self.trace.gpu.call[rows]
         return self.of_calls(calls[calls >= 0])
 
+    def of_ops(self, rows: Int64Array) -> SourceLocation | None:
+        """Where most of some ops (rows of `trace.ops`) were called."""
+        ops = self.trace.ops
+        return _most_common_at_start(self.trace, ops.thread[rows], ops.start_ns[rows])
+
     def of_op(self, name: str) -> SourceLocation | None:
         """Where the user's code calls the op of this name most often."""
         for trace in self.traces:

@@ -104,7 +104,7 @@ def _first_at(trace: Trace, at_ns: Int64Array) -> Int32Array:
     never = -np.iinfo(np.int64).max
     launched = np.where(gpu.call >= 0, trace.calls.start_ns[gpu.call] if len(trace.calls) else never, never)
     order = np.lexsort((gpu.kind, -launched, gpu.start_ns))
-    following = iv.count_before(gpu.start_ns[order], at_ns)
+    following = np.searchsorted(gpu.start_ns[order], at_ns)
     found = np.full(len(at_ns), NONE, np.int32)
     inside = following < len(gpu)
     found[inside] = order[following[inside]]

@@ -16,7 +16,7 @@ import numpy as np
 from perfdoctor.gpu import is_collective
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.links import first_with
+from perfdoctor.trace.tables.links import find_first
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
 # Between items that were queued in time the device itself takes 1 to 5 us between kernels, up to 20 us around copies.
@@ -115,7 +115,7 @@ def _waits_between(trace: Trace, item: Int32Array, before: Int32Array) -> BoolAr
     waits = np.flatnonzero(trace.match_rows(calls, _EVENT_WAIT))
     since = np.where(before >= 0, calls.start_ns[before], np.iinfo(np.int64).min)
     until = calls.start_ns[gpu.call[item]]
-    record = first_with(calls.correlation[waits], syncs.correlation)
+    record = find_first(calls.correlation[waits], syncs.correlation)
     told = np.where(record >= 0, syncs.stream[record], NONE) if len(syncs) else np.full(len(waits), NONE)
     waited = np.zeros(len(item), bool)
     for stream in sorted(set(gpu.stream[item].tolist())):

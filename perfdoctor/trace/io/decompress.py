@@ -1,4 +1,4 @@
-"""Compressed bytes become text, piece by piece: gzip and zstandard, in this thread or one ahead of it."""
+"""Decompress gzip and zstandard piece by piece, in the calling thread or in one that works ahead of it."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Any, TypeAlias
 
 from perfdoctor.errors import TraceError
 
-Pieces: TypeAlias = Generator[bytes, None, bool]
-"""Pieces of inflated text; what it returns is whether that is all of it."""
+Decompressor: TypeAlias = Generator[bytes, None, bool]
+"""Yields pieces of text; returns whether the compressed file was complete."""
 
-_MOST = 1 << 20  # bytes inflated at once, however small the piece that they come from
-_AHEAD = 4  # pieces inflated ahead of the reader
-_PATIENCE_S = 0.1
-_PARTING_S = 2.0
+_MOST_BYTES = 1 << 20  # of text decompressed at once, however small the piece that it comes from
+_PREFETCHED = 4  # pieces that a prefetching thread holds at most
+_POLL_S = 0.1
+_JOIN_TIMEOUT_S = 2.0
 
 
-class Inflated:
-    """An iterator over inflated text; `cut` is True once it has ended early."""
+class DecompressedStream:
+    """An iterator over decompressed text; `truncated` becomes True where the compressed file is cut or damaged."""
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
-        self.cut = False
+    def __init__(self, decompressor: Decompressor) -> None:
+        self._decompressor = decompressor
+        self.truncated = False
 
     def __iter__(self) -> Iterator[bytes]:
-        whole = yield from self._pieces
-        self.cut = not whole
+        complete = yield from self._decompressor
+        self.truncated = not complete
 
 
-class Ahead:
-    """An iterator over pieces that another thread makes a little ahead; what is raised there is raised here."""
+class Prefetch:
+    """An iterator over pieces that another thread makes ahead of time; what that thread raises is raised here."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._queue: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
+        self._queue: queue.Queue[bytes | BaseException | None] = queue.Queue(_PREFETCHED)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(pieces,), daemon=True, name="perfdoctor-inflate")
         self._thread.start()
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
-            item = self._next()
+            item = self._get()
             if item is None:
                 return
             if isinstance(item, BaseException):
@@ -50,9 +50,9 @@ class Ahead:
             yield item
 
     def close(self) -> bool:
-        """End the thread; False where it does not end soon, because it waits for bytes that may never come."""
+        """End the thread; False where it does not end soon because it waits for bytes that may never come."""
         self._closed.set()
-        self._thread.join(_PARTING_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
         return not self._thread.is_alive()
 
     def _run(self, pieces: Iterable[bytes]) -> None:
@@ -66,26 +66,28 @@ class Ahead:
             self._put(None)
 
     def _put(self, item: bytes | BaseException | None) -> bool:
+        """Hand an item to the reader; False once the reader has closed."""
         while not self._closed.is_set():
             try:
-                self._queue.put(item, timeout=_PATIENCE_S)
+                self._queue.put(item, timeout=_POLL_S)
             except queue.Full:
                 continue
             return True
         return False
 
-    def _next(self) -> bytes | BaseException | None:
+    def _get(self) -> bytes | BaseException | None:
+        """The next item, None at the end; an error where the thread has died without one."""
         while True:
             try:
-                return self._queue.get(timeout=_PATIENCE_S)
+                return self._queue.get(timeout=_POLL_S)
             except queue.Empty:
                 if not self._thread.is_alive() and self._queue.empty():
                     return RuntimeError("the thread that inflates the file has died")
 
 
-def _gzip(compressed: Iterator[bytes], _: str) -> Pieces:
-    """Inflate every member of a gzip file as far as it goes."""
-    zlib = _fast_zlib()
+def _decompress_gzip(compressed: Iterator[bytes], _: str) -> Decompressor:
+    """Decompress every member of a gzip file as far as it goes."""
+    zlib = _import_zlib()
     inflater: Any = None
     for piece in compressed:
         while piece:
@@ -96,7 +98,7 @@ def _gzip(compressed: Iterator[bytes], _: str) -> Pieces:
                     break
                 inflater = zlib.decompressobj(31)
             try:
-                text = inflater.decompress(piece, _MOST)
+                text = inflater.decompress(piece, _MOST_BYTES)
             except zlib.error:
                 return False
             if text:
@@ -108,8 +110,8 @@ def _gzip(compressed: Iterator[bytes], _: str) -> Pieces:
     return inflater is None
 
 
-def _fast_zlib() -> ModuleType:
-    """Isal inflates three times as fast as zlib, and has no wheel for some machines."""
+def _import_zlib() -> ModuleType:
+    """Python's zlib, or isal, which is three times as fast and has no wheel for some machines."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -120,27 +122,31 @@ def _fast_zlib() -> ModuleType:
     return module
 
 
-def _zstd(compressed: Iterator[bytes], path: str) -> Pieces:
-    """Inflate every frame of a zstandard file as far as it goes; one without any text counts as cut.
+def _decompress_zstd(compressed: Iterator[bytes], path: str) -> Decompressor:
+    """Decompress every frame of a zstandard file as far as it goes; a file without any text counts as cut.
 
-    The package zstandard does not tell a cut file from a whole one.
+    The package zstandard does not tell a cut file from a complete one.
     """
-    open_reader, errors = _zstd_reader(path)
-    reader = open_reader(_Readable(compressed))
-    some = False
+    open_reader, errors = _import_zstd(path)
+    reader = open_reader(_ReadableFile(compressed))
+    has_text = False
     while True:
         try:
-            text = reader.read1(_MOST)
+            text = reader.read1(_MOST_BYTES)
         except errors:
             return False
         if not text:
-            return some
-        some = True
+            return has_text
+        has_text = True
         yield text
 
 
-def _zstd_reader(path: str) -> tuple[Callable[[Any], Any], tuple[type[Exception], ...]]:
-    """What opens a zstandard file, and what it raises at damage."""
+def _import_zstd(path: str) -> tuple[Callable[[Any], Any], tuple[type[Exception], ...]]:
+    """The function that opens a zstandard file, and the exceptions that reading raises where it is damaged.
+
+    Raises:
+        TraceError: no package for it is installed; `path` is the file that needs one.
+    """
     try:
         from compression import zstd  # type: ignore[import-not-found, unused-ignore] # from Python 3.14 on
     except ImportError:
@@ -158,20 +164,23 @@ def _zstd_reader(path: str) -> tuple[Callable[[Any], Any], tuple[type[Exception]
     return (lambda file: open_reader(file, read_across_frames=True)), (zstandard.ZstdError,)
 
 
-class _Readable:
-    """Pieces of bytes as a file that can only be read."""
+class _ReadableFile:
+    """Pieces of bytes as a file that can only be read, not sought in."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._left = b""
+        self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
-        if not self._left:
-            self._left = next(self._pieces, b"")
-        taken = self._left if size < 0 else self._left[:size]
-        self._left = self._left[len(taken) :]
-        return taken
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+        data = self._rest if size < 0 else self._rest[:size]
+        self._rest = self._rest[len(data) :]
+        return data
 
 
-FORMATS: dict[bytes, Callable[[Iterator[bytes], str], Pieces]] = {b"\x1f\x8b": _gzip, b"\x28\xb5\x2f\xfd": _zstd}
-"""How a file is inflated, by its first bytes."""
+DECOMPRESSORS: dict[bytes, Callable[[Iterator[bytes], str], Decompressor]] = {
+    b"\x1f\x8b": _decompress_gzip,
+    b"\x28\xb5\x2f\xfd": _decompress_zstd,
+}
+"""By the first bytes of a file what decompresses it: called with the file's pieces and its path for messages."""

@@ -1,6 +1,6 @@
-"""Traces that are no local files: URLs that fsspec or the web can open, and standard input.
+"""Traces that are no local files: URLs that fsspec or HTTP can open, and standard input.
 
-Everything is streamed. fsspec is imported for URLs only, and not for the web, which the standard library reads.
+Everything is streamed. fsspec is imported for URLs only, and HTTP does without it: its client needs aiohttp.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(?:::[A-Za-z][^/]*)?://")
 _PASSWORD = re.compile(r"(?<=://)[^/@]*@")
 _SIGNATURE = re.compile(r"[?#].*\Z", re.DOTALL)
 _WEB = ("http", "https")
-# Extras of ours that bring what a protocol needs; fsspec's own words name the package for the others.
+# Extras of perfdoctor that install what a protocol needs; fsspec's own message names the package for the others.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-_REQUEST_BYTES = 16 << 20  # asked of an object store at once: each takes some 50 ms to begin, and lies in memory
-_STEP = 1 << 16  # taken from there at once: what ends with an error loses so much at most
+_REQUEST_BYTES = 16 << 20  # a request to an object store takes some 50 ms to begin, and its answer lies in memory
+_READ_BYTES = 1 << 16  # read from the answer at once: where the connection breaks no more than that is lost
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -35,7 +35,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def is_web(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL of the web, where only what has an index page can be listed."""
+    """Whether a path is an HTTP URL: of such only what has an index page can be listed."""
     return protocol_of(path) in _WEB
 
 
@@ -45,21 +45,21 @@ def protocol_of(path: str | os.PathLike[str]) -> str:
     return found[1].lower() if found else ""
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def redact(path: str | os.PathLike[str]) -> str:
     """A path as it may stand in a report: without the passwords and signatures that URLs can hold."""
     text = _PASSWORD.sub("", os.fspath(path))
     return _SIGNATURE.sub("", text) if is_web(text) else text
 
 
 class Download:
-    """What a URL holds, or standard input for ``-``, read once from beginning to end; a context manager.
+    """The content behind a URL, or standard input for ``-``, read once from beginning to end; a context manager.
 
-    Once something has come, an error only ends it: what came is worth reading, and `broken` says what happened.
+    An error after the first bytes only ends it: what came is worth reading, and `disconnected` says what happened.
 
     Attributes:
-        name: The path as it may be shown.
+        name: The path as it may stand in a report.
         size: Its bytes, where its source says so.
-        broken: Why it ended before its end; empty when it did not.
+        disconnected: Why the connection ended before the content did; empty when it did not.
 
     Raises:
         TraceError: there is nothing, it may not be read, or the package for its protocol is missing.
@@ -67,12 +67,12 @@ class Download:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._url = os.fspath(path)
-        self.name = shown(path)
-        self.broken = ""
+        self.name = redact(path)
+        self.disconnected = ""
         self._done = 0
-        with telling(self._url):
-            self._raw, size, self._kept = _opened(self._url)
-        # Of a response `readinto` waits for a full buffer, and forgets what came when there is an error instead.
+        with explain_url_errors(self._url):
+            self._raw, size, self._owner = _open_url(self._url)
+        # `readinto` of an HTTP response waits for a full buffer, and where an error comes instead forgets its content.
         self._fill: Callable[[bytearray | memoryview], int | None] = getattr(self._raw, "readinto1", self._raw.readinto)
         self.size = size if isinstance(size, int) and size > 0 else None
 
@@ -83,38 +83,38 @@ class Download:
         self.close()
 
     def readinto(self, view: bytearray | memoryview) -> int:
-        """Fill a part of a buffer; how many bytes, 0 at the end.
+        """Fill a part of a buffer; returns how many bytes, 0 at the end.
 
         Raises:
-            TraceError: nothing has come at all, for a reason that it tells.
+            TraceError: nothing has come at all; it says why.
         """
-        if self.broken:
+        if self.disconnected:
             return 0
         why = ""
         try:
-            count = int(self._fill(memoryview(view)[:_STEP]) or 0)
-        except Exception as error:  # as in `telling`
+            count = int(self._fill(memoryview(view)[:_READ_BYTES]) or 0)
+        except Exception as error:  # as in `explain_url_errors`
             if not self._done:
                 _refuse(self._url, error)
             count, why = 0, f" ({_first_line(error) or type(error).__name__})"
         self._done += count
         if why or (not count and self._done < (self.size or 0)):
             total = "" if self.size is None else f" of {self.size}"
-            self.broken = f"the connection ended after {self._done}{total} bytes{why}"
+            self.disconnected = f"the connection ended after {self._done}{total} bytes{why}"
         return count
 
     def readall(self) -> bytes:
-        """All there is, of small files.
+        """The whole content, of small files.
 
         Raises:
             TraceError: it cannot be read to its end.
         """
-        whole, block = bytearray(), bytearray(1 << 16)
+        content, block = bytearray(), bytearray(1 << 16)
         while count := self.readinto(block):
-            whole += memoryview(block)[:count]
-        if self.broken:
-            raise TraceError(f"{self.name}: {self.broken}; try again")
-        return bytes(whole)
+            content += memoryview(block)[:count]
+        if self.disconnected:
+            raise TraceError(f"{self.name}: {self.disconnected}; try again")
+        return bytes(content)
 
     def close(self) -> None:
         """Close the connection."""
@@ -123,8 +123,8 @@ class Download:
 
 
 @contextmanager
-def telling(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn whatever goes wrong with a URL into one sentence.
+def explain_url_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn any error of a URL into one sentence.
 
     Raises:
         TraceError: something went wrong.
@@ -133,14 +133,14 @@ def telling(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except TraceError:
         raise
-    except Exception as error:  # clients of object stores have exceptions of their own, in packages we do not know
+    except Exception as error:  # clients of object stores have exceptions of their own, in packages unknown here
         _refuse(os.fspath(path), error)
 
 
-def _opened(url: str) -> tuple[Any, object, object]:
-    """A URL, or standard input, as a file with `readinto`; its bytes, where they are known; and what it lives on."""
+def _open_url(url: str) -> tuple[Any, object, object]:
+    """A URL or standard input as a file with `readinto`, its size where known, and the object that keeps it open."""
     if url == STDIN:
-        return *_standard_input(), None
+        return *_open_stdin(), None
     if is_web(url):
         from perfdoctor.trace.io import web
 
@@ -150,11 +150,11 @@ def _opened(url: str) -> tuple[Any, object, object]:
 
     system, path = url_to_fs(url)
     file = system.open(path, "rb", block_size=_REQUEST_BYTES)
-    return file, getattr(file, "size", None), system  # of an archive: it closes its file when it goes
+    return file, getattr(file, "size", None), system  # the file system of an archive closes its file when it goes
 
 
-def _standard_input() -> tuple[io.FileIO, int | None]:
-    """Standard input as a file of its own, which may be closed."""
+def _open_stdin() -> tuple[io.FileIO, int | None]:
+    """Standard input as a file of its own, which may be closed, and its size if it is an ordinary file."""
     try:
         descriptor = sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):  # closed, or not there at all
@@ -173,7 +173,7 @@ def _refuse(url: str, error: Exception) -> NoReturn:
     """
     protocol, status = protocol_of(url), getattr(error, "code", None)
     if status is not None and isinstance(error, OSError):
-        error.close()  # type: ignore[attr-defined]  # an HTTPError is the answer, too, and holds the connection
+        error.close()  # type: ignore[attr-defined]  # an HTTPError is the response, too, and keeps its connection open
     if isinstance(error, ImportError):
         extra = _EXTRAS.get(protocol)
         how = f"pip install 'perfdoctor[{extra}]'" if extra else _first_line(error)
@@ -186,7 +186,7 @@ def _refuse(url: str, error: Exception) -> NoReturn:
         reason = f"nothing is known that reads {protocol}://; download it and give the file"
     else:
         reason = f"it cannot be read ({_first_line(error) or type(error).__name__}); try again, or download it"
-    raise TraceError(f"{shown(url)}: {reason}") from error
+    raise TraceError(f"{redact(url)}: {reason}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,8 @@
-"""RemotePath: what is in a folder behind a URL, in the words of pathlib."""
+"""RemotePath: list and read what lies behind a URL, in the words of pathlib.
+
+Not universal-pathlib: it could replace 22 of these lines, those for object stores. On the web it needs aiohttp, takes
+folders of an index page for files, adds names behind the query, and its paths show passwords.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from perfdoctor.errors import TraceError
-from perfdoctor.trace.io.remote import STDIN, Download, is_web, shown, telling
+from perfdoctor.trace.io.remote import STDIN, Download, explain_url_errors, is_web, redact
 
 Kind: TypeAlias = Literal["file", "directory"]
 _MAGIC = frozenset("*?[")
@@ -31,11 +35,11 @@ class RemotePath(os.PathLike[str]):
         return self.url
 
     def __str__(self) -> str:
-        return shown(self.url)
+        return redact(self.url)
 
     def __truediv__(self, name: str) -> RemotePath:
-        place, query = self._parts()
-        return RemotePath(f"{place.rstrip('/')}/{name}{query}")
+        base, query = self._split_query()
+        return RemotePath(f"{base.rstrip('/')}/{name}{query}")
 
     @property
     def name(self) -> str:
@@ -48,41 +52,42 @@ class RemotePath(os.PathLike[str]):
         return RemotePath(str(self).rstrip("/").rpartition("/")[0], "directory")
 
     def is_dir(self) -> bool:
-        """Whether it is a folder; on the web what ends in a slash."""
+        """Whether it is a folder; on the web a URL that ends in a slash."""
         if self.url == STDIN or self.kind == "file":
             return False
         if self.kind == "directory":
             return True
         if is_web(self.url):
             return str(self).endswith("/")
-        with telling(self.url):
-            system, path = _system(self.url)
+        with explain_url_errors(self.url):
+            system, path = _file_system(self.url)
             return bool(system.isdir(path))
 
     def is_file(self) -> bool:
-        """Whether it is a file; on the web what there is an answer for."""
+        """Whether it is a file; on the web a URL that the server answers."""
         if self.kind is not None or self.url == STDIN:
             return not self.is_dir()
         if is_web(self.url):
-            return not self.is_dir() and self._answers()
-        with telling(self.url):
-            system, path = _system(self.url)
+            return not self.is_dir() and self._exists_on_web()
+        with explain_url_errors(self.url):
+            system, path = _file_system(self.url)
             return bool(system.isfile(path))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies in a folder; on the web what its index page links to.
+        """The paths that lie in a folder; on the web those that its index page links to.
 
         Raises:
             TraceError: it cannot be listed.
         """
         if is_web(self.url):
-            yield from self._linked()
+            yield from self._list_index_page()
             return
-        with telling(self.url):
-            system, path = _system(self.url)
+        with explain_url_errors(self.url):
+            system, path = _file_system(self.url)
             entries: list[dict[str, Any]] = system.ls(path, detail=True)
-            own = path.rstrip("/")
-            found = [_of(system, entry["name"], entry["type"]) for entry in entries if entry["name"].rstrip("/") != own]
+            folder = path.rstrip("/")  # which some stores list among its content
+            inner = [entry for entry in entries if entry["name"].rstrip("/") != folder]
+            found = [_make_path(system, entry["name"], entry["type"]) for entry in inner]
         yield from found
 
     def has_magic(self) -> bool:
@@ -90,19 +95,19 @@ class RemotePath(os.PathLike[str]):
         return self.url != STDIN and not _MAGIC.isdisjoint(self.name if is_web(self.url) else self.url)
 
     def glob(self) -> list[RemotePath]:
-        """What matches the pattern.
+        """The paths that match the pattern.
 
         Raises:
             TraceError: its folder cannot be listed.
         """
         if is_web(self.url):
-            place, query = self._parts()
-            folder = RemotePath(f"{place.rstrip('/').rpartition('/')[0]}/{query}")
+            base, query = self._split_query()
+            folder = RemotePath(f"{base.rstrip('/').rpartition('/')[0]}/{query}")
             return [path for path in folder.iterdir() if fnmatchcase(path.name, self.name)]
-        with telling(self.url):
-            system, path = _system(self.url)
+        with explain_url_errors(self.url):
+            system, path = _file_system(self.url)
             found: dict[str, dict[str, Any]] = system.glob(path, detail=True)
-            return [_of(system, name, entry["type"]) for name, entry in sorted(found.items())]
+            return [_make_path(system, name, entry["type"]) for name, entry in sorted(found.items())]
 
     def read_bytes(self) -> bytes:
         """The content, for small files.
@@ -113,30 +118,30 @@ class RemotePath(os.PathLike[str]):
         with Download(self.url) as download:
             return download.readall()
 
-    def _parts(self) -> tuple[str, str]:
-        """The URL without its query, and the query, which on the web can be what lets one in."""
-        place, mark, query = self.url.partition("?") if is_web(self.url) else (self.url, "", "")
-        return place, mark + query
+    def _split_query(self) -> tuple[str, str]:
+        """The URL without its query, and the query: on the web it can hold the signature that gives access."""
+        base, mark, query = self.url.partition("?") if is_web(self.url) else (self.url, "", "")
+        return base, mark + query
 
-    def _answers(self) -> bool:
-        """Whether there is something on the web: asked for and not read, as servers know GET where they do not HEAD."""
+    def _exists_on_web(self) -> bool:
+        """Whether a server answers the URL: with GET and without reading, as many servers do not know HEAD."""
         try:
             Download(self.url).close()
         except TraceError:
             return False
         return True
 
-    def _linked(self) -> Iterator[RemotePath]:
-        """What the index page of a folder on the web links to."""
+    def _list_index_page(self) -> Iterator[RemotePath]:
+        """The paths that the index page of a folder on the web links to."""
         from perfdoctor.trace.io import web
 
         page = self.read_bytes().decode(errors="replace")
-        for name in web.listed(self._parts()[0], page):
+        for name in web.list_index_page(self._split_query()[0], page):
             found = self / name
             yield RemotePath(found.url, "directory" if name.endswith("/") else "file")
 
 
-def _system(url: str) -> tuple[Any, str]:
+def _file_system(url: str) -> tuple[Any, str]:
     """The file system behind a URL, and the path on it."""
     from fsspec.core import url_to_fs
 
@@ -144,5 +149,5 @@ def _system(url: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _of(system: Any, name: str, kind: str) -> RemotePath:
+def _make_path(system: Any, name: str, kind: str) -> RemotePath:
     return RemotePath(str(system.unstrip_protocol(name)), "directory" if kind == "directory" else "file")

@@ -1,4 +1,4 @@
-"""The web without fsspec, whose client for it is no dependency of ours: responses, and what an index page lists."""
+"""HTTP without fsspec, whose client for it needs aiohttp: responses, and what an index page lists."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from http.client import HTTPResponse
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-SECONDS = 60  # without a byte: servers that make a file on request take their time
+TIMEOUT_S = 60  # without a byte: servers that make a file on request take their time
 
 
 def get(url: str) -> HTTPResponse:
-    """The answer to a request, as a file; a name and password in the URL are for this host alone.
+    """The response to a GET request, as a file.
+
+    A name and password in the URL go to its host alone, not to where it redirects.
 
     Raises:
-        OSError: there is none, or it says that something is wrong.
+        OSError: there is no response, or it is an error.
     """
     parts = urlsplit(url)
     credentials, at, host = parts.netloc.rpartition("@")
     request = Request(urlunsplit(parts._replace(netloc=host)))
     if at:
         request.add_unredirected_header("Authorization", f"Basic {b64encode(unquote(credentials).encode()).decode()}")
-    response: HTTPResponse = urlopen(request, timeout=SECONDS)
+    response: HTTPResponse = urlopen(request, timeout=TIMEOUT_S)
     return response
 
 
-def listed(folder: str, page: str) -> list[str]:
-    """What lies in a folder, by the links on its page, as web servers make them; what ends in a slash is a folder.
+def list_index_page(folder: str, page: str) -> list[str]:
+    """The names that lie in a folder, by the links on its index page; folders end in a slash.
 
     Args:
         folder: The URL of the page, up to its last slash.
         page: The page, as HTML.
     """
-    links = _Links()
-    links.feed(page)
-    urls = (urldefrag(urljoin(folder, link)).url.partition("?")[0] for link in links.found)
+    parser = _LinkParser()
+    parser.feed(page)
+    urls = (urldefrag(urljoin(folder, link)).url.partition("?")[0] for link in parser.links)
     inner = (url.removeprefix(folder) for url in urls if url.startswith(folder))
     return sorted({name for name in inner if name and "/" not in name[:-1]})
 
 
-class _Links(HTMLParser):
-    """Collects where the links of a page lead."""
+class _LinkParser(HTMLParser):
+    """Collects the addresses of a page's links."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take a link down."""
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        """Collect the address of a link."""
+        self.links += [value for name, value in attrs if tag == "a" and name == "href" and value]

@@ -1,4 +1,4 @@
-"""Columns become a Trace: tables in order of time, their links, the device, the rank, and what is odd."""
+"""Build a Trace from columns: tables in order of time, their links, the device, the rank, and warnings."""
 
 from __future__ import annotations
 
@@ -9,84 +9,82 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.kineto import event_columns as c
-from perfdoctor.trace.kineto.comms_table import comms_of
-from perfdoctor.trace.kineto.event_columns import Column, Columns
-from perfdoctor.trace.tables.argument_values import integers
-from perfdoctor.trace.tables.links import first_with, keys_within, latest_before
-from perfdoctor.trace.tables.merged_ranks import MOST_RANKS, ranks_in, thread_processes
+from perfdoctor.trace.kineto.argument_values import parse_integers
+from perfdoctor.trace.kineto.build_comms import build_comms
+from perfdoctor.trace.kineto.event_columns import Column, EventColumns
+from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
+from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
+from perfdoctor.trace.tables.split_ranks import ranks_in
 from perfdoctor.trace.tables.time_order import time_order
 from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning
 
-# Annotations that legacy files, and some later ones, keep among the operators; the last is a line that `perfdoctor run`
-# has recorded.
-_ANNOTATION = re.compile(
-    r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|DistributedDataParallel\.|(?:nccl|gloo|mpi|ucc):|@.+:[0-9]"
-)
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
-_HIP_CALL = re.compile(r"^(?:hip[A-Z]|roc[a-z])")
-_WORK_ITEM_CALL = re.compile(r"^hip(?:Ext|Hcc)ModuleLaunchKernel")
-_CUDA_CALL = re.compile(r"^cu(?:da)?[A-Z]")
 _AMD_KERNEL = re.compile(r"Cijk_|__amd_rocclr|miopen|MIOpen|rocblas|\bck::|_gfx9|rccl")
 
 
-class Reading(NamedTuple):
-    """What a reader of any kind hands over beside the columns.
+class ReaderResult(NamedTuple):
+    """The results of a reader of any kind beside the columns.
 
-    `top` holds the few top-level keys that are used; `cut_at` is the byte at which the text ends early or stops being
-    JSON, None when it is complete; `dropped` counts the events that could not be parsed; `notes` are further warnings.
+    Attributes:
+        path: The file, as it may stand in a report.
+        top_level: The few top-level keys that are used.
+        truncated_at: The byte at which the text ends early or stops being JSON; None when it is complete.
+        dropped: Events that could not be parsed.
+        notes: Further warnings.
     """
 
     path: str
-    top: dict[str, Any]
-    cut_at: int | None = None
+    top_level: dict[str, Any]
+    truncated_at: int | None = None
     dropped: int = 0
     notes: tuple[str, ...] = ()
 
 
-def build(columns: Columns, reading: Reading) -> Trace:
+def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
     """The Trace of one file.
 
     Raises:
         TraceError: it holds no event of PyTorch's profiler.
     """
-    blocks = {kind: _Block(block) for kind, block in columns.finish().items()}
-    dropped = columns.dropped + reading.dropped
+    blocks = {kind: _EventBlock(block) for kind, block in columns.finish().items()}
+    dropped = columns.dropped + result.dropped
     if not blocks:
-        raise _no_events(columns, reading, dropped)
+        raise _no_events_error(columns, result, dropped)
     strings = columns.strings.texts
-    _split_annotations(blocks, strings)
-    trace = _tables(blocks)
+    _move_annotations(blocks, strings)
+    trace = _build_tables(blocks)
     trace = replace(
         trace,
-        path=reading.path,
+        path=result.path,
         strings=tuple(strings),
         threads=tuple(columns.threads.texts),
-        processes=thread_processes(columns.threads.texts),
-        complete=reading.cut_at is None,
+        processes=ranks_of_threads(columns.threads.texts),
+        complete=result.truncated_at is None,
         dropped=dropped,
     )
     trace = replace(
         trace,
-        device=_device(reading.top, trace.gpu),
-        rank=_distributed(reading.top, "rank"),
-        world_size=_distributed(reading.top, "world_size"),
-        host=_host(reading.top.get("host_name")),
-        base_ns=_integer(reading.top.get("baseTimeNanoseconds")) or 0,
+        device=_device(result.top_level, trace.gpu),
+        rank=_distributed_info(result.top_level, "rank"),
+        world_size=_distributed_info(result.top_level, "world_size"),
+        host=_fingerprint_host(result.top_level.get("host_name")),
+        base_ns=_integer(result.top_level.get("baseTimeNanoseconds")) or 0,
     )
-    _forget_work_items(trace)
-    trace = replace(trace, vendor=_vendor(trace), warnings=tuple(_warnings(trace, blocks, reading)))
+    _clear_work_item_grids(trace)
+    trace = replace(trace, vendor=_find_vendor(trace), warnings=tuple(_collect_warnings(trace, blocks, result)))
     trace.freeze()
     return trace
 
 
-def _forget_work_items(trace: Trace) -> None:
-    """Set to unknown what is recorded as blocks of a grid and is work items: HIP's manual says so of these calls."""
-    in_items = trace.match_strings(trace.calls, _WORK_ITEM_CALL)
+def _clear_work_item_grids(trace: Trace) -> None:
+    """Set `blocks` to unknown where the recorded grid counts work items: HIP's manual says so of some launch calls."""
+    in_items = trace.match_strings(trace.calls, vocabulary.WORK_ITEM_CALL)
     if in_items.any():
         gpu = trace.gpu
         launched = gpu.call >= 0
@@ -94,8 +92,8 @@ def _forget_work_items(trace: Trace) -> None:
         gpu.blocks[launched] = NONE
 
 
-class _Block:
-    """The columns of one kind; what a kind lacks reads as -1."""
+class _EventBlock:
+    """The columns of one kind of event; a column that is not there reads as NONE."""
 
     def __init__(self, columns: dict[str, Column]) -> None:
         self.columns = columns
@@ -103,181 +101,182 @@ class _Block:
     def __len__(self) -> int:
         return len(self.columns["start_ns"])
 
-    def long(self, name: str) -> Int64Array:
+    def int64(self, name: str) -> Int64Array:
         """A column as int64."""
         column = self.columns.get(name)
         return np.full(len(self), NONE, np.int64) if column is None else column.astype(np.int64, copy=False)
 
-    def short(self, name: str) -> Int32Array:
+    def int32(self, name: str) -> Int32Array:
         """A column as int32."""
         column = self.columns.get(name)
         return np.full(len(self), NONE, np.int32) if column is None else column.astype(np.int32, copy=False)
 
     @property
-    def group(self) -> Int64Array:
-        """The rank of each row; it takes no memory where the file has one."""
-        column = self.columns.get("group")
+    def rank(self) -> Int64Array:
+        """The rank of each row; it takes no memory where the file holds one."""
+        column = self.columns.get("rank")
         return np.broadcast_to(np.int64(0), len(self)) if column is None else column.astype(np.int64, copy=False)
 
-    def rows(self, which: Int64Array | BoolArray) -> _Block:
-        """Some rows."""
-        return _Block({name: column[which] for name, column in self.columns.items()})
+    def select(self, which: Int64Array | BoolArray) -> _EventBlock:
+        """A block of some of the rows."""
+        return _EventBlock({name: column[which] for name, column in self.columns.items()})
 
-    def sorted(self) -> _Block:
-        """The rows by start, longest first."""
+    def sort_by_time(self) -> _EventBlock:
+        """A block of the same rows by start, longest first."""
         order = time_order(self.columns["start_ns"], self.columns["dur_ns"])
-        return self if order is None else self.rows(order)
+        return self if order is None else self.select(order)
 
-    def joined(self, other: _Block) -> _Block:
-        """These rows and then those of `other`, in the columns that both have."""
+    def append(self, other: _EventBlock) -> _EventBlock:
+        """A block of these rows and then those of `other`, in the columns that both have."""
         both = self.columns.keys() & other.columns.keys()
-        return _Block({name: np.concatenate((self.columns[name], other.columns[name])) for name in sorted(both)})
+        return _EventBlock({name: np.concatenate((self.columns[name], other.columns[name])) for name in sorted(both)})
 
     @property
-    def time(self) -> dict[str, Any]:
+    def event_columns(self) -> dict[str, Any]:
         """The columns that every table has."""
         start = self.columns["start_ns"]
         return {
             "start_ns": start,
             "end_ns": start + np.maximum(self.columns["dur_ns"], 0),
-            "name": self.short("name"),
+            "name": self.int32("name"),
         }
 
     @property
-    def threaded(self) -> dict[str, Any]:
-        """The columns of every table with threads."""
-        return self.time | {"thread": self.short("thread")}
+    def thread_columns(self) -> dict[str, Any]:
+        """The columns that every table with threads has."""
+        return self.event_columns | {"thread": self.int32("thread")}
 
 
-_NO_ROWS = _Block({"start_ns": np.empty(0, np.int64), "dur_ns": np.empty(0, np.int64)})
+_NO_ROWS = _EventBlock({"start_ns": np.empty(0, np.int64), "dur_ns": np.empty(0, np.int64)})
 
 
-def _split_annotations(blocks: dict[str, _Block], strings: list[str]) -> None:
-    """Move what is no operator from the ops to the ranges."""
+def _move_annotations(blocks: dict[str, _EventBlock], strings: list[str]) -> None:
+    """Move annotations that legacy files keep among the operators from there to the ranges."""
     ops = blocks.get(c.OPS)
     if ops is None:
         return
-    annotates = np.array([_ANNOTATION.match(text) is not None for text in strings], bool)
-    moved = annotates[ops.short("name")]
-    if moved.any():
+    match = re.compile(vocabulary.ANNOTATION).match
+    annotates = np.array([match(text) is not None for text in strings], bool)
+    rows = annotates[ops.int32("name")]
+    if rows.any():
         ranges = blocks.get(c.RANGES)
-        taken = ops.rows(moved)
-        blocks[c.RANGES] = taken if ranges is None else ranges.joined(taken).sorted()
-        blocks[c.OPS] = ops.rows(~moved)
+        annotations = ops.select(rows)
+        blocks[c.RANGES] = annotations if ranges is None else ranges.append(annotations).sort_by_time()
+        blocks[c.OPS] = ops.select(~rows)
 
 
-def _tables(blocks: dict[str, _Block]) -> Trace:
+def _build_tables(blocks: dict[str, _EventBlock]) -> Trace:
     """The tables with their links."""
-    ops = _ops(blocks.get(c.OPS, _NO_ROWS))
-    calls = _calls(blocks.get(c.CALLS, _NO_ROWS), ops)
-    gpu = _gpu(blocks, calls, ops)
+    ops = _build_ops(blocks.get(c.OPS, _NO_ROWS))
+    calls = _build_calls(blocks.get(c.CALLS, _NO_ROWS), ops)
+    gpu = _build_gpu_items(blocks, calls, ops)
     syncs = blocks.get(c.SYNCS, _NO_ROWS)
     return Trace(
         path="",
         gpu=gpu,
         calls=calls,
         ops=ops,
-        ranges=Ranges(**blocks.get(c.RANGES, _NO_ROWS).threaded),
-        gpu_ranges=Ranges(**blocks.get(c.GPU_RANGES, _NO_ROWS).threaded),
-        frames=_frames(blocks.get(c.FRAMES, _NO_ROWS)),
+        ranges=Ranges(**blocks.get(c.RANGES, _NO_ROWS).thread_columns),
+        gpu_ranges=Ranges(**blocks.get(c.GPU_RANGES, _NO_ROWS).thread_columns),
+        frames=_build_frames(blocks.get(c.FRAMES, _NO_ROWS)),
         syncs=Syncs(
-            **syncs.time,
-            stream=syncs.long("stream"),
-            correlation=syncs.long("correlation"),
-            wait_stream=syncs.long("wait_stream"),
-            process=syncs.group.astype(np.int32),
+            **syncs.event_columns,
+            stream=syncs.int64("stream"),
+            correlation=syncs.int64("correlation"),
+            wait_stream=syncs.int64("wait_stream"),
+            process=syncs.rank.astype(np.int32),
         ),
-        comms=_comms(blocks, gpu),
+        comms=_link_comms(blocks, gpu),
     )
 
 
-def _comms(blocks: dict[str, _Block], gpu: GpuItems) -> Comms:
-    told = blocks.get(c.COMMS)
-    if told is None:
+def _link_comms(blocks: dict[str, _EventBlock], gpu: GpuItems) -> Comms:
+    metadata = blocks.get(c.COMMS)
+    if metadata is None:
         return Comms()
-    items, ops = (blocks.get(kind, _NO_ROWS).long("place") for kind in (c.GPU, c.OPS))
-    return comms_of(told.columns, items, gpu.op, ops)
+    items, ops = (blocks.get(kind, _NO_ROWS).int64("event_index") for kind in (c.GPU, c.OPS))
+    return build_comms(metadata.columns, items, gpu.op, ops)
 
 
-def _ops(block: _Block) -> Ops:
-    columns = block.threaded
+def _build_ops(block: _EventBlock) -> Ops:
+    columns = block.thread_columns
     return Ops(
         **columns,
-        external_id=block.long("external_id"),
+        external_id=block.int64("external_id"),
         parent=parents(columns["start_ns"], columns["end_ns"], columns["thread"]),
-        dims=block.short("dims"),
-        types=block.short("types"),
-        strides=block.short("strides"),
-        concrete=block.short("concrete"),
+        dims=block.int32("dims"),
+        types=block.int32("types"),
+        strides=block.int32("strides"),
+        concrete=block.int32("concrete"),
     )
 
 
-def _calls(block: _Block, ops: Ops) -> Calls:
-    columns = block.threaded
+def _build_calls(block: _EventBlock, ops: Ops) -> Calls:
+    columns = block.thread_columns
     around = innermost(ops.start_ns, ops.end_ns, ops.thread, columns["start_ns"], columns["thread"])
-    return Calls(**columns, correlation=block.long("correlation"), op=around)
+    return Calls(**columns, correlation=block.int64("correlation"), op=around)
 
 
-def _gpu(blocks: dict[str, _Block], calls: Calls, ops: Ops) -> GpuItems:
+def _build_gpu_items(blocks: dict[str, _EventBlock], calls: Calls, ops: Ops) -> GpuItems:
     block = blocks.get(c.GPU, _NO_ROWS)
-    times = block.time
-    group, correlation, external_id = block.group, block.long("correlation"), block.long("external_id")
-    launches = blocks.get(c.CALLS, _NO_ROWS).group, calls.correlation
-    keys, call_keys = keys_within(group, correlation, shared=launches)
-    call = latest_before(keys, times["start_ns"], call_keys, calls.start_ns)
-    # Many versions write the correlation id once more as the external id: that one names no op.
-    own = np.where(external_id == correlation, NONE, external_id)
-    external, op_keys = keys_within(group, own, shared=(blocks.get(c.OPS, _NO_ROWS).group, ops.external_id))
-    named = first_with(external, op_keys)
-    launched = np.where(call >= 0, calls.op[call], NONE) if len(calls) else call
+    times = block.event_columns
+    rank, correlation, external_id = block.rank, block.int64("correlation"), block.int64("external_id")
+    launches = blocks.get(c.CALLS, _NO_ROWS).rank, calls.correlation
+    keys, call_keys = make_rank_keys(rank, correlation, other=launches)
+    call = find_latest(keys, times["start_ns"], call_keys, calls.start_ns)
+    # Many versions write the correlation id once more as the external id: such an id names no op.
+    external_id = np.where(external_id == correlation, NONE, external_id)
+    keys, op_keys = make_rank_keys(rank, external_id, other=(blocks.get(c.OPS, _NO_ROWS).rank, ops.external_id))
+    op_by_id = find_first(keys, op_keys)
+    op_by_call = np.where(call >= 0, calls.op[call], NONE) if len(calls) else call
     return GpuItems(
         **times,
-        kind=block.long("kind").astype(np.int8),
-        device=block.short("device"),
-        stream=block.long("stream"),
+        kind=block.int64("kind").astype(np.int8),
+        device=block.int32("device"),
+        stream=block.int64("stream"),
         correlation=correlation,
         call=call,
-        op=np.where(call >= 0, launched, named).astype(np.int32),
-        bytes=block.long("bytes"),
-        blocks=block.long("blocks"),
-        process=group.astype(np.int32),
+        op=np.where(call >= 0, op_by_call, op_by_id).astype(np.int32),
+        bytes=block.int64("bytes"),
+        blocks=block.int64("blocks"),
+        process=rank.astype(np.int32),
     )
 
 
-def _frames(block: _Block) -> Frames:
-    columns = block.threaded
-    group = block.group
-    callers, own = keys_within(group, block.long("parent_id"), shared=(group, block.long("id")))
-    parent = first_with(callers, own)
-    if len(block) and not (own >= 0).any():
+def _build_frames(block: _EventBlock) -> Frames:
+    columns = block.thread_columns
+    rank = block.rank
+    caller_keys, keys = make_rank_keys(rank, block.int64("parent_id"), other=(rank, block.int64("id")))
+    parent = find_first(caller_keys, keys)
+    if len(block) and not (keys >= 0).any():
         parent = parents(columns["start_ns"], columns["end_ns"], columns["thread"])
     return Frames(**columns, parent=parent)
 
 
-def _no_events(columns: Columns, reading: Reading, dropped: int) -> TraceError:
-    """Why a list of events makes no trace."""
-    if reading.cut_at is not None:
+def _no_events_error(columns: EventColumns, result: ReaderResult, dropped: int) -> TraceError:
+    """The error for a list of events that makes no trace."""
+    if result.truncated_at is not None:
         return TraceError(
-            f"{reading.path}: the file is cut short or damaged at byte {reading.cut_at}, before its first event; "
+            f"{result.path}: the file is cut short or damaged at byte {result.truncated_at}, before its first event; "
             "record the trace again, and let the profiler finish writing"
         )
     if columns.seen and not columns.phases:
         return TraceError(
-            f"{reading.path}: JSON, but no trace; give the file that torch.profiler's export_chrome_trace writes"
+            f"{result.path}: JSON, but no trace; give the file that torch.profiler's export_chrome_trace writes"
         )
     if dropped:
         return TraceError(
-            f"{reading.path}: none of its events can be read ({dropped} without usable times); record the trace again"
+            f"{result.path}: none of its events can be read ({dropped} without usable times); record the trace again"
         )
     return TraceError(
-        f"{reading.path}: the trace holds no events of PyTorch's profiler; "
+        f"{result.path}: the trace holds no events of PyTorch's profiler; "
         "check that the profiled code ran between the profiler's start and stop"
     )
 
 
-def _device(top: dict[str, Any], gpu: GpuItems) -> DeviceProperties:
+def _device(top_level: dict[str, Any], gpu: GpuItems) -> DeviceProperties:
     """The device that most GPU items ran on, else the first that the file lists."""
-    listed = top.get("deviceProperties")
+    listed = top_level.get("deviceProperties")
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     if not entries:
         return DeviceProperties()
@@ -299,8 +298,8 @@ def _text(value: object) -> str | None:
     return value.encode("utf-8", errors="replace").decode() if isinstance(value, str) and value.strip() else None
 
 
-def _host(name: object) -> str | None:
-    """What tells one host from another without naming it: names of machines are nobody else's business."""
+def _fingerprint_host(name: object) -> str | None:
+    """A hash that tells one host from another: the names of machines are nobody else's business."""
     text = _text(name)
     if text is None:
         return None
@@ -309,47 +308,47 @@ def _host(name: object) -> str | None:
     return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
 
 
-def _distributed(top: dict[str, Any], key: str) -> int | None:
-    info = top.get("distributedInfo")
+def _distributed_info(top_level: dict[str, Any], key: str) -> int | None:
+    info = top_level.get("distributedInfo")
     value = _integer(info.get(key)) if isinstance(info, dict) else None
     return value if value is not None and 0 <= value < MOST_RANKS else None
 
 
 def _integer(value: object) -> int | None:
-    number = int(integers([value])[0])
+    number = int(parse_integers([value])[0])
     return None if number == NONE else number
 
 
-def _vendor(trace: Trace) -> str | None:
-    """Who made the device: its name says it, else the calls do, else the kernels' names."""
+def _find_vendor(trace: Trace) -> str | None:
+    """The vendor of the device, by its name, else by the calls, else by the kernels' names."""
     name = trace.device.name or ""
     if _AMD.search(name):
         return "amd"
     if _NVIDIA.search(name):
         return "nvidia"
-    hip = int(trace.match_rows(trace.calls, _HIP_CALL).sum())
-    cuda = int(trace.match_rows(trace.calls, _CUDA_CALL).sum())
+    hip = int(trace.match_rows(trace.calls, vocabulary.HIP_CALL).sum())
+    cuda = int(trace.match_rows(trace.calls, vocabulary.CUDA_CALL).sum())
     if hip or cuda:
         return "amd" if hip > cuda else "nvidia"
     return "amd" if trace.match_strings(trace.gpu, _AMD_KERNEL).any() else None
 
 
-def _warnings(trace: Trace, blocks: dict[str, _Block], reading: Reading) -> list[str]:
-    """What is odd about the file, one sentence each."""
-    said: list[str] = []
-    if reading.cut_at is not None:
-        said.append(
-            f"the file is cut short or damaged at byte {reading.cut_at}: "
+def _collect_warnings(trace: Trace, blocks: dict[str, _EventBlock], result: ReaderResult) -> list[str]:
+    """What the reader of a report should know about the file, one sentence each."""
+    warnings: list[str] = []
+    if result.truncated_at is not None:
+        warnings.append(
+            f"the file is cut short or damaged at byte {result.truncated_at}: "
             f"{count_of(trace.events, 'event')} read, what followed is missing"
         )
     if trace.dropped:
-        said.append(f"left out because they cannot be read: {count_of(trace.dropped, 'event')}")
+        warnings.append(f"left out because they cannot be read: {count_of(trace.dropped, 'event')}")
     negative = sum(int((block.columns["dur_ns"] < 0).sum()) for kind, block in blocks.items() if kind != c.COMMS)
     if negative:
-        said.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")
-    said += link_warnings(trace)
+        warnings.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")
+    warnings += link_warnings(trace)
     ranks = len(ranks_in(trace)) if trace.processes else 1
     if ranks > 1:
-        said.append(merged_warning(ranks))
-    said += reading.notes
-    return said
+        warnings.append(merged_warning(ranks))
+    warnings += result.notes
+    return warnings

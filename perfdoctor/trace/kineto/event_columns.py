@@ -1,6 +1,6 @@
-"""Events become columns: what each kind of event says, taken over as it stands, one column at a time.
+"""EventColumns: the events of a file as columns, by kind, with their values as they stand there.
 
-This is the seam behind which the way of reading can change: `Columns` is all that `kineto` knows of a file's events.
+Both readers fill it, and `build_trace` makes the Trace of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns, nanoseconds
-from perfdoctor.trace.tables.argument_values import blocks_in, devices, integers, json_text, label, plain
-from perfdoctor.trace.tables.merged_ranks import thread_processes
+from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int32Array, Int64Array, as_int32
+from perfdoctor.trace.kineto.argument_values import count_blocks, parse_integers, to_json, to_label, to_text
+from perfdoctor.trace.kineto.exact_times import parse_time, parse_times
+from perfdoctor.trace.kineto.merged_pids import ranks_of_threads
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET
+from perfdoctor.trace.tables.string_codes import StringCodes
 from perfdoctor.trace.tables.time_order import time_order
 
 Event: TypeAlias = dict[str, Any]
@@ -27,7 +28,7 @@ Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 GPU, CALLS, OPS, RANGES, GPU_RANGES, FRAMES, SYNCS = "gpu", "calls", "ops", "ranges", "gpu_ranges", "frames", "syncs"
 COMMS = "comms"
-"""Not a kind of event, but what events of any kind say of collectives: found by their place in the file."""
+"""Not a kind of event, but what events of any kind say of collectives: with the index of the event that says it."""
 
 # Current and legacy names of the categories, in lower case.
 KIND_OF_CATEGORY = {
@@ -74,7 +75,7 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
 GRID = "grid"
 """The argument of GPU items that holds a kernel's blocks in each dimension; their column is `blocks`."""
 COLLECTIVE = "Collective name"
-"""The argument of every event that says anything of a collective."""
+"""The argument of every event that says something of a collective."""
 LABELS: dict[str, tuple[str, ...]] = {
     "collective": (COLLECTIVE,),
     "dtype": ("dtype",),
@@ -82,35 +83,34 @@ LABELS: dict[str, tuple[str, ...]] = {
     "description": ("Process Group Description",),
     "ranks": ("Process Group Ranks",),
 }
-"""For COMMS the columns of texts."""
+"""For COMMS the columns of labels, with the spellings of their arguments."""
 TEXTS: dict[str, tuple[str, ...]] = {
     "dims": ("Input Dims", "Input dims"),
     "types": ("Input type", "Input types"),
     "strides": ("Input Strides", "Input strides"),
     "concrete": ("Concrete Inputs", "Concrete inputs"),
 }
-_KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "place")
+"""For OPS the columns of JSON texts, with the spellings of their arguments."""
+_SORT_KEYS: tuple[str, ...] = ("start_ns", "dur_ns", "event_index")
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]+)\s*\Z")  # tried once a number, not once a digit
 
 
-class Codes(dict[Any, int]):
-    """Codes of strings, given on first sight; other keys are coded by their text, None by -1."""
+class ValueCodes(StringCodes):
+    """Codes of strings, and of other values by their text; NONE for None."""
 
     def __init__(self) -> None:
-        super().__init__({None: NONE})
-        self.texts: list[str] = []
+        super().__init__()
+        self[None] = NONE
 
     def __missing__(self, key: Any) -> int:
         text = _text_of(key)
-        if text != key:
-            self[key] = code = self[text]
-            return code
-        self[key] = code = len(self.texts)
-        self.texts.append(text)
+        if text == key:
+            return super().__missing__(text)
+        self[key] = code = self[text]
         return code
 
-    def column(self, keys: Iterable[Any], count: int) -> Int32Array:
-        """The codes of many keys."""
+    def encode(self, keys: Iterable[Any], count: int) -> Int32Array:
+        """The codes of many keys, `count` of them."""
         return np.fromiter(map(self.__getitem__, keys), np.int32, count)
 
 
@@ -122,19 +122,19 @@ def _text_of(key: Any) -> str:
     return text.encode("utf-8", errors="replace").decode()
 
 
-class Threads:
-    """The rows of the timeline: pairs of process and thread id, numbered on first sight, and what each pair says."""
+class ThreadNumbers:
+    """The rows of the timeline: pairs of process and thread id, numbered as they are first seen."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int | str, int | str], int] = {}
 
     def number(self, pid: object, tid: object) -> int:
-        """The number of a pair; what is neither integer nor text counts by its text, and nothing as empty."""
-        pair = _sane_id(pid), _sane_id(tid)
+        """The number of a pair; an id that is neither integer nor text counts by its text, and None as empty."""
+        pair = _clean_id(pid), _clean_id(tid)
         return self._numbers.setdefault(pair, len(self._numbers))
 
-    def column(self, events: list[Event]) -> Int32Array:
-        """The numbers of many events' pairs."""
+    def encode(self, events: list[Event]) -> Int32Array:
+        """The numbers of the threads of many events."""
         pairs = ((event.get("pid"), event.get("tid")) for event in events)
         return np.fromiter((self.number(pid, tid) for pid, tid in pairs), np.int32, len(events))
 
@@ -145,11 +145,11 @@ class Threads:
 
 
 @dataclass
-class Columns:
+class EventColumns:
     """The columns of each kind.
 
-    Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread` and, in a file that
-    merges ranks, `group` (the rank); further ones as in the tables above. Numbers are -1 where the file says nothing.
+    Every kind has `start_ns`, `dur_ns` (as in the file, so maybe negative), `name`, `thread`, and `rank` in a file that
+    merges ranks; further ones as in the tables above. Numbers are NONE where the file says nothing.
 
     What an event counts as is decided here alone. It is dropped when it is no object, when its phase or category is a
     list or an object, and when it is complete, of a known kind, and without usable times. It is passed over in silence
@@ -158,101 +158,101 @@ class Columns:
     Attributes:
         strings: The codes of names and of JSON texts.
         threads: The codes of ``pid/tid``; empty until `finish`.
-        pairs: The pairs of ids before they become codes.
+        pairs: The threads of the events, before they become codes.
         dropped: Events that cannot be used.
         seen: Elements of the list of events; `phases` of them have a phase, as every event of a Chrome trace has.
         workers: Threads that put the columns together.
     """
 
-    strings: Codes = field(default_factory=Codes)
-    threads: Codes = field(default_factory=Codes)
-    pairs: Threads = field(default_factory=Threads)
+    strings: ValueCodes = field(default_factory=ValueCodes)
+    threads: ValueCodes = field(default_factory=ValueCodes)
+    pairs: ThreadNumbers = field(default_factory=ThreadNumbers)
     dropped: int = 0
     seen: int = 0
     phases: int = 0
     workers: int = 1
     _blocks: dict[str, list[dict[str, Column]]] = field(default_factory=lambda: defaultdict(list))
-    _halves: list[Event] = field(default_factory=list)
+    _half_events: list[Event] = field(default_factory=list)
 
-    def add(self, events: list[Any], places: Iterable[int] | None = None) -> None:
-        """Take over a list of parsed events; `places` in the file's order, one each, where they do not just follow."""
+    def add_events(self, events: list[Any], indices: Iterable[int] | None = None) -> None:
+        """Add a list of parsed events; `indices` are theirs in the file, where they do not just count on."""
         wanted: dict[str, tuple[list[Event], list[int]]] = defaultdict(lambda: ([], []))
-        numbered = enumerate(events, self.seen) if places is None else zip(places, events, strict=True)
-        for place, event in numbered:
-            kind = self._kind(event)
+        numbered = enumerate(events, self.seen) if indices is None else zip(indices, events, strict=True)
+        for index, event in numbered:
+            kind = self._kind_of(event)
             if kind is not None:
                 group, at = wanted[kind]
                 group.append(event)
-                at.append(place)
+                at.append(index)
         self.seen += len(events)
         for kind, (group, at) in wanted.items():
-            self._add_group(kind, group, at)
+            self._add_kind(kind, group, at)
 
     def add_block(self, kind: str, block: dict[str, Column]) -> None:
-        """Take over rows whose codes and pairs are those of these columns; `place` is their place in the file."""
+        """Add rows that are columns already, with the codes and thread numbers of this object."""
         self._blocks[kind].append(block)
 
-    def absorb(self, other: Columns, place: int) -> None:
-        """Take over other columns, whose events stand `place` places further back."""
+    def append(self, other: EventColumns, first_index: int) -> None:
+        """Add the columns of other events, whose indices in the file begin at `first_index`."""
         pairs, _ = other.pairs.ids
         numbers = np.array([self.pairs.number(pid, tid) for pid, tid in zip(*pairs, strict=True)], np.int32)
-        codes = np.array([*self.strings.column(other.strings.texts, len(other.strings.texts)), NONE], np.int32)
+        codes = np.array([*self.strings.encode(other.strings.texts, len(other.strings.texts)), NONE], np.int32)
         for kind, blocks in other._blocks.items():
             for block in blocks:
-                moved = {name: codes[block[name]] for name in ("name", *TEXTS, *LABELS) if name in block}
-                moved["place"] = block["place"] + place
+                recoded = {name: codes[block[name]] for name in ("name", *TEXTS, *LABELS) if name in block}
+                recoded["event_index"] = block["event_index"] + first_index
                 if kind != COMMS:
-                    moved["thread"] = numbers[block["thread"]]
-                self._blocks[kind].append(block | moved)
+                    recoded["thread"] = numbers[block["thread"]]
+                self._blocks[kind].append(block | recoded)
         self.dropped += other.dropped
         self.seen += other.seen
         self.phases += other.phases
-        self._halves += other._halves
+        self._half_events += other._half_events
 
     def finish(self) -> dict[str, dict[str, Column]]:
         """The columns of each kind that occurs, by start, longest first, then as in the file."""
-        pairs = self._pairs()
-        self.add(pairs)
+        pairs = self._pair_half_events()
+        self.add_events(pairs)
         self.seen -= len(pairs)
         self.phases -= len(pairs)
         (pids, tids), count = self.pairs.ids
-        texts = self.threads.column(zip(pids, tids, strict=True), count)
-        ranks = np.array(thread_processes(self.threads.texts), np.int64)
-        self._threads: dict[str, Column] = {
+        texts = self.threads.encode(zip(pids, tids, strict=True), count)
+        ranks = np.array(ranks_of_threads(self.threads.texts), np.int64)
+        self._of_thread: dict[str, Column] = {
             "text": texts,
-            "group": ranks[texts] if len(ranks) else np.zeros(count, np.int64),
-            "device": integers(pids),
-            "stream": integers([_last_number(tid) for tid in tids]),
+            "rank": ranks[texts] if len(ranks) else np.zeros(count, np.int64),
+            "device": parse_integers(pids),
+            "stream": parse_integers([_last_number(tid) for tid in tids]),
         }
-        self._placed = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
+        self._kinds_with_index = (COMMS, GPU, OPS) if COMMS in self._blocks else ()
         kinds = list(self._blocks)
         if self.workers == 1:
-            return {kind: self._joined(kind) for kind in kinds}
+            return {kind: self._concatenate(kind) for kind in kinds}
         # A fifth of a second for a gigabyte of text, and numpy lets other threads run meanwhile.
         with ThreadPoolExecutor(self.workers, "perfdoctor-join") as pool:
-            return dict(zip(kinds, pool.map(self._joined, kinds), strict=True))
+            return dict(zip(kinds, pool.map(self._concatenate, kinds), strict=True))
 
-    def _joined(self, kind: str) -> dict[str, Column]:
-        """The blocks of a kind as one, in the order of time; with their places where collectives look for them."""
+    def _concatenate(self, kind: str) -> dict[str, Column]:
+        """The blocks of a kind as one, in the order of time; with event indices where collectives are found by them."""
         blocks = self._blocks.pop(kind)
-        keys = {name: _taken(blocks, name) for name in _KEYS if name in blocks[0]}
-        place = keys["place"] if kind in self._placed else keys.pop("place")
-        order = time_order(keys.get("start_ns", place), keys.get("dur_ns", place), place)
-        # Column by column, so that no more than one is held twice.
-        joined = {name: _ordered(keys.pop(name), order) for name in list(keys)}
-        joined |= {name: _ordered(_taken(blocks, name), order) for name in list(blocks[0])}
+        keys = {name: _pop_column(blocks, name) for name in _SORT_KEYS if name in blocks[0]}
+        index = keys["event_index"] if kind in self._kinds_with_index else keys.pop("event_index")
+        order = time_order(keys.get("start_ns", index), keys.get("dur_ns", index), index)
+        # Column by column, so that no more than one is in memory twice.
+        whole = {name: _reorder(keys.pop(name), order) for name in list(keys)}
+        whole |= {name: _reorder(_pop_column(blocks, name), order) for name in list(blocks[0])}
         if kind == COMMS:
-            return joined
-        thread = joined["thread"]
+            return whole
+        thread = whole["thread"]
         if kind == GPU:
-            _place(joined, self._threads, thread)
-        joined["thread"] = self._threads["text"][thread]
-        if self._threads["group"].any():
-            joined["group"] = self._threads["group"][thread]
-        return joined
+            _fill_device_and_stream(whole, self._of_thread, thread)
+        whole["thread"] = self._of_thread["text"][thread]
+        if self._of_thread["rank"].any():
+            whole["rank"] = self._of_thread["rank"][thread]
+        return whole
 
-    def _kind(self, event: Any) -> str | None:
-        """The kind of a complete event; None for what is not wanted, after counting it."""
+    def _kind_of(self, event: Any) -> str | None:
+        """The kind of a complete event; None for an event that is not wanted, after counting it."""
         if not isinstance(event, dict):
             self.dropped += 1
             return None
@@ -262,64 +262,65 @@ class Columns:
             return None
         self.phases += phase is not None
         if phase in ("B", "E"):
-            self._halves.append(event)
+            self._half_events.append(event)
         if phase != "X":
             return None
         self.dropped += isinstance(category, (list, dict))
         return KIND_OF_CATEGORY.get(category.lower()) if isinstance(category, str) else None
 
-    def _add_group(self, kind: str, events: list[Event], places: list[int]) -> None:
-        start_ns, start_usable = nanoseconds([event.get("ts") for event in events])
-        dur_ns, dur_usable = nanoseconds([event.get("dur") for event in events])
+    def _add_kind(self, kind: str, events: list[Event], indices: list[int]) -> None:
+        """Add events of one kind as a block of columns."""
+        start_ns, start_usable = parse_times([event.get("ts") for event in events])
+        dur_ns, dur_usable = parse_times([event.get("dur") for event in events])
         usable = start_usable & dur_usable & (start_ns + dur_ns < LIMIT_NS)
-        place = np.array(places, np.int64)
+        index = np.array(indices, np.int64)
         if not usable.all():
             self.dropped += int((~usable).sum())
-            start_ns, dur_ns, place = start_ns[usable], dur_ns[usable], place[usable]
+            start_ns, dur_ns, index = start_ns[usable], dur_ns[usable], index[usable]
             events = [event for event, keep in zip(events, usable.tolist(), strict=True) if keep]
         if not events:
             return
         names = [event.get("name") for event in events]
         if set(map(type, names)) != {str}:
-            names = list(map(plain, names))
-        block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns, "place": place}
-        block["name"] = self.strings.column(names, len(names))
-        block["thread"] = self.pairs.column(events)
+            names = list(map(to_text, names))
+        block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns, "event_index": index}
+        block["name"] = self.strings.encode(names, len(names))
+        block["thread"] = self.pairs.encode(events)
         args: list[Any] = [event.get("args") for event in events]
         if set(map(type, args)) != {dict}:
             args = [each if isinstance(each, dict) else {} for each in args]
         for name, spellings in NUMBERS.get(kind, {}).items():
-            block[name] = integers(_values(args, spellings))
+            block[name] = parse_integers(_argument(args, spellings))
         if kind == OPS:
             for name, spellings in TEXTS.items():
-                block[name] = self.strings.column(map(json_text, _values(args, spellings)), len(args))
+                block[name] = self.strings.encode(map(to_json, _argument(args, spellings)), len(args))
         if kind == GPU:
             items = [ITEM_OF_CATEGORY.get(event["cat"].lower(), KERNEL) for event in events]
             block["kind"] = np.array(items, np.int32)
-            block["blocks"] = np.array([blocks_in(each.get(GRID)) for each in args], np.int64)
+            block["blocks"] = np.array([count_blocks(each.get(GRID)) for each in args], np.int64)
         self._blocks[kind].append(block)
-        told = [number for number, each in enumerate(args) if each.get(COLLECTIVE) is not None]
-        if told:
-            self._add_comms([args[number] for number in told], place[told])
+        rows = [row for row, each in enumerate(args) if each.get(COLLECTIVE) is not None]
+        if rows:
+            self._add_comms([args[row] for row in rows], index[rows])
 
-    def _add_comms(self, args: list[Any], place: Column) -> None:
-        """Take over what the arguments of some events say of collectives."""
-        block: dict[str, Column] = {"place": place}
+    def _add_comms(self, args: list[Any], index: Column) -> None:
+        """Add what the arguments of some events say of collectives."""
+        block: dict[str, Column] = {"event_index": index}
         for name, spellings in LABELS.items():
-            block[name] = self.strings.column(map(label, _values(args, spellings)), len(args))
+            block[name] = self.strings.encode(map(to_label, _argument(args, spellings)), len(args))
         for name, spellings in NUMBERS[COMMS].items():
-            block[name] = integers(_values(args, spellings))
+            block[name] = parse_integers(_argument(args, spellings))
         self._blocks[COMMS].append(block)
 
-    def _pairs(self) -> list[Event]:
-        """Complete events made of B and E ones, which are rare; what finds no partner is dropped."""
-        timed = [(event, exact_ns(event.get("ts"))) for event in self._halves]
+    def _pair_half_events(self) -> list[Event]:
+        """Complete events made of B and E events, which are rare; one without a partner is dropped."""
+        timed = [(event, parse_time(event.get("ts"))) for event in self._half_events]
         known = sorted(((event, at) for event, at in timed if at is not None), key=lambda pair: pair[1])
         self.dropped += len(timed) - len(known)
         stacks: dict[str, list[tuple[Event, int]]] = defaultdict(list)
         pairs: list[Event] = []
         for event, at in known:
-            stack = stacks[f"{_sane_id(event.get('pid'))}/{_sane_id(event.get('tid'))}"]
+            stack = stacks[f"{_clean_id(event.get('pid'))}/{_clean_id(event.get('tid'))}"]
             if event["ph"] == "B":
                 stack.append((event, at))
             elif stack:
@@ -328,20 +329,21 @@ class Columns:
             else:
                 self.dropped += 1
         self.dropped += sum(map(len, stacks.values()))
-        self._halves = []
+        self._half_events = []
         return pairs
 
 
-def _taken(blocks: list[dict[str, Column]], name: str) -> Column:
-    """A column of some blocks as one, which they lose."""
+def _pop_column(blocks: list[dict[str, Column]], name: str) -> Column:
+    """A column of some blocks as one; the blocks lose it."""
     return np.concatenate([block.pop(name) for block in blocks])
 
 
-def _ordered(column: Column, order: Int64Array | None) -> Column:
+def _reorder(column: Column, order: Int64Array | None) -> Column:
     return column if order is None else column[order]
 
 
-def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
+def _argument(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
+    """The value of an argument of each event, by the first of its spellings that is there."""
     first, *others = spellings
     values = [each.get(first) for each in args]
     for other in others:
@@ -350,20 +352,20 @@ def _values(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:
     return values
 
 
-def _sane_id(value: object) -> int | str:
+def _clean_id(value: object) -> int | str:
     if type(value) is int or type(value) is str:
         return value
-    return plain(value)
+    return to_text(value)
 
 
-def _place(block: dict[str, Column], told: dict[str, Column], thread: Column) -> None:
-    """Device and stream of GPU items whose arguments do not say them: from the row they are drawn on."""
+def _fill_device_and_stream(block: dict[str, Column], of_thread: dict[str, Column], thread: Column) -> None:
+    """Fill device and stream of GPU items whose arguments do not say them: from their row of the timeline."""
     for name in ("device", "stream"):
-        block[name] = np.where(block[name] == NONE, told[name][thread], block[name])
-    block["device"] = devices(block["device"])
+        block[name] = np.where(block[name] == NONE, of_thread[name][thread], block[name])
+    block["device"] = as_int32(block["device"])
 
 
 def _last_number(value: object) -> object:
-    """The 7 of a legacy row called "stream 7"."""
+    """The last number in the name of a thread, the 7 of a legacy row called "stream 7"; other ids as they are."""
     match = _LAST_NUMBER.search(value) if isinstance(value, str) else None
     return match.group(1) if match else value

@@ -1,9 +1,9 @@
-"""JSON text becomes events: the walk over a trace file that every reader shares, and the reader on top of orjson.
+"""Iterate over the events of a trace file in JSON: what all readers share, and the reference reader on top of orjson.
 
-`Walk` knows how a trace file is built, and what is done with text that is damaged; how a list of events is read is
-for its subclasses. `EventReader` is the reference for them: it parses the list in chunks, so that memory stays at a few
-of them, however long the text is. Chunks are cut at places that look like the border of two events; a chunk that does
-not parse, because the cut was wrong or something in it is damaged, is walked event by event instead, which is slow and
+`JsonEventWalker` knows how a trace file is built, and what to do with damaged text; its subclasses read the list of
+events. `EventReader` is the reference for them: it parses the list in chunks, so that memory stays at a few of them,
+however long the text is. Chunks are cut where the text looks like the border of two events. A chunk that does not
+parse, because the cut was wrong or something in it is damaged, is parsed event by event instead, which is slow and
 exact. So a bad event costs itself, and a file cut short its last event.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 
 import orjson
 
-from perfdoctor.trace.scanner.window import Text, Window, whole
+from perfdoctor.trace.scanner.text_window import Text, TextWindow, window_over
 
-CHUNK = 4 << 20
-_BATCH = 20_000
-_FAR = 4  # chunks
+CHUNK_BYTES = 4 << 20
+_BATCH = 20_000  # events
+_MOST_CHUNKS = 4  # of text in which the border of two events is looked for
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
-EDGE = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
-# Times with a fraction or exponent become strings: float64 holds microseconds since the epoch to a quarter of one only.
+EVENT_BORDER = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|cat|name|args|pid|tid|ts|dur|id|s|bp)"\s*:)')
+# Times with a fraction or exponent become strings: float64 resolves microseconds since the epoch to a quarter of one.
 _TIME = re.compile(rb'"(ts|dur)"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)')
 _ESCAPED_TIME = re.compile(
     rb'"((?:t|\\u0074)(?:s|\\u0073)|(?:d|\\u0064)(?:u|\\u0075)(?:r|\\u0072))"\s*:\s*(-?[0-9]+[.eE][0-9.eE+-]*)'
@@ -37,182 +37,188 @@ _TOKEN = re.compile(_STRING + rb'(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _SCALAR = re.compile(_STRING + rb'"|[^\s,\[\]{}"]+', re.DOTALL)
 
 # Other keys can hold a dump of the user's environment: they are skipped unread.
-_KEPT_KEYS = frozenset(
+_TOP_LEVEL_KEYS = frozenset(
     {"deviceProperties", "distributedInfo", "host_name", "baseTimeNanoseconds", "record_shapes", "with_stack"}
 )
 
 
-class CutError(Exception):
+class TruncatedError(Exception):
     """The text ends, or stops being JSON, before what is read is complete."""
 
 
-class Walk:
-    """Iterates over a text's events in lists; what else there is to know is in the attributes once it is exhausted.
+class JsonEventWalker:
+    """Iterates over the events of a text in lists; the attributes are complete once it is exhausted.
 
     Attributes:
         window: The JSON text: an object with `traceEvents`, or a bare list of events.
-        kept: The top-level keys that are used, with their values.
-        opened: Whether the text begins as an object or a list; `empty` whether it holds nothing but white space.
-        found: Whether there is a list of events at all.
+        top_level: The top-level keys that are used, with their values.
+        looks_like_json: Whether the text begins as an object or a list.
+        is_empty: Whether the text holds nothing but white space.
+        has_events: Whether there is a list of events, which may be empty.
         complete: False when the text is cut short or stops being JSON; `position` says at which byte.
         dropped: Elements of the list that cannot be parsed.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: TextWindow) -> None:
         self.window = window
-        self.kept: dict[str, Any] = {}
-        self.opened = self.empty = self.found = False
+        self.top_level: dict[str, Any] = {}
+        self.looks_like_json = self.is_empty = self.has_events = False
         self.complete = True
         self.dropped = 0
 
     @property
     def position(self) -> int:
         """The byte of the text that would be read next."""
-        return self.window.place
+        return self.window.offset
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Lists of parsed events in the order of the text; `ts` and `dur` are exact: int, or text of a decimal."""
-        marked = self.window.skip_mark()
+        marked = self.window.skip_byte_order_mark()
         first = self._peek()
-        self.opened, self.empty = first in (b"{", b"["), not first and not marked
+        self.looks_like_json, self.is_empty = first in (b"{", b"["), not first and not marked
         try:
             if first == b"[":
-                yield from self._array()
+                yield from self._read_list()
             else:
-                yield from self._object()
-        except CutError:
+                yield from self._read_object()
+        except TruncatedError:
             self.complete = False
 
-    def _array(self) -> Iterator[list[Any]]:
-        """Read the list that begins here, as far as it goes; what is not yielded the reader has taken itself.
+    def _read_list(self) -> Iterator[list[Any]]:
+        """Read the list that begins here, as far as it goes; the reader itself deals with events that it yields not.
 
         Raises:
-            CutError: the list is cut short; all before has been yielded.
+            TruncatedError: the list is cut short; all before has been yielded.
         """
         raise NotImplementedError
 
-    def _object(self) -> Iterator[list[Any]]:
-        """Walk the members of the top-level object."""
+    def _read_object(self) -> Iterator[list[Any]]:
+        """Read the members of the top-level object."""
         self._expect(b"{")
         while self._peek() != b"}":
-            key = self._key()
+            key = self._read_key()
             if key == "traceEvents" and self._peek() == b"[":
-                yield from self._array()
+                yield from self._read_list()
             else:
-                value = self._value()
-                if key in _KEPT_KEYS:
+                value = self._read_value()
+                if key in _TOP_LEVEL_KEYS:
                     # A value that cannot be parsed is as good as none.
                     with contextlib.suppress(ValueError):
-                        self.kept[key] = parse_value(value)
+                        self.top_level[key] = parse_value(value)
             if self._peek() != b"}":
                 self._expect(b",")
         self.window.position += 1
 
-    def _key(self) -> str:
+    def _read_key(self) -> str:
         if self._peek() != b'"':
-            raise CutError
-        key = self._value()
+            raise TruncatedError
+        key = self._read_value()
         self._expect(b":")
         self._peek()
         try:
             return str(parse_value(key))
         except ValueError:
-            raise CutError from None
+            raise TruncatedError from None
 
-    def _element(self, batch: list[Any]) -> bool:
-        """Parse the element of a list that begins here, and its comma; returns whether the list ended instead."""
+    def _read_element(self, batch: list[Any]) -> bool:
+        """Parse the element of the list that begins here, and its comma; returns whether the list ended instead."""
         if self._peek() == b"]":
             self.window.position += 1
             return True
         try:
-            batch.append(parse_value(self._value()))
+            batch.append(parse_value(self._read_value()))
         except ValueError:
             self.dropped += 1
         if self._peek() != b"]":
             self._expect(b",")
         return False
 
-    def _value(self) -> Text:
-        """Step over the value that begins here; its text."""
+    def _read_value(self) -> Text:
+        """Step over the value that begins here; returns its text."""
         window = self.window
         while True:
             end = _end_of_value(window.buffer, window.position, window.end)
             if end is not None and (end < window.end or window.exhausted):
                 break
-            if not window.more():
+            if not window.read_more():
                 if end is None:
-                    raise CutError
+                    raise TruncatedError
                 break
         value = window.buffer[window.position : end]
         window.position = end
         return value
 
     def _peek(self) -> bytes:
-        """Step over white space; the byte there, or none at the end of the text."""
+        """Step over white space; returns the byte there, or none at the end of the text."""
         window = self.window
         while True:
             match = _SPACE.match(window.buffer, window.position, window.end)
             window.position = match.end() if match else window.position
-            if window.position < window.end or not window.more():
+            if window.position < window.end or not window.read_more():
                 return bytes(window.buffer[window.position : min(window.position + 1, window.end)])
 
     def _expect(self, byte: bytes) -> None:
         if self._peek() != byte:
-            raise CutError
+            raise TruncatedError
         self.window.position += 1
 
 
-class EventReader(Walk):
-    """Reads the list of events with orjson, `chunk` bytes at once, at least.
+class EventReader(JsonEventWalker):
+    """Reads the list of events with orjson.
 
     Args:
         text: The JSON text, or a window that slides over it.
-        chunk: Bytes parsed at once, at least.
+        chunk_bytes: How much is parsed at once, at least.
     """
 
-    def __init__(self, text: Text | Window, chunk: int = CHUNK) -> None:
-        super().__init__(text if isinstance(text, Window) else whole(text))
-        self.chunk = chunk
+    def __init__(self, text: Text | TextWindow, chunk_bytes: int = CHUNK_BYTES) -> None:
+        super().__init__(text if isinstance(text, TextWindow) else window_over(text))
+        self.chunk_bytes = chunk_bytes
 
-    def _array(self) -> Iterator[list[Any]]:
-        """The events of a list: chunk by chunk, one by one where a chunk does not parse, and at the end."""
-        self.found = True
+    def _read_list(self) -> Iterator[list[Any]]:
+        """Read the events of a list: chunk by chunk, but one by one where a chunk does not parse, and at the end."""
+        self.has_events = True
         self._expect(b"[")
         self._peek()
         while True:
-            edge = self._next_edge()
-            events = None if edge is None else parse_list(self.window.buffer[self.window.position : edge])
-            if edge is None or events is None:
-                if (yield from self._walk(self.window.base + (self.window.end if edge is None else edge))):
+            border = self._next_border()
+            events = None if border is None else parse_list(self.window.buffer[self.window.position : border])
+            if border is None or events is None:
+                until = self.window.base + (self.window.end if border is None else border)
+                if (yield from self._read_one_by_one(until)):
                     return
             else:
-                self.window.position = edge + 1
+                self.window.position = border + 1
                 self._peek()
                 yield events
 
-    def _next_edge(self) -> int | None:
-        """Where the chunk that begins here ends: after the brace of an event that another one follows.
+    def _next_border(self) -> int | None:
+        """The offset at which the chunk that begins here ends: behind the brace of an event that another one follows.
 
-        None where there is none in as much text as it pays to look through and to hold.
+        None where there is no such border in as much text as it pays to search and to hold in memory.
         """
         window = self.window
         while True:
-            match = EDGE.search(window.buffer, window.position + self.chunk, window.end)
-            if match is not None or window.end - window.position > _FAR * self.chunk or not window.more():
+            match = EVENT_BORDER.search(window.buffer, window.position + self.chunk_bytes, window.end)
+            if (
+                match is not None
+                or window.end - window.position > _MOST_CHUNKS * self.chunk_bytes
+                or not window.read_more()
+            ):
                 break
         if match is None:
-            for match in EDGE.finditer(window.buffer, window.position, window.end):  # noqa: B007 - the last one is wanted
+            for match in EVENT_BORDER.finditer(window.buffer, window.position, window.end):  # noqa: B007 - the last
                 pass
         return match.end() - 1 if match else None
 
-    def _walk(self, until: int) -> Generator[list[Any], None, bool]:
-        """Events one by one, up to a place in the text or the end of the list; returns whether the list ended."""
+    def _read_one_by_one(self, until: int) -> Generator[list[Any], None, bool]:
+        """Read events one by one up to a byte of the text or the end of the list; returns whether the list ended."""
         batch: list[Any] = []
         ended = False
         while not ended and self.position <= until:
             try:
-                ended = self._element(batch)
-            except CutError:
+                ended = self._read_element(batch)
+            except TruncatedError:
                 yield batch
                 raise
             if len(batch) >= _BATCH:
@@ -223,15 +229,15 @@ class EventReader(Walk):
 
 
 def _end_of_value(text: Text, start: int, end: int) -> int | None:
-    """Where the value that begins at `start` ends, by counting brackets outside strings; None where the text does.
+    """Where the value that begins at `start` ends, by counting brackets outside strings; None beyond the text.
 
     Raises:
-        CutError: no value begins there.
+        TruncatedError: no value begins there.
     """
     if text[start : start + 1] not in (b"{", b"["):
         match = _SCALAR.match(text, start, end)
         if match is None and text[start : start + 1] != b'"':
-            raise CutError
+            raise TruncatedError
         return match.end() if match else None
     depth = 0
     for match in _TOKEN.finditer(text, start, end):
@@ -251,7 +257,7 @@ def parse_value(text: Text) -> Any:
     Raises:
         ValueError: it is no JSON value even so.
     """
-    text = _exact_times(text)
+    text = _quote_times(text)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -265,12 +271,13 @@ def parse_value(text: Text) -> Any:
 def parse_list(text: Text) -> list[Any] | None:
     """The values of a comma-separated text; None when it is no such text in strict JSON."""
     try:
-        values: list[Any] = orjson.loads(b"".join((b"[", _exact_times(text), b"]")))
+        values: list[Any] = orjson.loads(b"".join((b"[", _quote_times(text), b"]")))
     except orjson.JSONDecodeError:
         return None
     return values
 
 
-def _exact_times(text: Text) -> Text:
+def _quote_times(text: Text) -> Text:
+    """The text with its times as strings, which keep every digit."""
     pattern = _ESCAPED_TIME if b"\\u00" in text else _TIME
     return pattern.sub(rb'"\1":"\2"', text)

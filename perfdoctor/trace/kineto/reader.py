@@ -1,125 +1,113 @@
-"""Read a trace file of PyTorch's profiler, with the reader that is the faster one for its size."""
+"""Read a trace of PyTorch's profiler, with the reader that is faster for its size."""
 
 from __future__ import annotations
 
 import os
 
 from perfdoctor.errors import TraceError
-from perfdoctor.trace.io.stream import Progress, Stream, ended_early, nothing_in
-from perfdoctor.trace.kineto import reader_choice as choice
-from perfdoctor.trace.kineto.build_trace import Reading, build
-from perfdoctor.trace.kineto.event_columns import Columns
-from perfdoctor.trace.kineto.event_walker import CHUNK, EDGE, EventReader, Walk
-from perfdoctor.trace.scanner.window import BLOCK, Text, Window, piecewise
+from perfdoctor.trace.io.stream import TextStream, disconnect_error, empty_file_error
+from perfdoctor.trace.kineto import reader_choice
+from perfdoctor.trace.kineto.build_trace import ReaderResult, build_trace
+from perfdoctor.trace.kineto.event_columns import EventColumns
+from perfdoctor.trace.kineto.event_walker import CHUNK_BYTES, EVENT_BORDER, EventReader, JsonEventWalker
+from perfdoctor.trace.scanner.text_window import BLOCK, Text, TextWindow, sliding_window
 from perfdoctor.trace.tables.model import Trace
 
 
-def read(path: str | os.PathLike[str], progress: Progress | None = None, *, threads: int | None = None) -> Trace:
-    """Read a trace that PyTorch's profiler wrote: .json, .json.gz or .json.zst, current or legacy form.
-
-    A file that is cut short, or stops being JSON somewhere, is read as far as it goes: `complete` is False then, and
-    `warnings` says so.
-
-    Args:
-        path: A file, a URL, or ``-`` for standard input. How it is compressed is told by its first bytes, not by its
-            name.
-        progress: Called from this thread, at most every 50 ms, with how many bytes of the file have been read, and its
-            size, which is None for a pipe.
-        threads: Threads to read with; two, or one where the machine has one core, unless told.
-
-    Returns:
-        The Trace, with all times in int64 nanoseconds, exact.
-
-    Raises:
-        TraceError: the file cannot be opened, is empty, or is no such trace.
-    """
-    with Stream(path, progress) as stream:
-        return read_stream(stream, threads=threads)
-
-
-def read_stream(stream: Stream, *, threads: int | None = None) -> Trace:
-    """Read a trace from a stream that is open; see `read`.
+def read_stream(stream: TextStream, *, threads: int | None = None) -> Trace:
+    """Read a trace that PyTorch's profiler wrote, current or legacy form, from an open stream.
 
     Memory holds the columns and a few blocks of the text, however long the text is.
 
+    Args:
+        stream: The text.
+        threads: Threads to read with; by default two, or one where the machine has one core.
+
     Raises:
-        TraceError: it is empty or no such trace, or ended before its first event.
+        TraceError: the stream is empty or no such trace, or its connection ended before the first event.
     """
-    chosen = choice.choose(stream)
-    walk: Walk
-    if chosen.fast:
-        walk, columns = _fast(stream, min(2, _cores()) if threads is None else threads)
+    choice = reader_choice.choose_reader(stream)
+    walker: JsonEventWalker
+    if choice.fast:
+        walker, columns = _read_fast(stream, min(2, _count_cores()) if threads is None else threads)
     else:
-        walk = EventReader(Window(stream.source(), block=CHUNK))
-        columns = _all(walk)
-    stream.tell(last=True)
-    if walk.empty:
-        raise nothing_in(stream)
-    broken = (stream.broken,) if stream.broken and not walk.complete else ()
+        walker = EventReader(TextWindow(stream.source(), block=CHUNK_BYTES))
+        columns = _collect_columns(walker)
+    stream.report_progress(last=True)
+    if walker.is_empty:
+        raise empty_file_error(stream)
+    disconnected = (stream.disconnected,) if stream.disconnected and not walker.complete else ()
     try:
-        return _built(walk, columns, stream.path, *chosen.notes, *broken)
+        return _build(walker, columns, stream.path, *choice.notes, *disconnected)
     except TraceError as error:
-        if broken:
-            raise ended_early(stream) from error
+        if disconnected:
+            raise disconnect_error(stream) from error
         raise
 
 
 def parse(text: Text, path: str, *, block: int | None = None) -> Trace:
-    """Read a trace from its JSON text; `path` names it.
+    """Read a trace from its JSON text.
 
     Args:
         text: The text, which need not be large: the reference reader reads it, unless the environment says otherwise.
-        path: What the file is called.
+        path: The name of the file, for messages and reports.
         block: Read with the fast reader, that many bytes at a time.
 
     Raises:
         TraceError: it is no such trace.
     """
-    if block is None and choice.named() == choice.FAST:
+    if block is None and reader_choice.reader_from_environment() == reader_choice.FAST:
         block = BLOCK
     if block is None:
-        walk = EventReader(text)
-        return _built(walk, _all(walk), path)
+        walker = EventReader(text)
+        return _build(walker, _collect_columns(walker), path)
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
-    reader = FastReader(piecewise(text, block))
-    return _built(reader, reader.columns(), path)
+    reader = FastReader(sliding_window(text, block))
+    return _build(reader, reader.read_columns(), path)
 
 
-def _fast(stream: Stream, threads: int) -> tuple[Walk, Columns]:
+def _read_fast(stream: TextStream, threads: int) -> tuple[JsonEventWalker, EventColumns]:
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
-    def split(start: int) -> list[Window]:
-        return stream.parts(start, threads, EDGE)
+    def split(start: int) -> list[TextWindow]:
+        return stream.split(start, threads, EVENT_BORDER)
 
-    reader = FastReader(Window(stream.source(ahead=threads > 1)), split if stream.can_split else None, stream.tell)
-    return reader, reader.columns()
+    window = TextWindow(stream.source(prefetch=threads > 1))
+    reader = FastReader(window, split if stream.can_split else None, stream.report_progress)
+    return reader, reader.read_columns()
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _all(walk: EventReader) -> Columns:
-    columns = Columns()
-    for events in walk:
-        columns.add(events)
+def _collect_columns(reader: EventReader) -> EventColumns:
+    columns = EventColumns()
+    for events in reader:
+        columns.add_events(events)
     return columns
 
 
-def _built(walk: Walk, columns: Columns, path: str, *notes: str) -> Trace:
-    if not walk.found:
-        raise _no_trace(walk, path)
-    cut_at = None if walk.complete else walk.position
-    return build(columns, Reading(path=path, top=walk.kept, cut_at=cut_at, dropped=walk.dropped, notes=notes))
+def _build(walker: JsonEventWalker, columns: EventColumns, path: str, *notes: str) -> Trace:
+    if not walker.has_events:
+        raise _no_trace_error(walker, path)
+    result = ReaderResult(
+        path=path,
+        top_level=walker.top_level,
+        truncated_at=None if walker.complete else walker.position,
+        dropped=walker.dropped,
+        notes=notes,
+    )
+    return build_trace(columns, result)
 
 
-def _no_trace(walk: Walk, path: str) -> TraceError:
-    """Why a text holds no list of events at all."""
+def _no_trace_error(walker: JsonEventWalker, path: str) -> TraceError:
+    """The error for a text without any list of events."""
     export = "give the file that torch.profiler's export_chrome_trace writes"
-    if not walk.opened:
+    if not walker.looks_like_json:
         return TraceError(f"{path}: not JSON, so no trace; {export}")
-    if walk.complete:
+    if walker.complete:
         return TraceError(f"{path}: JSON, but without traceEvents, so no trace; {export}")
-    return TraceError(f"{path}: cut short, or not JSON, from byte {walk.position} on, before any event; {export}")
+    return TraceError(f"{path}: cut short, or not JSON, from byte {walker.position} on, before any event; {export}")

@@ -1,1 +1,1 @@
-"""How an export of Nsight Systems becomes a Trace."""
+"""Nsight Systems: an SQLite export becomes a Trace."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfdoctor.trace.arrays import Int64Array
-from perfdoctor.trace.nsight.export_tables import Tables
+from perfdoctor.trace.nsight.export_tables import ExportTables
 from perfdoctor.trace.tables.model import DeviceProperties
 
 # TARGET_INFO_CUDA_GPU is what versions before the middle of 2021 wrote.
@@ -30,18 +30,18 @@ _CUDA_COLUMNS: Mapping[str, Sequence[str]] = {
 }
 
 
-def physical_devices(tables: Tables) -> dict[tuple[int, int], int]:
+def physical_devices(tables: ExportTables) -> dict[tuple[int, int], int]:
     """The GPU of each process's CUDA device: with CUDA_VISIBLE_DEVICES every process calls its own device 0."""
     return {
         (row["pid"], row["cuda"]): row["gpu"]
-        for row in tables.records("TARGET_INFO_CUDA_DEVICE", _CUDA_COLUMNS)
+        for row in tables.read_records("TARGET_INFO_CUDA_DEVICE", _CUDA_COLUMNS)
         if all(isinstance(row[key], int) for key in ("pid", "cuda", "gpu"))
     }
 
 
-def device_of(tables: Tables, pid: Int64Array, device: Int64Array) -> DeviceProperties:
+def device_of(tables: ExportTables, pid: Int64Array, device: Int64Array) -> DeviceProperties:
     """The device that most GPU items ran on, by process and CUDA device; else the first that the file lists."""
-    gpus = [row for table in _GPU_TABLES for row in tables.records(table, _GPU_COLUMNS)]
+    gpus = [row for table in _GPU_TABLES for row in tables.read_records(table, _GPU_COLUMNS)]
     if not gpus:
         return DeviceProperties()
     chosen = gpus[0]
@@ -50,21 +50,21 @@ def device_of(tables: Tables, pid: Int64Array, device: Int64Array) -> DeviceProp
         process, cuda = pairs[count.argmax()].tolist()
         physical = physical_devices(tables).get((process, cuda))
         chosen = (
-            _matching(gpus, "id", physical) or _matching(gpus, "cuda", cuda) or _matching(gpus, "id", cuda) or chosen
+            _find_gpu(gpus, "id", physical) or _find_gpu(gpus, "cuda", cuda) or _find_gpu(gpus, "id", cuda) or chosen
         )
-    major = _positive(chosen["major"])
+    major = _positive_or_none(chosen["major"])
     return DeviceProperties(
         name=str(chosen["name"]).strip() or None if chosen["name"] else None,
-        capability=(major, _positive(chosen["minor"]) or 0) if major else None,
-        sm_count=_positive(chosen["sms"]),
-        memory_bytes=_positive(chosen["memory"]),
+        capability=(major, _positive_or_none(chosen["minor"]) or 0) if major else None,
+        sm_count=_positive_or_none(chosen["sms"]),
+        memory_bytes=_positive_or_none(chosen["memory"]),
     )
 
 
-def _matching(gpus: Sequence[dict[str, Any]], key: str, value: int | None) -> dict[str, Any] | None:
+def _find_gpu(gpus: Sequence[dict[str, Any]], key: str, value: int | None) -> dict[str, Any] | None:
     return next((gpu for gpu in gpus if value is not None and gpu[key] == value), None)
 
 
-def _positive(value: object) -> int | None:
-    """A number; None for none, which old versions write as 0."""
+def _positive_or_none(value: object) -> int | None:
+    """A positive number, else None: old versions write 0 where they do not know."""
     return value if isinstance(value, int) and value > 0 else None

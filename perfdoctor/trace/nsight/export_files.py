@@ -1,4 +1,4 @@
-"""Files of Nsight Systems are told from others before anything that reads them is imported."""
+"""Recognise files of Nsight Systems, before anything that reads them is imported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def is_nsight(head: bytes) -> bool:
-    """Whether a file that begins like this is an SQLite database, which of all tools only Nsight Systems gives us."""
+    """Whether a file that begins like this is an SQLite database: of all profilers only Nsight Systems writes such."""
     return head.startswith(MAGIC)
 
 
 def refuse_report(path: str | os.PathLike[str]) -> None:
-    """Refuse what Nsight Systems writes itself, which only its own tools can read.
+    """Refuse a report of Nsight Systems that is not exported: only its own tools can read it.
 
     Raises:
         TraceError: the name is that of such a report.

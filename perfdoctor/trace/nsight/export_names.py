@@ -1,4 +1,4 @@
-"""Names as PyTorch's profiler writes them, for what Nsight Systems keeps as numbers and decorated texts."""
+"""Names as PyTorch's profiler writes them, from the numbers and decorated texts of Nsight Systems."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from types import MappingProxyType
 import numpy as np
 import orjson
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int64Array
-from perfdoctor.trace.nsight.export_tables import Strings, Tables
+from perfdoctor.trace.nsight.export_tables import ExportTables
+from perfdoctor.trace.tables.string_codes import StringCodes
 
 COPY_COLUMNS: Mapping[str, Sequence[str]] = MappingProxyType(
     {"copy": ("copyKind",), "source": ("srcKind",), "target": ("dstKind",)}
@@ -21,8 +23,13 @@ COPY_COLUMNS: Mapping[str, Sequence[str]] = MappingProxyType(
 # synchronizations (CUpti_ActivitySynchronizationType) as CUPTI does, memory in an order of its own.
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
 _DIRECTIONS |= {10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}  # the last three move managed memory
-_MEMORY = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
-_SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+_MEMORY_KINDS = dict(enumerate(("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")))
+_SYNC_NAMES = {
+    1: vocabulary.EVENT_SYNC_NAME,
+    2: vocabulary.STREAM_WAIT_NAME,
+    3: vocabulary.STREAM_SYNC_NAME,
+    4: vocabulary.CONTEXT_SYNC_NAME,
+}
 _SIDES = {"D": "Device", "P": "Device", "A": "Array"}
 _DIRECTION = re.compile(r"_([HDAP])TO([HDAP])\Z")
 
@@ -37,14 +44,14 @@ _OPERATOR = re.compile(r"(?:aten|prim|prims|c10d|autograd|torch|torchvision|torc
 _NAMESPACED = re.compile(r"[A-Za-z_]\w*::\w")
 
 
-def copy_names(tables: Tables, copies: Mapping[str, Int64Array], strings: Strings) -> Int64Array:
-    """IntArray of names such as "Memcpy HtoD (Pageable -> Device)" for copies with their kinds."""
+def copy_names(tables: ExportTables, copies: Mapping[str, Int64Array], strings: StringCodes) -> Int64Array:
+    """The codes of names such as "Memcpy HtoD (Pageable -> Device)", from the columns of `COPY_COLUMNS`."""
     directions = _DIRECTIONS | {
         key: f"{found[1]}to{found[2]}"
-        for key, (symbol, _) in tables.labels("ENUM_CUDA_MEMCPY_OPER").items()
+        for key, (symbol, _) in tables.read_enum("ENUM_CUDA_MEMCPY_OPER").items()
         if (found := _DIRECTION.search(symbol))
     }
-    memory = _memory(tables)
+    memory = _memory_kinds(tables)
     kinds = np.column_stack([copies[key] for key in COPY_COLUMNS])
     distinct, which = np.unique(kinds, axis=0, return_inverse=True)
     codes = np.empty(len(distinct), np.int64)
@@ -55,13 +62,13 @@ def copy_names(tables: Tables, copies: Mapping[str, Int64Array], strings: String
             memory.get(place, "Unknown") if place != NONE else _SIDES.get(side, "Unknown")
             for place, side in ((source, direction[0]), (target, direction[-1]))
         )
-        codes[row] = strings[f"Memcpy {direction} ({begin} -> {end})"]
+        codes[row] = strings[vocabulary.copy_name(direction, begin, end)]
     return codes[which.reshape(-1)]
 
 
-def set_names(tables: Tables, kinds: Int64Array, strings: Strings) -> Int64Array:
-    """IntArray of names such as "Memset (Device)"; device memory where the version does not say which."""
-    memory = _memory(tables)
+def set_names(tables: ExportTables, kinds: Int64Array, strings: StringCodes) -> Int64Array:
+    """The codes of names such as "Memset (Device)"; device memory where the version does not say which."""
+    memory = _memory_kinds(tables)
     distinct, which = np.unique(kinds, return_inverse=True)
     codes = [
         strings[f"Memset ({'Device' if kind == NONE else memory.get(kind, 'Unknown')})"] for kind in distinct.tolist()
@@ -69,41 +76,50 @@ def set_names(tables: Tables, kinds: Int64Array, strings: Strings) -> Int64Array
     return np.array(codes, np.int64)[which]
 
 
-def graph_names(ids: Int64Array, strings: Strings) -> Int64Array:
-    """IntArray of the names of CUDA graphs that were recorded as a whole."""
+def graph_names(ids: Int64Array, strings: StringCodes) -> Int64Array:
+    """The codes of the names of CUDA graphs that were recorded as a whole."""
     distinct, which = np.unique(ids, return_inverse=True)
     return np.array([strings[f"CUDA graph {graph}"] for graph in distinct.tolist()], np.int64)[which]
 
 
-def sync_names(kinds: Int64Array, strings: Strings) -> Int64Array:
-    """IntArray of the names of synchronizations."""
+def sync_names(kinds: Int64Array, strings: StringCodes) -> Int64Array:
+    """The codes of the names of synchronizations."""
     distinct, which = np.unique(kinds, return_inverse=True)
-    return np.array([strings[_SYNC_KINDS.get(kind, "Sync")] for kind in distinct.tolist()], np.int64)[which]
+    return np.array([strings[_SYNC_NAMES.get(kind, "Sync")] for kind in distinct.tolist()], np.int64)[which]
 
 
-def plain_calls(codes: Int64Array, strings: Strings) -> Int64Array:
-    """IntArray of calls without the version in their names."""
+def strip_versions(codes: Int64Array, strings: StringCodes) -> Int64Array:
+    """The codes of calls without the version in their names."""
     distinct, which = np.unique(codes, return_inverse=True)
-    plain = [NONE if code < 0 else strings[_CALL_VERSION.sub("", strings.texts[code])] for code in distinct.tolist()]
-    return np.array(plain, np.int64)[which]
+    stripped = [NONE if code < 0 else strings[_CALL_VERSION.sub("", strings.texts[code])] for code in distinct.tolist()]
+    return np.array(stripped, np.int64)[which]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeTexts:
-    """What the texts of NVTX ranges say: codes of the name and of the sizes of inputs (-1 for none), is it an op."""
+    """The parts of the texts of NVTX ranges.
+
+    Attributes:
+        name: Code of the name.
+        sizes: Code of the sizes of the op's inputs as JSON text; NONE where there are none.
+        is_op: Whether the range is an operator.
+    """
 
     name: Int64Array
     sizes: Int64Array
     is_op: BoolArray
 
+    def __len__(self) -> int:
+        return len(self.name)
 
-def range_texts(codes: Int64Array, raw: Strings, strings: Strings) -> RangeTexts:
+
+def parse_range_texts(codes: Int64Array, raw: StringCodes, strings: StringCodes) -> RangeTexts:
     """Take apart the texts of ranges, each distinct one once.
 
     Args:
-        codes: For each range the code of its text in `raw`, -1 for none.
+        codes: For each range the code of its text in `raw`, NONE where it has none.
         raw: The texts as they stand in the file.
-        strings: Where names and sizes get their codes.
+        strings: Gives names and sizes their codes.
     """
     name = np.empty(len(raw.texts) + 1, np.int64)
     sizes = np.full(len(raw.texts) + 1, NONE, np.int64)
@@ -112,9 +128,9 @@ def range_texts(codes: Int64Array, raw: Strings, strings: Strings) -> RangeTexts
         detail = _DETAIL.search(text)
         name[code] = strings[text[: detail.start()] if detail else text]
         is_op[code] = _is_op(text, detailed=detail is not None)
-        if detail and (found := _SIZES.search(text)) and (compact := _compact(found[1])) is not None:
+        if detail and (found := _SIZES.search(text)) and (compact := _compact_json(found[1])) is not None:
             sizes[code] = strings[compact]
-    name[-1] = strings[""]  # a range without a text, which code -1 reads
+    name[-1] = strings[""]  # of a range without a text, whose code NONE reads the last entry
     return RangeTexts(name[codes], sizes[codes], is_op[codes])
 
 
@@ -125,7 +141,7 @@ def _is_op(text: str, *, detailed: bool) -> bool:
     return detailed and (_SEQUENCE.search(text) is not None or _NAMESPACED.match(text) is not None)
 
 
-def _compact(sizes: str) -> str | None:
+def _compact_json(sizes: str) -> str | None:
     """JSON without white space, as the other readers keep shapes; None for a text that is cut."""
     try:
         return orjson.dumps(orjson.loads(sizes)).decode()
@@ -133,6 +149,6 @@ def _compact(sizes: str) -> str | None:
         return None
 
 
-def _memory(tables: Tables) -> dict[int, str]:
+def _memory_kinds(tables: ExportTables) -> dict[int, str]:
     """The kinds of memory of this version."""
-    return _MEMORY | {key: label for key, (_, label) in tables.labels("ENUM_CUDA_MEM_KIND").items() if label}
+    return _MEMORY_KINDS | {key: label for key, (_, label) in tables.read_enum("ENUM_CUDA_MEM_KIND").items() if label}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS
+from perfdoctor.trace.arrays import LIMIT_NS
 from perfdoctor.trace.scanner.intern_words import ARENA, OFFSETS, SIZE, find, hashed, interned, put, rehash, same
 from perfdoctor.trace.scanner.intrinsics import byte, compiled, four, load, store
 from perfdoctor.trace.scanner.json_grammar import (
@@ -33,6 +33,7 @@ from perfdoctor.trace.scanner.layout import (
     HALF,
     INSIDE,
     INTERN,
+    IRREGULAR,
     LONGEST_KEY,
     MARK,
     MORE,
@@ -41,7 +42,6 @@ from perfdoctor.trace.scanner.layout import (
     NONE,
     NOTHING,
     NUMBER,
-    ODD,
     ORDER,
     PAD,
     PAIR,
@@ -81,7 +81,7 @@ def _is_near(failed: int, end: int) -> bool:
 
 @compiled
 def _skipped(p: int, end: int) -> int:
-    """The end of a value at p that nobody wants."""
+    """The end of a value at p that is not wanted."""
     q = value_end(p, end)
     if q > 0 or _is_near(q, end):
         return q
@@ -91,7 +91,7 @@ def _skipped(p: int, end: int) -> int:
 
 @compiled
 def _take(p: int, action: int, slot: int, t: int) -> int:
-    """Take over the value at p as the action says."""
+    """Read the value at p as the action says."""
     c = byte(p)
     at = t + _RECORD + 8 * slot
     if action == TIME:
@@ -157,7 +157,7 @@ def _key(p: int, guess: int, t: int) -> int:
 
 @compiled
 def _member(p: int, inside: int, t: int) -> int:
-    """Take over the member whose key is at p. A known key that stands in one event twice is odd.
+    """Read the member whose key is at p. An event with the same known key twice is irregular.
 
     Events are alike: what followed the key before the last time is what follows it now, nearly always.
     """
@@ -221,10 +221,10 @@ def _commit(t: int, order: int) -> int:
     if verdict == UNKNOWN or kind == UNKNOWN:
         return CLASSIFY
     if verdict != COMPLETE or kind < 0:
-        return ODD if verdict == HALF else 0
+        return IRREGULAR if verdict == HALF else 0
     start, duration = load(t + _RECORD + 8 * START), load(t + _RECORD + 8 * DURATION)
     if start == NOTHING or duration == NOTHING or start + duration >= LIMIT_NS:
-        return ODD
+        return IRREGULAR
     pid = t + _RECORD + 8 * PID
     pair = interned(pid, pid + 16, load(t + _AT_PAIRS))
     if pair < 0:
@@ -323,7 +323,7 @@ def scan(control: int) -> int:
     while p - text < last:
         q = _one(spaces_end(p), seen, t)
         if q < 0:
-            stopped = q if q >= FAULT else MORE if _is_near(q, load(t + _AT_STOP)) else ODD
+            stopped = q if q >= FAULT else MORE if _is_near(q, load(t + _AT_STOP)) else IRREGULAR
             break
         p = q
         seen += 1

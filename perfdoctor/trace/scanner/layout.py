@@ -1,8 +1,8 @@
-"""What the two halves of the scanner, Python and compiled, agree on: codes, slots of a record, the control block."""
+"""Constants that both halves of the scanner, Python and compiled, share: codes, slots of a record, control blocks."""
 
 from __future__ import annotations
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS
+from perfdoctor.trace.arrays import LIMIT_NS
 
 PAD = 128
 """Zero bytes that follow the text, so that it can be read 64 bytes at a time."""
@@ -11,7 +11,7 @@ MOST_KEYS, LONGEST_KEY = 512, PAD // 2
 """Keys that are numbered, and how long they may be. Others are unknown, and so are numbered ones that no plan has."""
 
 # Why the scanner stopped; minus an address, which is far below, says where it could not go on.
-MORE, CLOSED, REACHED, ODD, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
+MORE, CLOSED, REACHED, IRREGULAR, GROW, CLASSIFY, FULL, FAULT = range(-1, -9, -1)
 
 # What the compiled code can be asked for.
 SCAN, INTERN, REHASH, NESTING = range(4)
@@ -32,12 +32,12 @@ NOTHING = STRING - 1
 """What stands for no value in the slots of times and of process and thread ids."""
 LIMIT_US = LIMIT_NS // 1000
 
-# What is known of a tag, three numbers each: whether events of this phase are complete, the kind of this category, and
-# the mark that its rows get.
+# Three numbers for each tag: whether events of this phase are complete, the kind of this category, and the mark of its
+# rows.
 VERDICTS = 3
 UNKNOWN, PASSED, COMPLETE, HALF = -2, 0, 1, 2
 
-# The control block: what the compiled code is told, from POSITION on what it answers, and behind it the record.
+# The control block: arguments of the compiled code, its results from "position" on, and behind them the record.
 CONTROL = (
     "text", "size", "begin", "end", "last", "stop", "keys", "words", "tags", "pairs", "actions", "follows", "blank",
     "slots", "common", "aside", "verdicts", "sources", "columns", "rows", "batch", "filled", "position", "seen",

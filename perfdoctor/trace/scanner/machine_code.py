@@ -1,7 +1,7 @@
 """Machine code kept on disk: compiled by numba once a machine, and then loaded without numba.
 
 Importing numba takes 0.4 s and loading what it keeps of the scanner's functions 0.3 s more; the object file that its
-compiler makes of them is loaded in a millisecond by `objectcode`, or by llvmlite in 25. It lies beside the package's
+compiler makes of them is loaded in a millisecond by `object_code`, or by llvmlite in 25. It lies beside the package's
 compiled Python, else in the user's cache folder; where neither can be written, every process compiles anew.
 """
 
@@ -33,7 +33,7 @@ class Native:
         name: What its file is called.
         sources: The files that decide what the code is.
         arguments: How many numbers the function takes; addresses are numbers, too.
-        dispatcher: Imports numba and returns the function, made with `machine.compiled`.
+        dispatcher: Imports numba and returns the function, made with `intrinsics.compiled`.
     """
 
     def __init__(self, name: str, sources: Iterable[Path], arguments: int, dispatcher: Callable[[], Any]) -> None:
@@ -66,13 +66,13 @@ class Native:
         """Whether this process has the machine code already."""
         return bool(self._loaded)
 
-    def kept_in(self) -> Path | None:
-        """The folder with machine code on disk, most likely for this machine; llvmlite is not imported to find out."""
+    def cached_in(self) -> Path | None:
+        """The folder with machine code on disk, most likely for this machine: to be sure would need llvmlite."""
         pattern = f"{self._name}-{self._of_sources}-*.bin"
         return next((folder for folder in folders() if any(folder.glob(pattern))), None)
 
     def from_disk(self) -> bytes | None:
-        """The code kept for this very machine, if it is there and whole."""
+        """The code that is on disk for this very machine; None where there is none, or the file is damaged."""
         for folder in folders():
             with contextlib.suppress(OSError):
                 data = (folder / self._file_name()).read_bytes()
@@ -111,7 +111,7 @@ class Native:
         return bytes(name.ljust(_NAME_BYTES)) + code
 
     def _function(self, code: bytes) -> Iterator[Any]:
-        """Give the object code a place in memory; what must be kept alive, and last the function."""
+        """Load object code into memory; yields the object that keeps it there, and then the function."""
         name, code = code[:_NAME_BYTES].rstrip(), code[_NAME_BYTES:]
         owner, address = object_code.function_in(code, name) or _linked(code, name)
         yield owner
@@ -130,7 +130,7 @@ class Native:
 
 
 def folders() -> Iterator[Path]:
-    """Where machine code may lie."""
+    """The folders in which machine code may lie."""
     yield Path(__file__).parent / "__pycache__"
     with contextlib.suppress(ImportError, RuntimeError):
         from platformdirs import user_cache_path
@@ -139,7 +139,7 @@ def folders() -> Iterator[Path]:
 
 
 def _linked(code: bytes, name: bytes) -> tuple[Any, int]:
-    """Let LLVM give object code a place in memory; what keeps it there, and the address of a function."""
+    """Load object code with LLVM; returns the object that keeps it in memory, and the address of a function."""
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm, jit=True))
@@ -158,12 +158,12 @@ def _machine(llvm: Any, **options: Any) -> Any:
 
 
 def _processor() -> bytes:
-    """What tells this machine from others that the code may not run on."""
+    """The kind of processor: the code may not run on others."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb") as file:
         # Of the first processor only: there may be hundreds, and the system writes up one after the other when asked.
-        told = _KIND_OF_PROCESSOR.findall(file.read(1 << 13).partition(b"\n\n")[0])
-        if told and told[-1].startswith(b"flags"):
-            return b"\n".join((sys.platform.encode(), *told))
+        lines = _KIND_OF_PROCESSOR.findall(file.read(1 << 13).partition(b"\n\n")[0])
+        if lines and lines[-1].startswith(b"flags"):
+            return b"\n".join((sys.platform.encode(), *lines))
     import llvmlite.binding as llvm
 
     return f"{llvm.get_default_triple()} {llvm.get_host_cpu_name()} {_features(llvm)}".encode()
@@ -181,9 +181,9 @@ def _version(package: str) -> bytes:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return b""
-    told = Path(spec.origin).with_name("_version.py")
-    if told.exists():
-        return told.read_bytes()
+    version_file = Path(spec.origin).with_name("_version.py")
+    if version_file.exists():
+        return version_file.read_bytes()
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -15,8 +15,8 @@ _SIGN = 1 << 31
 def nest(t: int) -> int:
     """Find the parent of each event, and the innermost event at each instant that is asked for.
 
-    The parents are the stacks: what lies below an event is its parent, and what has ended is taken off for good, as
-    time goes on only. So there is no other memory, and nothing is looked at twice.
+    The column of parents holds the stacks: below an event lies its parent, and an event that has ended never comes
+    back. So there is no other memory, and nothing is looked at twice.
 
     Args:
         t: Address of int64 numbers in the order of `layout.NEST`.
@@ -48,7 +48,7 @@ def _begun(row: int, t: int) -> int:
 
 @compiled
 def _open(row: int, now: int, least: int, t: int) -> int:
-    """The first row from this one down the stack that has not ended; all are taken to have some least length."""
+    """The first row from this one down the stack that has not ended; `least` is the shortest length that counts."""
     while row >= 0:
         start, end = load(load(t + _AT_START) + 8 * row), load(load(t + _AT_END) + 8 * row)
         if max(end, start + least) > now:

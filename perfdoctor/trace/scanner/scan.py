@@ -1,8 +1,7 @@
 """JSON bytes become columns of numbers: one pass, no Python object per event.
 
-Knows nothing of PyTorch: a `Plan` says which keys to keep, how to read their values, and which events make rows of
-which kind. The work is done by `kernel`; here is what it cannot do itself: own the memory, make room, decide what a tag
-it has not seen before means.
+Nothing here knows of PyTorch: a `Plan` says which keys to read, how to read their values, and which events make rows of
+which kind. The compiled code does the work; this module owns its memory, makes room, and classifies new tags.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy.typing as npt
 
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.scanner import layout as at
-from perfdoctor.trace.scanner import scanner_code as native
+from perfdoctor.trace.scanner import scanner_code
 from perfdoctor.trace.scanner.layout import PAD
-from perfdoctor.trace.scanner.window import Window
+from perfdoctor.trace.scanner.text_window import TextWindow
 
 Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Rows: TypeAlias = dict[str, Column]
@@ -29,17 +28,17 @@ _KEY_BITS = 11  # places for four times as many keys as are numbered
 
 
 class Plan(NamedTuple):
-    """What to keep.
+    """Which keys and events are read, and how.
 
     Attributes:
-        keys: Keys of an event, with what to do with their values and the slot that takes it.
+        keys: Keys of an event, with the action for their values and the slot that the result goes to.
         arguments: The same for the keys of the object under a key whose action is INSIDE.
         slots: Number of slots.
         common: The slots from this one on are filled by few events: by those that fill this one, which make a row of
             the last kind too, beside that of their own.
         kinds: For each kind the columns, with the slot that each is taken from, and whether they fit into 32 bits.
-        judge: For the text of a tag what it means as a phase (one of PASSED, COMPLETE, HALF), as a category (the number
-            of a kind, or NONE), and the mark of its rows.
+        classify: For the text of a tag its meaning as a phase (PASSED, COMPLETE or HALF), as a category (the number of
+            a kind, or NONE), and the mark of its rows.
     """
 
     keys: Mapping[str, tuple[int, int]]
@@ -47,11 +46,11 @@ class Plan(NamedTuple):
     slots: int
     common: int
     kinds: tuple[Mapping[str, tuple[int, bool]], ...]
-    judge: Callable[[bytes], tuple[int, int, int]]
+    classify: Callable[[bytes], tuple[int, int, int]]
 
 
 class Interner:
-    """A table of byte strings, each with an id in the order of their first sight."""
+    """A table of byte strings with their ids, counted up as they are first seen."""
 
     def __init__(self, bits: int = 12, room: int = 1 << 16) -> None:
         self._hashes = np.zeros(1 << bits, np.int64)
@@ -60,7 +59,7 @@ class Interner:
         self._arena = np.zeros(room, np.uint8)
         self._count = np.zeros(1, np.int64)
         self.control = np.zeros(len(at.TABLE), np.int64)
-        self._tell()
+        self._write_control()
 
     def __len__(self) -> int:
         return int(self._count[0])
@@ -77,11 +76,11 @@ class Interner:
         if 2 * (count + 2) > len(self._ids):
             old = self._hashes, self._ids
             self._hashes, self._ids = (np.zeros(4 * len(each), np.int64) for each in old)
-            native.enter(at.REHASH, *(each.ctypes.data for each in (*old, self._hashes, self._ids)), len(old[0]))
-            self._offsets = _longer(self._offsets, len(self._ids) // 2 + 2)
+            scanner_code.enter(at.REHASH, *(each.ctypes.data for each in (*old, self._hashes, self._ids)), len(old[0]))
+            self._offsets = _extend(self._offsets, len(self._ids) // 2 + 2)
         if used > len(self._arena):
-            self._arena = _longer(self._arena, 2 * used)
-        self._tell()
+            self._arena = _extend(self._arena, 2 * used)
+        self._write_control()
 
     def texts(self, first: int = 0) -> list[bytes]:
         """The strings from an id on."""
@@ -95,14 +94,14 @@ class Interner:
         """The strings as pairs of numbers, for a table of such."""
         return [(a, b) for a, b in np.frombuffer(b"".join(self.texts()), np.int64).reshape(-1, 2).tolist()]
 
-    def _tell(self) -> None:
-        """Say in the control block where everything lies."""
+    def _write_control(self) -> None:
+        """Write the addresses and sizes into the control block."""
         parts = (self._hashes, self._ids, self._offsets, self._arena, self._count)
         hashes, ids, offsets, arena, count = (part.ctypes.data for part in parts)
         self.control[:] = hashes, ids, len(self._ids) - 1, offsets, arena, len(self._arena), count
 
 
-def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def _extend(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     longer = np.zeros(size, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -139,7 +138,7 @@ class Scanner:
         self._rows = np.empty((len(plan.kinds), width, batch), np.int64)
         self._filled = np.zeros(len(plan.kinds), np.int64)
         self._control = np.concatenate((np.zeros(len(at.CONTROL), np.int64), self._blank))
-        self._judged = 0
+        self._classified = 0
         self._make_room(0)
 
     @property
@@ -156,7 +155,7 @@ class Scanner:
         """Events that have a phase."""
         return int(self._control[at.CONTROL.index("phases")])
 
-    def scan(self, window: Window, last: int | None = None) -> int:
+    def scan(self, window: TextWindow, last: int | None = None) -> int:
         """Read events from the window's position, as far as they are plain; moves the position.
 
         Args:
@@ -165,7 +164,7 @@ class Scanner:
 
         Returns:
             MORE at the end of the window's text, CLOSED at the bracket that ends the list, REACHED at or behind `last`,
-            ODD at what is no plain event.
+            IRREGULAR at what is no plain event.
         """
         while True:
             stopped = self._run(window, _NEVER if last is None else last - window.base)
@@ -174,7 +173,7 @@ class Scanner:
             elif stopped == at.GROW:
                 self._make_room(window.end - window.position)
             elif stopped == at.CLASSIFY:
-                self._judge()
+                self._classify_tags()
             else:
                 return stopped
 
@@ -182,11 +181,11 @@ class Scanner:
         """Copy out the last rows."""
         self._flush(only_full=False)
 
-    def _run(self, window: Window, last: int) -> int:
+    def _run(self, window: TextWindow, last: int) -> int:
         text = window.array
-        told = (text.ctypes.data, len(text), window.position, window.end, last)
-        self._control[: len(told)] = told
-        stopped = native.enter(at.SCAN, self._control.ctypes.data)
+        arguments = (text.ctypes.data, len(text), window.position, window.end, last)
+        self._control[: len(arguments)] = arguments
+        stopped = scanner_code.enter(at.SCAN, self._control.ctypes.data)
         if stopped == at.FAULT:
             raise AssertionError("the scanner was given a window without zero bytes behind its text")
         window.position = int(self._control[at.CONTROL.index("position")])
@@ -197,7 +196,9 @@ class Scanner:
         names = dict.fromkeys((*self._plan.keys, *self._plan.arguments))
         for name in names:
             text = np.frombuffer(name.encode() + bytes(PAD), np.uint8)
-            native.enter(at.INTERN, text.ctypes.data, text.ctypes.data + len(name), self._keys.control.ctypes.data)
+            scanner_code.enter(
+                at.INTERN, text.ctypes.data, text.ctypes.data + len(name), self._keys.control.ctypes.data
+            )
         table = np.full((2, at.MOST_KEYS + 1, 2), (at.SKIP, 0), np.int64)
         for level, keys in enumerate((self._plan.keys, self._plan.arguments)):
             for number, name in enumerate(names):
@@ -207,27 +208,27 @@ class Scanner:
         return table
 
     def _make_room(self, least: int) -> None:
-        """Let every table grow that has no room for a string of that many bytes, and say where everything lies."""
+        """Grow every table that has no room for a string of that many bytes, and write all addresses down."""
         for table in (self.words, self.pairs, self._tags):
             table.make_room(least)
         verdicts = np.full((self._tags.capacity, at.VERDICTS), at.UNKNOWN, np.int64)
-        verdicts[: self._judged] = self._verdicts[: self._judged]
+        verdicts[: self._classified] = self._verdicts[: self._classified]
         self._verdicts = verdicts
         arrays = {
             "keys": self._keys.control, "words": self.words.control, "tags": self._tags.control,
             "pairs": self.pairs.control, "actions": self._actions, "follows": self._follows, "blank": self._blank,
             "verdicts": self._verdicts, "sources": self._sources, "rows": self._rows, "filled": self._filled,
         }  # fmt: skip
-        told = {name: array.ctypes.data for name, array in arrays.items()}
-        told |= {"slots": self._plan.slots, "common": self._plan.common, "aside": len(self._plan.kinds) - 1}
-        for name, value in (told | {"columns": self._rows.shape[1], "batch": self._batch}).items():
+        arguments = {name: array.ctypes.data for name, array in arrays.items()}
+        arguments |= {"slots": self._plan.slots, "common": self._plan.common, "aside": len(self._plan.kinds) - 1}
+        for name, value in (arguments | {"columns": self._rows.shape[1], "batch": self._batch}).items():
             self._control[at.CONTROL.index(name)] = value
 
-    def _judge(self) -> None:
-        """Decide what the tags mean that have come up since."""
-        for number, tag in enumerate(self._tags.texts(self._judged), self._judged):
-            self._verdicts[number] = self._plan.judge(tag)
-        self._judged = len(self._tags)
+    def _classify_tags(self) -> None:
+        """Classify the tags that are new since the last time."""
+        for number, tag in enumerate(self._tags.texts(self._classified), self._classified):
+            self._verdicts[number] = self._plan.classify(tag)
+        self._classified = len(self._tags)
 
     def _flush(self, *, only_full: bool) -> None:
         """Copy rows out of the buffers."""
@@ -247,4 +248,4 @@ class Scanner:
 
 def warm() -> None:
     """Compile, or load what was compiled before, so that nothing later has to wait for it."""
-    native.load()
+    scanner_code.load()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perfdoctor.trace.scanner import exact_times, layout
+from perfdoctor.trace import arrays
+from perfdoctor.trace.scanner import layout
 from perfdoctor.trace.scanner.machine_code import Native
 
 _SOURCES = [
@@ -20,6 +21,6 @@ def _dispatcher() -> Any:
     return enter
 
 
-enter = Native("scanner", (*_SOURCES, Path(layout.__file__), Path(exact_times.__file__)), 6, _dispatcher)
-"""Runs an operation of the kernel; see `events.enter`."""
-load, is_loaded, kept_in = enter.load, enter.is_loaded, enter.kept_in
+enter = Native("scanner", (*_SOURCES, Path(layout.__file__), Path(arrays.__file__)), 6, _dispatcher)
+"""Runs an operation of the compiled code; see `event_rows.enter`."""
+load, is_loaded, cached_in = enter.load, enter.is_loaded, enter.cached_in

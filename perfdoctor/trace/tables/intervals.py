@@ -1,80 +1,49 @@
-"""Interval arithmetic on int64 nanoseconds: the only place for it.
+"""Interval arithmetic on int64 nanoseconds.
 
 A set of intervals is an int64 array of shape (n, 2), half-open ``[start, end)``, sorted, disjoint, not touching, none
-empty. Everything here returns such sets and expects them; `union` makes one from any starts and ends. All of it is
-vectorised: O(n log n).
+empty. All functions here return such sets and expect them; `union` makes one from any starts and ends. They are
+vectorised and take O(n log n).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import Int64Array, IntArray
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 
 Intervals: TypeAlias = npt.NDArray[np.int64]
-
 
 EMPTY: Intervals = np.empty((0, 2), np.int64)
 EMPTY.flags.writeable = False
 
 
-_MANY = 16
-"""For one that is looked up among so many a search is cheaper than merging."""
-
-
-def _ascending(values: IntArray) -> bool:
-    return bool((values[1:] >= values[:-1]).all())
-
-
-def count_before(of: IntArray, at: IntArray, side: Literal["left", "right"] = "left") -> Int64Array:
-    """For each instant how many of ascending ones lie before it, with side "right" also at it: `np.searchsorted`.
-
-    Instants that ascend, too, are merged with them, which takes a fifth of searching for each.
-    """
-    if len(at) * _MANY < len(of) or not _ascending(at):
-        found: Int64Array = np.searchsorted(of, at, side=side)
-        return found
-    if side == "left":
-        mine = np.argsort(np.concatenate((at, of)), kind="stable") < len(at)
-    else:
-        mine = np.argsort(np.concatenate((of, at)), kind="stable") >= len(of)
-    return np.flatnonzero(mine) - np.arange(len(at))
-
-
 def union(starts: Int64Array, ends: Int64Array) -> Intervals:
-    """The instants covered by at least one of the given intervals, in any order.
+    """The instants covered by at least one of some intervals, which may overlap and stand in any order.
 
-    Empty and negative ones cover nothing.
+    Intervals that are empty or end before they start cover nothing.
     """
-    keep = ends > starts
-    if not keep.all():
-        starts, ends = starts[keep], ends[keep]
+    covers = ends > starts
+    starts, ends = starts[covers], ends[covers]
     if not len(starts):
         return EMPTY
-    if not _ascending(starts):  # as those of a table are
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    reach = np.maximum.accumulate(ends)
-    breaks = np.flatnonzero(starts[1:] > reach[:-1])
-    covered = np.empty((len(breaks) + 1, 2), np.int64)
-    covered[0, 0], covered[-1, 1] = starts[0], reach[-1]
-    covered[1:, 0], covered[:-1, 1] = starts[breaks + 1], reach[breaks]
-    return covered
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    last_end = np.maximum.accumulate(ends)
+    breaks = np.flatnonzero(starts[1:] > last_end[:-1])
+    return np.column_stack((starts[np.append(0, breaks + 1)], last_end[np.append(breaks, -1)]))
 
 
 def union_of(sets: Iterable[Intervals]) -> Intervals:
     """The union of several sets."""
-    together = [s for s in sets if len(s)]
-    if not together:
-        return EMPTY
-    if len(together) == 1:
-        return together[0]
-    starts, ends = (np.concatenate([s[:, side] for s in together]) for side in (0, 1))
-    return union(starts, ends)
+    filled = [each for each in sets if len(each)]
+    if len(filled) < 2:
+        return filled[0] if filled else EMPTY
+    every = np.concatenate(filled)
+    return union(every[:, 0], every[:, 1])
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
@@ -83,11 +52,13 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
         a, b = b, a  # the fewer are looked up among the more
     if len(a) < 2:
         return clip(b, int(a[0, 0]), int(a[0, 1])) if len(a) else EMPTY
-    low = count_before(b[:, 1], a[:, 0], side="right")
-    high = count_before(b[:, 0], a[:, 1], side="left")
+    # Each interval of `a` overlaps the intervals ``[low, high)`` of `b`.
+    low = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    high = np.searchsorted(b[:, 0], a[:, 1], side="left")
     count = np.maximum(high - low, 0)
     if not count.any():
         return EMPTY
+    # One row for each pair, which is cut to what both have.
     until = np.cumsum(count)
     partner = np.arange(until[-1]) + np.repeat(low - (until - count), count)
     both: Intervals = b.take(partner, axis=0)
@@ -107,26 +78,26 @@ def gaps(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The instants of ``[start_ns, end_ns)`` that do not lie in `a`."""
     if end_ns <= start_ns:
         return EMPTY
-    a = _reaching_into(a, start_ns, end_ns)
-    edges = np.empty((len(a) + 1, 2), np.int64)
-    edges[0, 0], edges[-1, 1] = start_ns, end_ns
-    edges[1:, 0], edges[:-1, 1] = a[:, 1], a[:, 0]
+    a = _overlapping(a, start_ns, end_ns)
+    between = np.empty((len(a) + 1, 2), np.int64)
+    between[0, 0], between[-1, 1] = start_ns, end_ns
+    between[1:, 0], between[:-1, 1] = a[:, 1], a[:, 0]
     # Between two intervals there is always a gap; before the first and after the last there need not be one.
-    return edges[int(edges[0, 1] <= start_ns) : len(edges) - int(edges[-1, 0] >= end_ns)]
+    return between[int(between[0, 1] <= start_ns) : len(between) - int(between[-1, 0] >= end_ns)]
 
 
 def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The part of `a` within ``[start_ns, end_ns)``."""
     if end_ns <= start_ns:
         return EMPTY
-    inside = _reaching_into(a, start_ns, end_ns).copy()
+    inside = _overlapping(a, start_ns, end_ns).copy()
     if len(inside):
         inside[0, 0], inside[-1, 1] = max(start_ns, int(inside[0, 0])), min(end_ns, int(inside[-1, 1]))
     return inside
 
 
-def _reaching_into(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """The intervals of `a` of which some lies within ``[start_ns, end_ns)``, whole."""
+def _overlapping(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The intervals of `a` that overlap ``[start_ns, end_ns)``, uncut."""
     return a[np.searchsorted(a[:, 1], start_ns, side="right") : np.searchsorted(a[:, 0], end_ns, side="left")]
 
 
@@ -147,34 +118,28 @@ def overlap(starts: Int64Array, ends: Int64Array, a: Intervals) -> Int64Array:
     before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
 
     def covered_until(t: Int64Array) -> Int64Array:
-        i = count_before(a[:, 0], t, side="right")
-        inside = np.minimum(t, a[np.maximum(i, 1) - 1, 1]) - a[np.maximum(i, 1) - 1, 0]
-        return np.where(i > 0, before[np.maximum(i, 1) - 1] + inside, 0)
+        begun = np.searchsorted(a[:, 0], t, side="right")
+        last = np.maximum(begun, 1) - 1
+        inside = np.minimum(t, a[last, 1]) - a[last, 0]
+        return np.where(begun > 0, before[last] + inside, 0)
 
     result: Int64Array = np.maximum(covered_until(ends) - covered_until(starts), 0)
     return result
 
 
-def contains(a: Intervals, t: Int64Array) -> npt.NDArray[np.bool_]:
+def contains(a: Intervals, t: Int64Array) -> BoolArray:
     """For each instant whether it lies in the set."""
-    if not len(a):
-        return np.zeros(len(t), bool)
-    if len(a) * _MANY < len(t) and _ascending(t):
-        inside = np.zeros(len(t), bool)
-        for first, last in zip(np.searchsorted(t, a[:, 0]).tolist(), np.searchsorted(t, a[:, 1]).tolist(), strict=True):
-            inside[first:last] = True
-        return inside
-    i = np.searchsorted(a[:, 0], t, side="right") - 1
-    result: npt.NDArray[np.bool_] = (i >= 0) & (t < a[np.maximum(i, 0), 1])
-    return result
+    # Behind a start and before the next end an odd number of starts and ends lies at or before an instant.
+    inside: BoolArray = np.searchsorted(a.ravel(), t, side="right") % 2 == 1
+    return inside
 
 
 def partition(within: Intervals, layers: Iterable[Intervals]) -> list[Intervals]:
-    """Give every instant of `within` to the first layer that covers it.
+    """Assign every instant of `within` to the first layer that covers it.
 
-    Returns one set a layer and a last one for what no layer covers. They are disjoint and their lengths add up to
-    `total(within)`
-    exactly: this is what makes the account add up.
+    Returns:
+        One set for each layer, and a last one for the instants that no layer covers. The sets are disjoint, and their
+        lengths add up to `total(within)` exactly: so the account adds up.
     """
     parts: list[Intervals] = []
     rest = within

@@ -1,8 +1,8 @@
-"""Trace: what a trace file says, as tables of numpy columns.
+"""Trace: the content of a trace file, as tables of numpy columns.
 
-A Trace is a value: frozen, one row an event, int64 nanoseconds, every string coded once. The tables are sorted by
-start. A column of ids holds -1 where the file says nothing. Rows of one table point to rows of another (`gpu.call`,
-`gpu.op`, `calls.op`), also -1 for none.
+A Trace is a value: frozen, one row for each event, int64 nanoseconds, every string coded once. The tables are sorted by
+start. A column of ids holds NONE (-1) where the file says nothing. A column of rows points to rows of another table
+(`gpu.call`, `gpu.op`, `calls.op`), and holds NONE where there is none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.distinct import occurring
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 
@@ -29,7 +30,13 @@ def _codes() -> Int32Array:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Table:
-    """Events of one kind: `start_ns` and `end_ns` (int64, end >= start), `name` (code into `Trace.strings`)."""
+    """Events of one kind.
+
+    Attributes:
+        start_ns: Start of each event.
+        end_ns: End of each event, never before its start.
+        name: Name of each event, as a code into `Trace.strings`.
+    """
 
     start_ns: Int64Array = field(default_factory=_ints)
     end_ns: Int64Array = field(default_factory=_ints)
@@ -44,20 +51,27 @@ class Table:
         return self.end_ns - self.start_ns
 
 
-_Fits: TypeAlias = dict[re.Pattern[str], BoolArray]
-_NAMES: WeakKeyDictionary[Table, tuple[tuple[int, ...], _Fits]] = WeakKeyDictionary()
-"""The codes of the names in a table, and which of them fit a pattern: rules ask the same over and over."""
-_FEW = 5
-"""Up to so many names of a table are compared with its rows one by one."""
+_Matches: TypeAlias = dict[re.Pattern[str], BoolArray]
+_NAMES: WeakKeyDictionary[Table, tuple[tuple[int, ...], _Matches]] = WeakKeyDictionary()
+"""The codes of the names in a table, and which strings match a pattern: rules ask the same over and over."""
+_FEW_NAMES = 5
+"""Up to so many codes are compared with the column of names one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuItems(Table):
-    """Kernels, copies and sets that ran on the device.
+    """Kernels, copies and memory sets that ran on the device.
 
-    `kind` is KERNEL, MEMCPY or MEMSET; `call` the row of the launching call in `Trace.calls`; `op` the row in
-    `Trace.ops` of the innermost op around that call; `bytes` the size of a copy or set; `blocks` the thread blocks of
-    a kernel's grid; `process` which of several ranks in the file it belongs to, 0 where there is one.
+    Attributes:
+        kind: KERNEL, MEMCPY or MEMSET.
+        device: Number of the device.
+        stream: Id of the stream.
+        correlation: Id that the item shares with its launching call.
+        call: Row of the launching call in `Trace.calls`.
+        op: Row in `Trace.ops` of the innermost op around that call.
+        bytes: Size of a copy or memory set.
+        blocks: Thread blocks of a kernel's grid.
+        process: The rank in a file of several ranks; 0 in a file of one.
     """
 
     kind: Int8Array = field(default_factory=lambda: np.empty(0, np.int8))
@@ -75,7 +89,10 @@ class GpuItems(Table):
 class Calls(Table):
     """Runtime and driver calls (cudaLaunchKernel, hipMemcpyWithStream, ...).
 
-    `thread` is an index into `Trace.threads`.
+    Attributes:
+        thread: Index into `Trace.threads`.
+        correlation: Id that the call shares with the items that it launches.
+        op: Row in `Trace.ops` of the innermost op around the call.
     """
 
     thread: Int32Array = field(default_factory=_codes)
@@ -85,9 +102,16 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ops(Table):
-    """Operators on the CPU. `parent` is the row of the op around it on its thread.
+    """Operators on the CPU.
 
-    `dims`, `types`, `strides` and `concrete` are codes of JSON texts.
+    Attributes:
+        thread: Index into `Trace.threads`.
+        external_id: Id by which GPU items without a launching call name their op.
+        parent: Row of the op around the op on its thread.
+        dims: Shapes of the inputs, as the code of a JSON text; so are the following.
+        types: Types of the inputs.
+        strides: Strides of the inputs.
+        concrete: Values of the inputs that are no tensors.
     """
 
     thread: Int32Array = field(default_factory=_codes)
@@ -101,9 +125,10 @@ class Ops(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges(Table):
-    """Annotations: record_function ranges of the user, of the optimizer, of the DataLoader.
+    """Annotations: record_function ranges of the user, the optimizer, the DataLoader and the profiler's own steps.
 
-    Of the profiler itself (`ProfilerStep#`).
+    Attributes:
+        thread: Index into `Trace.threads`.
     """
 
     thread: Int32Array = field(default_factory=_codes)
@@ -111,9 +136,11 @@ class Ranges(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames(Table):
-    """Python functions, named ``file(line).
+    """Calls of Python functions, named ``file(line): function`` with the line of the `def`.
 
-    Function`` with the line of the `def`; `parent` is the calling frame's row.
+    Attributes:
+        thread: Index into `Trace.threads`.
+        parent: Row of the calling frame.
     """
 
     thread: Int32Array = field(default_factory=_codes)
@@ -122,9 +149,13 @@ class Frames(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Syncs(Table):
-    """Records of category cuda_sync.
+    """Records of category cuda_sync: which stream waited for what.
 
-    `stream` waits (or is waited for by the host) for what `wait_stream` had recorded; `process` as for GPU items.
+    Attributes:
+        stream: The stream that waits for an event, or that the host waits for.
+        correlation: Id that the record shares with its call.
+        wait_stream: The stream on which that event was recorded.
+        process: The rank, as in `GpuItems`.
     """
 
     stream: Int64Array = field(default_factory=_ints)
@@ -135,17 +166,23 @@ class Syncs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comms:
-    """What the file says of collectives and of sends and receives, a row for each event that it says it of.
+    """Metadata of collectives and of sends and receives, one row for each event that has some.
 
-    First come GPU items, in their order: `gpu` is the row in `Trace.gpu`, `op` that of the op which issued it, -1 where
-    none is known. What the file says of the op counts for the item where it says nothing of the item. Then come ops, in
-    theirs: `gpu` is -1 and `op` the row in `Trace.ops`; of most of them GPU items speak too, but on the CPU (gloo), or
-    for one that waits, there are none.
+    First come GPU items, in their order; an item without metadata has those of the op that issued it. Then come ops, in
+    their order. Most of these have a row as GPU item, too; a collective on the CPU (gloo) or a wait has none.
 
-    `collective` ("allreduce", "_allgather_base", "wait", ...), `dtype` ("Float", "BFloat16", ...), `group` and
-    `description` (name and purpose of the process group) and `ranks` (its ranks as a list, which the profiler may have
-    shortened) are codes of strings; `group_size` counts ranks, `in_elements` and `out_elements` the elements of the
-    tensors of this rank, `sequence` the collectives of the group.
+    Attributes:
+        gpu: Row in `Trace.gpu`; NONE in the rows of ops.
+        op: Row in `Trace.ops`; in the rows of GPU items that of the op which issued the item.
+        collective: "allreduce", "_allgather_base", "wait", ..., as the code of a string; so are the next four.
+        dtype: "Float", "BFloat16", ...
+        group: Name of the process group.
+        description: Purpose of the process group.
+        ranks: The ranks of the process group as a list, which the profiler may have shortened.
+        group_size: How many ranks the process group has.
+        in_elements: Elements of the input tensors of this rank.
+        out_elements: Elements of the output tensors of this rank.
+        sequence: Number of the collective in its process group.
     """
 
     gpu: Int32Array = field(default_factory=_codes)
@@ -166,7 +203,7 @@ class Comms:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """What the file says about the device that its GPU items ran on; None where it does not say."""
+    """Properties of the device that the GPU items ran on; None where the file does not say."""
 
     name: str | None = None
     capability: tuple[int, int] | None = None
@@ -176,14 +213,30 @@ class DeviceProperties:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One rank's trace.
+    """The trace of one rank, or of several that a file holds together (see `split_ranks`).
 
-    `threads` holds ``"pid/tid"`` texts, `processes` for each of them the process as in `GpuItems` (-1: of none of the
-    ranks; empty: all 0). `device` describes the device of the GPU items, `vendor` is "nvidia", "amd"
-    or None. `complete` is False for a file cut short; `warnings` says in sentences what was odd, `events` counts the
-    rows of all tables, `dropped` what could not be read. `base_ns` is what the file says must be added to the times
-    to get nanoseconds since the epoch (0 when they are absolute already). `host` tells one machine from
-    another; it is not its name.
+    Attributes:
+        path: The file, as it may stand in a report.
+        strings: The strings by code.
+        threads: ``"pid/tid"`` of each thread.
+        processes: For each thread the process as in `GpuItems`, NONE for a thread of no rank; empty when all are 0.
+        gpu: Kernels, copies and memory sets.
+        calls: Calls of the runtime and the driver.
+        ops: Operators on the CPU.
+        ranges: Annotations on the CPU.
+        gpu_ranges: The same annotations on the GPU, from the first to the last item that was launched within.
+        frames: Python functions.
+        syncs: Synchronization records.
+        comms: Metadata of collectives.
+        device: The device of the GPU items.
+        vendor: "nvidia", "amd" or None.
+        rank: The rank of the process; None where the file does not say.
+        world_size: How many ranks the job has; None where the file does not say.
+        host: A hash that tells one machine from another.
+        complete: False for a file that is cut short or damaged.
+        warnings: What the reader of a report should know about the file, one sentence each.
+        dropped: Events that could not be read.
+        base_ns: Nanoseconds to add to the times to get nanoseconds since the epoch; 0 when they are absolute already.
     """
 
     path: str
@@ -210,7 +263,7 @@ class Trace:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables of events, in the order of the fields."""
+        """All tables of events, in the order of the attributes."""
         return (self.gpu, self.calls, self.ops, self.ranges, self.gpu_ranges, self.frames, self.syncs)
 
     @property
@@ -243,11 +296,11 @@ class Trace:
 
     def match_rows(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each row of a table whether the regular expression is found in its name."""
-        fits = self.match_strings(table, pattern)
-        codes = np.flatnonzero(fits).tolist()
-        # Most patterns fit few names or none, and comparing takes a tenth of looking up in the table.
-        if len(codes) > _FEW:
-            return fits.take(table.name)
+        matches = self.match_strings(table, pattern)
+        codes = np.flatnonzero(matches).tolist()
+        # Most patterns match few names or none, and a comparison takes a tenth of a look-up.
+        if len(codes) > _FEW_NAMES:
+            return matches.take(table.name)
         rows = np.zeros(len(table), bool)
         for code in codes:
             rows |= table.name == code
@@ -256,19 +309,16 @@ class Trace:
     def match_strings(self, table: Table, pattern: str | re.Pattern[str]) -> BoolArray:
         """For each string whether it is a name in a table and the regular expression is found in it; read-only."""
         regex = re.compile(pattern)
-        used, fits = self._names_and_matches(table)
-        if regex not in fits:
-            hits = np.zeros(len(self.strings), bool)
-            hits[[code for code in used if regex.search(self.strings[code])]] = True
-            hits.flags.writeable = False
-            fits[regex] = hits
-        return fits[regex]
+        names, matches = self._names_and_matches(table)
+        if regex not in matches:
+            found = np.zeros(len(self.strings), bool)
+            found[[code for code in names if regex.search(self.strings[code])]] = True
+            found.flags.writeable = False
+            matches[regex] = found
+        return matches[regex]
 
-    def _names_and_matches(self, table: Table) -> tuple[tuple[int, ...], _Fits]:
-        """The names of a table, and what was asked of them so far."""
+    def _names_and_matches(self, table: Table) -> tuple[tuple[int, ...], _Matches]:
+        """The codes of the names of a table, and the patterns that were asked for so far."""
         if table not in _NAMES:
-            # Marking the names that occur is much cheaper than sorting the column, and most strings are no names.
-            there = np.zeros(len(self.strings), bool)
-            there[table.name] = True
-            _NAMES[table] = tuple(np.flatnonzero(there).tolist()), {}
+            _NAMES[table] = tuple(occurring(table.name, len(self.strings)).tolist()), {}
         return _NAMES[table]

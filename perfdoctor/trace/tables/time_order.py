@@ -1,4 +1,4 @@
-"""The order of rows in a table: by start, longest first, so that an event stands before those that it contains."""
+"""Sort rows by start, longest first, so that an event stands before those that it contains."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import numpy as np
 from perfdoctor.trace.arrays import Int64Array
 
 
-def in_order(start_ns: Int64Array, length_ns: Int64Array) -> bool:
-    """Whether rows stand by start, longest first; ends do as well as lengths."""
+def is_in_time_order(start_ns: Int64Array, length_ns: Int64Array) -> bool:
+    """Whether rows are sorted by start, longest first; ends can be given in place of lengths."""
     later = start_ns[1:] > start_ns[:-1]
     return bool(later.all() or (later | ((start_ns[1:] == start_ns[:-1]) & (length_ns[1:] <= length_ns[:-1]))).all())
 
 
-def time_order(start_ns: Int64Array, length_ns: Int64Array, place: Int64Array | None = None) -> Int64Array | None:
-    """The order by start, longest first, then by place; None for rows that stand so already.
+def time_order(start_ns: Int64Array, length_ns: Int64Array, index: Int64Array | None = None) -> Int64Array | None:
+    """The order by start, longest first, then by index; None for rows that are sorted so already.
 
     Args:
         start_ns: Start of each row.
         length_ns: Duration of each row.
-        place: What decides between equal rows; that they stand so unless given.
+        index: Decides between rows with the same start and length; by default their order.
     """
-    moved = None
-    if place is not None and (place[1:] < place[:-1]).any():
-        moved = np.argsort(place, kind="stable")
-        start_ns, length_ns = start_ns[moved], length_ns[moved]
-    if in_order(start_ns, length_ns):
-        return moved
+    by_index = None
+    if index is not None and (index[1:] < index[:-1]).any():
+        by_index = np.argsort(index, kind="stable")
+        start_ns, length_ns = start_ns[by_index], length_ns[by_index]
+    if is_in_time_order(start_ns, length_ns):
+        return by_index
     order = np.argsort(start_ns, kind="stable")
-    tied = np.flatnonzero(start_ns[order[1:]] == start_ns[order[:-1]])
-    if (length_ns[order[tied + 1]] > length_ns[order[tied]]).any():  # few: they alone are sorted by a second key
-        concerned = np.zeros(len(order), bool)
-        concerned[tied] = concerned[tied + 1] = True
-        rows = order[concerned]
-        order[concerned] = rows[np.lexsort((-length_ns[rows], start_ns[rows]))]
-    return order if moved is None else moved[order]
+    ties = np.flatnonzero(start_ns[order[1:]] == start_ns[order[:-1]])
+    if (length_ns[order[ties + 1]] > length_ns[order[ties]]).any():  # few rows, which alone are sorted by a second key
+        tied = np.zeros(len(order), bool)
+        tied[ties] = tied[ties + 1] = True
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((-length_ns[rows], start_ns[rows]))]
+    return order if by_index is None else by_index[order]

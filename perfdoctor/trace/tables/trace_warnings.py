@@ -1,4 +1,4 @@
-"""What is odd about a trace, in sentences that every reader shares."""
+"""Warnings about a trace, in sentences that all readers share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _SKEWED_SHARE = 0.1  # a few items before their launch are rounding and jitter
 
 
 def link_warnings(trace: Trace) -> list[str]:
-    """What is odd about the links from GPU items to their launches, one sentence each."""
-    said: list[str] = []
+    """Warnings about the links from GPU items to their launches, one sentence each."""
+    warnings: list[str] = []
     gpu, calls = trace.gpu, trace.calls
     linked = gpu.call >= 0
     missing = int((~linked).sum())
     if missing:
-        said.append(
+        warnings.append(
             f"{missing} of {count_of(len(gpu), 'GPU item')} have no launching call in the file: "
             "they were launched before the recording began, or launches were not recorded"
         )
@@ -24,14 +24,14 @@ def link_warnings(trace: Trace) -> list[str]:
             cause = (
                 "the clocks of CPU and GPU disagree" if early > _SKEWED_SHARE * linked.sum() else "times are rounded"
             )
-            said.append(
+            warnings.append(
                 f"{early} of {count_of(int(linked.sum()), 'launched GPU item')} start before their launch: {cause}"
             )
-    return said
+    return warnings
 
 
 def merged_warning(ranks: int) -> str:
-    """That a file holds several ranks."""
+    """The warning that a file holds several ranks."""
     return f"the file holds {ranks} ranks merged into one; they are analysed as one"
 
 

@@ -175,7 +175,7 @@ def test_a_server_is_asked_once_for_all_whether_it_knows_ranges_or_not(ranges: b
 def test_what_came_before_a_connection_ended_is_kept_and_said_to_be_incomplete(
     text: bytes, pack: Pack, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "SECONDS", 0.5)
+    monkeypatch.setattr(web, "TIMEOUT_S", 0.5)
     whole = pack(text)
     data = whole[: len(whole) * 2 // 3]
     over = threading.Event()
@@ -240,7 +240,7 @@ def test_what_a_server_refuses_is_one_sentence(status: int, expected: str) -> No
 
 
 def test_a_server_that_never_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "SECONDS", 0.2)
+    monkeypatch.setattr(web, "TIMEOUT_S", 0.2)
     over = threading.Event()
 
     def pieces() -> Iterator[bytes]:
@@ -253,7 +253,7 @@ def test_a_server_that_never_answers_is_one_sentence(monkeypatch: pytest.MonkeyP
 
 
 def test_who_stops_does_not_wait_for_a_stalled_connection(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflate, "_PARTING_S", 0.1)
+    monkeypatch.setattr(inflate, "_JOIN_TIMEOUT_S", 0.1)
     monkeypatch.setattr(source, "_PAUSE_S", 0.0)
     monkeypatch.setenv("PERFDOCTOR_READER", "fast")
     over = threading.Event()

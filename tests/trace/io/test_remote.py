@@ -20,7 +20,7 @@ from servers import Folder, serving
 from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, read
-from perfdoctor.trace.io.remote import Download, is_remote, protocol_of, shown
+from perfdoctor.trace.io.remote import Download, is_remote, protocol_of, redact
 from perfdoctor.trace.io.remote_path import RemotePath
 
 
@@ -57,10 +57,10 @@ def test_a_url_is_told_by_its_protocol(path: str, remote: bool) -> None:
 
 
 def test_passwords_and_signatures_are_not_shown() -> None:
-    assert shown("https://me:secret@host/a.json?X-Amz-Signature=abc#x") == "https://host/a.json"
-    assert shown("s3://key:secret@bucket/a@b.json") == "s3://bucket/a@b.json"
-    assert shown("s3://bucket/what?.json") == "s3://bucket/what?.json"
-    assert shown("a?b.json") == "a?b.json"
+    assert redact("https://me:secret@host/a.json?X-Amz-Signature=abc#x") == "https://host/a.json"
+    assert redact("s3://key:secret@bucket/a@b.json") == "s3://bucket/a@b.json"
+    assert redact("s3://bucket/what?.json") == "s3://bucket/what?.json"
+    assert redact("a?b.json") == "a?b.json"
     assert str(RemotePath("https://me:secret@host/a.json?sig=1")) == "https://host/a.json"
     assert protocol_of("S3://bucket") == "s3"
 
@@ -115,14 +115,14 @@ def test_a_download_gives_all_and_says_how_much_there_is(memory: Any) -> None:
     memory.pipe("/t.json", data)
     with Download("memory://t.json") as download:
         assert download.size == len(data)
-        assert (download.readall(), download.broken) == (data, "")
+        assert (download.readall(), download.disconnected) == (data, "")
 
 
 def refusal(path: str) -> str:
     with pytest.raises(TraceError) as caught:
         read(path)
     text = str(caught.value)
-    assert text.startswith(f"{shown(path)}: ")
+    assert text.startswith(f"{redact(path)}: ")
     assert "\n" not in text
     assert "perfdoctor-" not in text
     return text

@@ -16,14 +16,14 @@ import pytest
 from perfdoctor.errors import TraceError, UsageError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
-from perfdoctor.trace.io.decompress import Ahead
-from perfdoctor.trace.io.stream import Stream
+from perfdoctor.trace.io.decompress import Prefetch
+from perfdoctor.trace.io.stream import TextStream
 from perfdoctor.trace.kineto import compiled_reader, reader
 from perfdoctor.trace.kineto import reader_choice as choice
-from perfdoctor.trace.kineto.event_walker import EDGE
+from perfdoctor.trace.kineto.event_walker import EVENT_BORDER
 from perfdoctor.trace.scanner import machine_code, scan
 from perfdoctor.trace.scanner import scanner_code as native
-from perfdoctor.trace.scanner.window import Window, piecewise
+from perfdoctor.trace.scanner.text_window import TextWindow, sliding_window
 
 AssertSame = Callable[[Trace, Trace], None]
 
@@ -59,16 +59,16 @@ def fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 def split_at(text: bytes, *places: int) -> Trace:
     """The trace read in parts that begin at some places, whatever stands there."""
 
-    def windows(_: int) -> list[Window]:
+    def windows(_: int) -> list[TextWindow]:
         found = []
         for place in places:
-            window = piecewise(text[place:], 100)
+            window = sliding_window(text[place:], 100)
             window.base = place
             found.append(window)
         return found
 
-    whole = compiled_reader.FastReader(piecewise(text, 100), windows)
-    return reader._built(whole, whole.columns(), "x")
+    whole = compiled_reader.FastReader(sliding_window(text, 100), windows)
+    return reader._build(whole, whole.read_columns(), "x")
 
 
 def test_a_cut_at_any_place_changes_nothing(assert_same: AssertSame) -> None:
@@ -82,7 +82,7 @@ def test_a_cut_at_any_place_changes_nothing(assert_same: AssertSame) -> None:
 def test_cuts_between_events_are_used_and_others_are_read_over(assert_same: AssertSame) -> None:
     text = small()
     expected = parse(text, "x")
-    borders = [match.end() for match in EDGE.finditer(text)]
+    borders = [match.end() for match in EVENT_BORDER.finditer(text)]
     assert any(text[border - 6 : border] == b'"no"},' for border in borders), "one of them is within an event"
     for places in (borders, borders[::2], borders[3:5], borders[:1]):
         assert_same(split_at(text, *places), expected)
@@ -91,7 +91,7 @@ def test_cuts_between_events_are_used_and_others_are_read_over(assert_same: Asse
 def test_a_part_that_is_damaged_ends_the_trace_there(assert_same: AssertSame) -> None:
     text = small().replace(b'"aten::op3"', b'"aten::op3', 1)
     expected = parse(text, "x")
-    for place in [match.end() for match in EDGE.finditer(text)]:
+    for place in [match.end() for match in EVENT_BORDER.finditer(text)]:
         assert_same(split_at(text, place), expected)
 
 
@@ -102,9 +102,9 @@ def test_any_number_of_threads_reads_the_same(
 ) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(large_text)
-    with Stream(path) as stream:
-        assert len(stream.parts(100, threads, EDGE)) == threads - 1
-    assert_same(reader.read(path, threads=threads), parse(large_text, "x"))
+    with TextStream(path) as stream:
+        assert len(stream.split(100, threads, EVENT_BORDER)) == threads - 1
+    assert_same(read(path, threads=threads), parse(large_text, "x"))
 
 
 @pytest.mark.usefixtures("fast_reader")
@@ -117,7 +117,7 @@ def test_gzip_is_read_in_blocks(
     pieces = [large_text] if form == "one" else [large_text[a:b] for a, b in pairwise(cuts)]
     path = tmp_path / "t"
     path.write_bytes(b"".join(gzip.compress(piece, 1) for piece in pieces) + bytes(600 if form == "padded" else 0))
-    assert_same(reader.read(path, threads=threads), parse(large_text, "x"))
+    assert_same(read(path, threads=threads), parse(large_text, "x"))
 
 
 def test_zstandard_is_read_in_frames(tmp_path: Path, large_text: bytes, assert_same: AssertSame) -> None:
@@ -161,7 +161,7 @@ def python(program: str, timeout_s: float = 60) -> str:
 def test_an_error_of_the_disk_is_one_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(choice.VARIABLE, name)
     with pytest.raises(TraceError, match="/proc/self/mem: it cannot be read"):
-        reader.read("/proc/self/mem")
+        read("/proc/self/mem")
 
 
 def test_an_error_in_the_inflating_thread_comes_out() -> None:
@@ -169,7 +169,7 @@ def test_an_error_in_the_inflating_thread_comes_out() -> None:
         yield b"one"
         raise OSError(5, "Input/output error")
 
-    ahead = Ahead(pieces())
+    ahead = Prefetch(pieces())
     taken = iter(ahead)
     assert next(taken) == b"one"
     with pytest.raises(OSError, match="Input/output"):
@@ -182,7 +182,7 @@ def test_the_inflating_thread_ends_when_nobody_wants_more() -> None:
         while True:
             yield bytes(1000)
 
-    ahead = Ahead(endless())
+    ahead = Prefetch(endless())
     assert next(iter(ahead)) == bytes(1000)
     ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "perfdoctor-inflate"]
@@ -193,7 +193,7 @@ def test_no_thread_is_left_after_a_file_that_is_no_trace(tmp_path: Path) -> None
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"a": [' + b"1, " * 4_000_000))
     with pytest.raises(TraceError, match="cut short, or not JSON"):
-        reader.read(path)
+        read(path)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("perfdoctor")]
 
 
@@ -213,7 +213,7 @@ def test_progress_rises_to_the_size_of_the_file(
         told.append((done, total))
         within.add(threading.get_ident())
 
-    reader.read(path, progress, threads=threads)
+    read(path, progress, threads=threads)
     size = path.stat().st_size
     assert told[-1] == (size, size)
     assert all(before[0] <= after[0] for before, after in pairwise(told))
@@ -228,14 +228,14 @@ def test_an_exception_of_progress_ends_the_reading(tmp_path: Path, large_text: b
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reader.read(path, progress)
+        read(path, progress)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("perfdoctor")]
 
 
 def test_a_window_holds_no_more_than_a_few_blocks(large_text: bytes) -> None:
-    window = piecewise(large_text, 4096)
+    window = sliding_window(large_text, 4096)
     whole = compiled_reader.FastReader(window)
-    assert whole.columns().seen > 50_000
+    assert whole.read_columns().seen > 50_000
     assert len(window.buffer) < 20_000
 
 
@@ -252,7 +252,7 @@ print([name for name in ("numba", "llvmlite", "perfdoctor.trace.scanner.scan") i
 
 def test_what_is_large_is_read_without_numba_once_it_is_compiled(tmp_path: Path, large_text: bytes) -> None:
     scan.warm()
-    assert native.kept_in() is not None
+    assert native.cached_in() is not None
     path = tmp_path / "t.json"
     path.write_bytes(large_text)
     program = f"""
@@ -271,7 +271,7 @@ import sys, perfdoctor
 from perfdoctor.trace.kineto import reader_choice as choice
 from perfdoctor.trace.scanner import machine_code as native
 sys.modules["numba"] = sys.modules["llvmlite"] = sys.modules["llvmlite.binding"] = None
-native.folders, choice._WORTH_COMPILING = lambda: iter(()), 0
+native.folders, choice._COMPILING_PAYS_BYTES = lambda: iter(()), 0
 trace = perfdoctor.read({str(path)!r})
 print(trace.events, *trace.warnings)
 """
@@ -285,7 +285,7 @@ def test_an_unknown_reader_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path = tmp_path / "t.json"
     path.write_bytes(small())
     with pytest.raises(UsageError, match="there is no such reader"):
-        reader.read(path)
+        read(path)
 
 
 def test_machine_code_goes_to_the_first_folder_that_can_be_written(
@@ -295,10 +295,10 @@ def test_machine_code_goes_to_the_first_folder_that_can_be_written(
     closed.write_bytes(b"")
     monkeypatch.setattr(machine_code, "folders", lambda: iter([closed / "never", free]))
     assert native.enter.from_disk() is None
-    assert native.kept_in() is None
+    assert native.cached_in() is None
     assert native.enter.to_disk(b"code") == b"code"
     assert native.enter.from_disk() == b"code"
-    assert native.kept_in() == free
+    assert native.cached_in() == free
 
 
 def test_machine_code_that_is_damaged_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +319,8 @@ def test_nowhere_to_keep_machine_code_is_no_error(tmp_path: Path, monkeypatch: p
 
 
 def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
-    window = piecewise(b"[]", 8)
-    window.more()
+    window = sliding_window(b"[]", 8)
+    window.read_more()
     for position, end in ((0, len(window.buffer)), (5, 3), (-1, 2), (0, 1)):
         window.position, window.end = position, end
         with pytest.raises(AssertionError, match="zero bytes"):
@@ -328,7 +328,7 @@ def test_the_scanner_refuses_a_window_without_zeros_behind_its_text() -> None:
 
 
 def test_a_plan_cannot_name_a_slot_that_is_not_there() -> None:
-    plan = scan.Plan({"a": (1, 40)}, {}, 14, 14, compiled_reader.PLAN.kinds, compiled_reader.PLAN.judge)
+    plan = scan.Plan({"a": (1, 40)}, {}, 14, 14, compiled_reader.PLAN.kinds, compiled_reader.PLAN.classify)
     with pytest.raises(AssertionError, match="slot"):
         scan.Scanner(plan)
 

@@ -28,9 +28,9 @@ APACHE = """<html><body><h1>Index of /run</h1><table>
 
 def test_a_folder_holds_what_its_page_links_to_beneath_it() -> None:
     found = ["deeper/", "rank%202.json", "rank0.json.gz", "rank1.json.gz"]
-    assert web.listed("http://host/run/", APACHE) == found
-    assert web.listed("http://me:secret@host/run/", APACHE) == found
-    assert web.listed("http://host/run/", "no page < at > all") == []
+    assert web.list_index_page("http://host/run/", APACHE) == found
+    assert web.list_index_page("http://me:secret@host/run/", APACHE) == found
+    assert web.list_index_page("http://host/run/", "no page < at > all") == []
 
 
 def steps(rank: int) -> TraceBuilder:

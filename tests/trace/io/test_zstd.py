@@ -15,7 +15,7 @@ import pytest
 from perfdoctor.errors import TraceError
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
-from perfdoctor.trace.io.decompress import _zstd
+from perfdoctor.trace.io.decompress import _decompress_zstd
 
 zstandard = pytest.importorskip("zstandard")
 compress = zstandard.ZstdCompressor(level=3).compress
@@ -92,4 +92,4 @@ def test_little_is_inflated_at_once() -> None:
     def pieces() -> Iterator[bytes]:
         yield data
 
-    assert max(map(len, _zstd(pieces(), "x"))) <= 1 << 20
+    assert max(map(len, _decompress_zstd(pieces(), "x"))) <= 1 << 20

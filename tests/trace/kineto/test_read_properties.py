@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse
 from perfdoctor.trace.kineto.event_walker import EventReader
-from perfdoctor.trace.scanner.window import piecewise
+from perfdoctor.trace.scanner.text_window import sliding_window
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 
@@ -118,19 +118,19 @@ def test_chunks_and_blocks_of_any_size_hold_the_same_events(
         event["args"]["nested"] = [{"name": 1}, {"name": 2}, {"ts": 3, "name": "]}"}]
     events = {"traceEvents": whole.pop("traceEvents")}
     text = json.dumps(events | whole if place == "first" else whole | events, indent=2 if pretty else None).encode()
-    reader = EventReader(piecewise(text, block) if block else text, chunk=chunk)
+    reader = EventReader(sliding_window(text, block) if block else text, chunk_bytes=chunk)
     found = [event for events in reader for event in events]
     assert [event["name"] for event in found] == [event["name"] for event in events["traceEvents"]]
     assert [event["args"] for event in found] == [event["args"] for event in events["traceEvents"]]
     assert (reader.complete, reader.dropped, reader.position) == (True, 0, len(text))
-    assert reader.kept["deviceProperties"] == whole["deviceProperties"]
+    assert reader.top_level["deviceProperties"] == whole["deviceProperties"]
 
 
 @pytest.mark.parametrize("chunk", [0, 50, 4 << 20])
 def test_one_bad_event_in_a_chunk_costs_only_itself(chunk: int) -> None:
     lines = [f'{{"ph": "X", "name": "n{i}", "ts": {i}.5, "dur": 1}}' for i in range(40)]
     lines[20] = '{"ph": X, "name": "n20"}'
-    reader = EventReader(f"[{', '.join(lines)}]".encode(), chunk=chunk)
+    reader = EventReader(f"[{', '.join(lines)}]".encode(), chunk_bytes=chunk)
     names = [event["name"] for events in reader for event in events]
     assert names == [f"n{i}" for i in range(40) if i != 20]
     assert (reader.complete, reader.dropped) == (True, 1)

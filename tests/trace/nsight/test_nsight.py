@@ -38,7 +38,7 @@ from perfdoctor.testing.check_rule import well_fed_steps
 from perfdoctor.trace import DeviceProperties, Trace, parse, read
 from perfdoctor.trace.nsight.export_files import is_nsight
 from perfdoctor.trace.nsight.read_export import read_nsight
-from perfdoctor.trace.tables.merged_ranks import split_ranks
+from perfdoctor.trace.tables.split_ranks import split_ranks
 from perfdoctor.trace.tables.steps import find_steps
 
 Rows = Callable[[Trace, str], list[dict[str, Any]]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,16 +75,6 @@ def test_overlap_counts_the_instants_that_lie_in_the_set(a: Intervals, raw: list
 def test_contains_says_which_instants_are_members(a: Intervals, instants: list[int]) -> None:
     found = iv.contains(a, np.array(instants, np.int64))
     assert found.tolist() == [t in members(a) for t in instants]
-    # Of many instants in order it is the intervals that are looked up.
-    ascending = np.repeat(np.arange(-5, 60), 4)
-    assert iv.contains(a, ascending).tolist() == [t in members(a) for t in ascending.tolist()]
-
-
-@given(INSTANTS.map(sorted), INSTANTS, st.sampled_from(["left", "right"]))
-def test_ranks_are_those_of_a_search(of: list[int], at: list[int], side: Literal["left", "right"]) -> None:
-    known = np.array(of, np.int64)
-    for asked in (np.array(at, np.int64), np.sort(np.array(at, np.int64))):
-        assert iv.count_before(known, asked, side).tolist() == np.searchsorted(known, asked, side).tolist()
 
 
 @given(SETS, st.lists(SETS, max_size=5))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.tables.links import first_with, keys_within, latest_before
+from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 
 SMALL = st.lists(st.tuples(st.integers(-1, 4), st.integers(0, 9)), max_size=12)
 
@@ -20,7 +20,7 @@ def two(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 def test_the_latest_before_is_the_last_that_has_begun_or_else_the_first(
     asked: list[tuple[int, int]], calls: list[tuple[int, int]]
 ) -> None:
-    found = latest_before(*two(asked), *two(calls)).tolist()
+    found = find_latest(*two(asked), *two(calls)).tolist()
     for (key, start), row in zip(asked, found, strict=True):
         same = [i for i, call in enumerate(calls) if call[0] == key and key >= 0]
         begun = [i for i in same if calls[i][1] <= start]
@@ -37,7 +37,7 @@ def test_the_first_with_a_key_is_the_first_row_that_has_it(
 ) -> None:
     keys = [key for key, _ in rows]
     expected = [keys.index(key) if key >= 0 and key in keys else -1 for key, _ in asked]
-    assert first_with(two(asked)[0], two(rows)[0]).tolist() == expected
+    assert find_first(two(asked)[0], two(rows)[0]).tolist() == expected
 
 
 @given(
@@ -45,7 +45,7 @@ def test_the_first_with_a_key_is_the_first_row_that_has_it(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 5)), max_size=8),
 )
 def test_keys_are_equal_where_rank_and_id_are(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    keys = np.concatenate(keys_within(*two(first), shared=two(second))).tolist()
+    keys = np.concatenate(make_rank_keys(*two(first), other=two(second))).tolist()
     pairs = first + second
     for (one, key), (other, other_key) in zip(
         zip(pairs, keys, strict=True), reversed(list(zip(pairs, keys, strict=True))), strict=True
@@ -58,4 +58,4 @@ def test_one_id_for_everything_takes_no_quadratic_time() -> None:
     count = 100_000
     starts = np.arange(count, dtype=np.int64)
     same = np.ones(count, np.int64)
-    assert latest_before(same, starts, same, starts).tolist() == list(range(count))
+    assert find_latest(same, starts, same, starts).tolist() == list(range(count))

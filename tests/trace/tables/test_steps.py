@@ -21,7 +21,7 @@ def test_marked_steps_are_taken_as_they_stand() -> None:
     steps = find_steps(TraceBuilder().step(0, 100).step(110, 90).step(200, 110).trace())
     assert steps.source == "annotated"
     assert spans_us(steps) == [[0, 100], [110, 200], [200, 310]]
-    assert (steps.count, steps.durations.tolist()) == (3, [100_000, 90_000, 110_000])
+    assert (steps.count, steps.durations_ns.tolist()) == (3, [100_000, 90_000, 110_000])
     assert steps.median_ns == 100_000
     assert steps.variation == pytest.approx(0.0816, abs=1e-4)
     assert (steps.window / 1000).tolist() == [[0, 100], [110, 310]]
@@ -30,7 +30,7 @@ def test_marked_steps_are_taken_as_they_stand() -> None:
 def test_a_trace_without_marks_has_no_steps() -> None:
     steps = find_steps(TraceBuilder().range("ProfilerStepper", 0, 5).op("aten::mm", 0, 5).trace())
     assert (steps.source, steps.count, steps.median_ns, steps.variation) == ("none", 0, None, None)
-    assert (steps.durations.tolist(), steps.window.tolist()) == ([], [])
+    assert (steps.durations_ns.tolist(), steps.window.tolist()) == ([], [])
 
 
 def test_one_step_has_a_median_and_no_variation() -> None:
@@ -206,7 +206,7 @@ def test_steps_are_sorted_disjoint_and_never_empty(
     for launch, delay, dur in launches:
         b.kernel("k", launch + delay, dur, launch_us=launch)
     steps = find_steps(b.trace())
-    assert (steps.durations > 0).all()
+    assert (steps.durations_ns > 0).all()
     assert (steps.intervals[1:, 0] >= steps.intervals[:-1, 1]).all()
     assert min(len(marks), 1) <= steps.count <= len(marks)
     assert steps.source == ("annotated" if marks else "none")

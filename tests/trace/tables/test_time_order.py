@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.tables.time_order import in_order, time_order
+from perfdoctor.trace.tables.time_order import is_in_time_order, time_order
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 4)), max_size=12)
 
@@ -21,11 +21,11 @@ def test_rows_stand_by_start_then_longest_first_then_by_place(rows, choose) -> N
         expected = sorted(range(len(rows)), key=lambda i: (rows[i][0], -rows[i][1], where[i]))
         order = time_order(start, length, place)
         assert (list(range(len(rows))) if order is None else order.tolist()) == expected
-        assert in_order(start[expected], length[expected])
+        assert is_in_time_order(start[expected], length[expected])
 
 
 def test_what_stands_so_already_is_not_moved() -> None:
     start, length = np.array([1, 1, 2]), np.array([5, 5, 9])
     assert time_order(start, length) is None
     assert time_order(start, length, np.array([3, 4, 7])) is None
-    assert not in_order(start[::-1], length[::-1])
+    assert not is_in_time_order(start[::-1], length[::-1])

@@ -10,7 +10,8 @@ import pytest
 
 from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.trace import Trace, parse
-from perfdoctor.trace.tables.merged_ranks import RANK_STRIDE, split_ranks
+from perfdoctor.trace.kineto.merged_pids import RANK_STRIDE
+from perfdoctor.trace.tables.split_ranks import split_ranks
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 Rows = Callable[[Trace, str], list[dict[str, Any]]]

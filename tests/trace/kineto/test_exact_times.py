@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.scanner.exact_times import LIMIT_NS, exact_ns, nanoseconds
+from perfdoctor.trace.arrays import LIMIT_NS
+from perfdoctor.trace.kineto.exact_times import parse_time, parse_times
 
 EPOCH_US = 1_700_000_000_000_000
 TEXTS = st.builds(
@@ -29,7 +30,7 @@ def half_up(text: str) -> int:
 @given(st.lists(st.one_of(TEXTS, st.integers(-EPOCH_US, EPOCH_US)), min_size=1))
 def test_every_time_is_exact(values: list[str | int]) -> None:
     expected = [half_up(str(value)) for value in values]
-    result, usable = nanoseconds(values)
+    result, usable = parse_times(values)
     assert usable.tolist() == [abs(ns) < LIMIT_NS for ns in expected]
     assert result.tolist() == [ns if abs(ns) < LIMIT_NS else 0 for ns in expected]
 
@@ -37,14 +38,14 @@ def test_every_time_is_exact(values: list[str | int]) -> None:
 @given(st.lists(st.tuples(st.integers(-EPOCH_US, EPOCH_US), st.integers(0, 999)), min_size=1))
 def test_three_digits_are_kept_to_the_last_at_the_time_of_the_epoch(times: list[tuple[int, int]]) -> None:
     values = [f"{us}.{ns:03}" for us, ns in times]
-    result, usable = nanoseconds(values)
+    result, usable = parse_times(values)
     assert usable.all()
     assert result.tolist() == [int(f"{us}{ns:03}") for us, ns in times]
 
 
 @given(st.decimals(-EPOCH_US, EPOCH_US, allow_nan=False, places=6), st.integers(-1000, 1000))
 def test_a_shift_by_whole_nanoseconds_shifts_every_time_alike(us: Decimal, shift: int) -> None:
-    before, after = exact_ns(f"{us:f}"), exact_ns(f"{us + Decimal(shift) / 1000:f}")
+    before, after = parse_time(f"{us:f}"), parse_time(f"{us + Decimal(shift) / 1000:f}")
     assert before is not None
     assert after == before + shift
 
@@ -66,8 +67,8 @@ def test_a_shift_by_whole_nanoseconds_shifts_every_time_alike(us: Decimal, shift
     ],
 )
 def test_usable_times(value: object, ns: int) -> None:
-    assert exact_ns(value) == ns
-    assert nanoseconds([value])[0].tolist() == [ns]
+    assert parse_time(value) == ns
+    assert parse_times([value])[0].tolist() == [ns]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_usable_times(value: object, ns: int) -> None:
     ],
 )
 def test_unusable_times(value: object) -> None:
-    assert exact_ns(value) is None
-    result, usable = nanoseconds([value, 1])
+    assert parse_time(value) is None
+    result, usable = parse_times([value, 1])
     assert usable.tolist() == [False, True]
     assert result.tolist() == [0, 1000]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfdoctor.trace.tables.argument_values import json_text, json_texts
+from perfdoctor.trace.kineto.argument_values import to_json, to_json_list
 
 ANYTHING = st.recursive(
     st.none()
@@ -25,21 +25,21 @@ ANYTHING = st.recursive(
 @example([float("inf"), float("nan"), -1.5])
 @given(st.lists(ANYTHING, max_size=6))
 def test_texts_all_at_once_are_those_of_each_value(values: list[Any]) -> None:
-    assert json_texts(values) == [json_text(value) for value in values]
+    assert to_json_list(values) == [to_json(value) for value in values]
 
 
 @pytest.mark.parametrize("value", [None, float("inf"), float("-inf"), float("nan")])
 def test_what_json_has_no_text_for_is_unknown(value: float | None) -> None:
-    assert json_text(value) is None
+    assert to_json(value) is None
 
 
 @pytest.mark.parametrize(("value", "text"), [("null", b'"null"'), (0, b"0"), ([None], b"[null]"), ("", b'""')])
 def test_what_only_looks_like_it_is_kept(value: object, text: bytes) -> None:
-    assert json_text(value) == text
+    assert to_json(value) == text
 
 
 def test_no_depth_makes_a_difference() -> None:
     value: list[Any] = []
     for _ in range(300):
-        assert json_texts([1, value]) == [json_text(1), json_text(value)]
+        assert to_json_list([1, value]) == [to_json(1), to_json(value)]
         value = [value]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, parse, read
-from perfdoctor.trace.tables.merged_ranks import RANK_STRIDE, ranks_in, split_ranks, thread_processes
+from perfdoctor.trace.kineto.merged_pids import RANK_STRIDE
+from perfdoctor.trace.tables.split_ranks import ranks_in, split_ranks
 from perfdoctor.trace.tables.steps import find_steps
 
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
@@ -102,21 +103,6 @@ def test_threads_of_no_rank_are_left_out(merged: Trace) -> None:
     nobody = replace(merged, processes=tuple(-1 if p == 1 else p for p in merged.processes))
     nobody = replace(nobody, gpu=replace(nobody.gpu, process=np.where(nobody.gpu.process == 1, -1, nobody.gpu.process)))
     assert [r.rank for r in split_ranks(nobody)] == [0, 2]
-
-
-@pytest.mark.parametrize(
-    ("threads", "processes"),
-    [
-        (["7/1", "100000007/1", "300000000/2"], (0, 1, 3)),
-        (["7/1", "99999999/1"], ()),
-        (["python/1", "-100000000/1", "200000001/stream 7"], (0, 0, 2)),
-        (["99999999999999/1", "100000000000000/1"], (999_999, 0)),
-        ([f"{10**18}/1", "9" * 5000 + "/1"], ()),
-        ([], ()),
-    ],
-)
-def test_the_rank_of_a_thread_is_told_by_its_process_id(threads: list[str], processes: tuple[int, ...]) -> None:
-    assert thread_processes(threads) == processes
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=5))

@@ -19,13 +19,13 @@ BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
-class Window:
+class TextWindow:
     """The part of a text that is being read: ``buffer[position:end]``, followed by `PAD` zero bytes.
 
     Attributes:
-        buffer: The bytes. It is replaced when it must grow, and its content moves with every `more`: offsets into it
-            hold until then.
-        position: Offset of what is read next; what lies before it is dropped by `more`.
+        buffer: The bytes. It is replaced when it must grow, and its content moves with every `read_more`: offsets into
+            it are valid until then.
+        position: Offset of the byte that is read next; `read_more` drops what lies before it.
         end: Offset behind the last byte of text.
         base: Offset in the text of the buffer's first byte.
         exhausted: Whether the text ends at `end`.
@@ -40,17 +40,17 @@ class Window:
         self.exhausted = False
 
     @property
-    def place(self) -> int:
-        """Offset in the text of what is read next."""
+    def offset(self) -> int:
+        """Offset in the text of the byte that is read next."""
         return self.base + self.position
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
-        """The buffer as an array; it must be gone before the next `more`."""
+        """The buffer as an array, which must not outlive the next `read_more`."""
         return np.frombuffer(self.buffer, np.uint8)
 
-    def more(self) -> bool:
-        """Drop what has been read and append to the rest at least as much again; False when the text has ended."""
+    def read_more(self) -> bool:
+        """Drop the text that has been read and append at least as much as is left; False when the text has ended."""
         if self.exhausted:
             return False
         rest = self.end - self.position
@@ -63,17 +63,17 @@ class Window:
             self.position, self.end = 0, rest
             goal = rest + max(rest, self._block)
             while self.end < goal:
-                got = self._source(view[self.end : goal])
-                if not got:
+                count = self._source(view[self.end : goal])
+                if not count:
                     self.exhausted = True
                     break
-                self.end += got
+                self.end += count
             view[self.end : self.end + PAD] = bytes(PAD)
         return self.end > rest
 
-    def skip_mark(self) -> bool:
-        """Step over a byte order mark at the beginning of the text; whether there is one."""
-        while self.end < len(_BOM) and self.more():
+    def skip_byte_order_mark(self) -> bool:
+        """Step over a byte order mark at the beginning of the text; returns whether there is one."""
+        while self.end < len(_BOM) and self.read_more():
             pass
         if not self.buffer.startswith(_BOM, 0, self.end):
             return False
@@ -81,16 +81,16 @@ class Window:
         return True
 
 
-def whole(text: Text) -> Window:
-    """A window that holds a text as it is, with nothing to come and without the zero bytes behind it."""
-    window = Window(lambda _: 0, block=0)
+def window_over(text: Text) -> TextWindow:
+    """A window that shows all of a text, without the zero bytes behind it."""
+    window = TextWindow(lambda _: 0, block=0)
     window.buffer = text
     window.end = len(text)
     window.exhausted = True
     return window
 
 
-def piecewise(text: Text, block: int) -> Window:
+def sliding_window(text: Text, block: int) -> TextWindow:
     """A window that slides over a text in memory, `block` bytes at a time."""
     at = 0
 
@@ -101,4 +101,4 @@ def piecewise(text: Text, block: int) -> Window:
         at += len(piece)
         return len(piece)
 
-    return Window(source, block)
+    return TextWindow(source, block)

@@ -1,0 +1,279 @@
+"""The names that profilers write into traces, each pattern once: steps, loaders, collectives, calls, copies, lines.
+
+Who records them: PyTorch's profiler and its modules, the CUDA and HIP runtimes, and `perfdoctor run`. A constant that
+is described as a pattern is a regular expression to search for (`Trace.match_rows`, `Trace.match_strings`); functions
+take a name apart. Lists of ATen operators that one fact or rule alone asks for stand with it, and what kernels are
+called stands in `perfdoctor.gpu.kernel_rules`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+# Steps of the training loop.
+
+_STEP_NAME = "ProfilerStep#"
+PROFILER_STEP = rf"^{_STEP_NAME}"
+"""Pattern of the range that the profiler's `step()` puts around each step."""
+# Digits as `int` takes them, few enough for an int64.
+_NUMBERED_STEP = rf"^{_STEP_NAME}(\d{{1,18}})$"
+COUNTED_STEP = (
+    r"(?i)^(?P<stem>(?:(?:global|train|training)[ _/.:-]?)?(?:step|iteration|iter)[ _#:=/-]*)(?P<number>[0-9]{1,15})$"
+)
+"""Pattern of ranges by which people count steps, mostly under Nsight Systems: "step 12", "train_iteration_12"."""
+
+
+def profiler_step_name(number: int) -> str:
+    """The name of the profiler's range around a step."""
+    return f"{_STEP_NAME}{number}"
+
+
+def profiler_step_number(name: str) -> int | None:
+    """The number in the name of the profiler's range around a step; None for any other name."""
+    found = re.match(_NUMBERED_STEP, name)
+    return int(found[1]) if found else None
+
+
+class CountedStep(NamedTuple):
+    """A user's range around one step: the wording that all ranges of its series share, and its number."""
+
+    stem: str
+    number: int
+
+
+def counted_step(name: str) -> CountedStep | None:
+    """The parts of a name that fits `COUNTED_STEP`; None for any other name."""
+    found = re.match(COUNTED_STEP, name)
+    return CountedStep(found["stem"], int(found["number"])) if found else None
+
+
+# DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".
+
+DATALOADER_NEXT_NAME = "enumerate(DataLoader)#__next__"
+"""The name of that range for a loader of any kind."""
+DATALOADER_NEXT = r"^enumerate\(DataLoader\)#"
+"""Pattern of PyTorch's range around `__next__`."""
+LOADER_NEXT = rf"{DATALOADER_NEXT}|\b_(SingleProcess|MultiProcessing)DataLoaderIter\b.*__next__"
+"""Pattern of any range around `__next__`: scripts and frameworks use the iterator's own name for theirs."""
+SINGLE_PROCESS_LOADER, MULTI_PROCESS_LOADER = r"_SingleProcessDataLoaderIter", r"_MultiProcessingDataLoaderIter"
+"""Patterns of loaders that load in the training process, and in workers."""
+LOADER_NEXT_FRAME = (
+    r"(torch/utils/data/dataloader|torchdata/[\w/]+|nvidia/dali/plugin/[\w/]+|ffcv/loader/[\w/]+|webdataset/[\w/]+)"
+    r"\.py\(\d+\): __next__"
+)
+"""Pattern of the Python frame of `__next__`, in the loaders of several libraries."""
+LOADER_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator|__init__)$"
+"""Pattern of the Python frames with which an epoch of a DataLoader begins."""
+LOADER_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
+"""Pattern of the Python frames that put items together to a batch."""
+
+# Optimizers. PyTorch's ranges are called "Optimizer.step#AdamW.step" and "Optimizer.zero_grad#AdamW.zero_grad".
+
+OPTIMIZER_STEP_NAME, ZERO_GRAD_NAME = "Optimizer.step#", "Optimizer.zero_grad#"
+"""The names of these ranges for an optimizer of any class."""
+OPTIMIZER_STEP, ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
+"""Patterns of the ranges around an optimizer's `step` and `zero_grad`."""
+
+
+def optimizer_class(range_name: str) -> str:
+    """The class of the optimizer that a range such as `Optimizer.step#SGD.step` names."""
+    return range_name.partition("#")[2].removesuffix(".step")
+
+
+# Forward and backward passes.
+
+FORWARD_MARK_NAME, BACKWARD_MARK_NAME = "perfdoctor::forward", "perfdoctor::backward"
+"""The ranges that `perfdoctor run` puts around the passes."""
+DDP_FORWARD, FSDP_FORWARD = r"^DistributedDataParallel\.forward$", r"^FullyShardedDataParallel\.forward$"
+"""Patterns of the ranges that torch.nn.parallel.DistributedDataParallel and FSDP put around `forward`."""
+DATA_PARALLEL_FORWARD = r"^DataParallel\.forward$"
+"""Pattern of the range that torch.nn.DataParallel, which is another class, puts around `forward`."""
+FORWARD_RANGE = rf"^{FORWARD_MARK_NAME}$|{DDP_FORWARD}|{FSDP_FORWARD}"
+"""Pattern of any range around a forward pass."""
+BACKWARD_RANGE = rf"^{BACKWARD_MARK_NAME}$"
+"""Pattern of the range around a backward pass."""
+AUTOGRAD_OP = r"^autograd::engine::evaluate_function|^torch::autograd::"
+"""Pattern of the ops in which the autograd engine runs a node of the graph."""
+BACKWARD_OP = r"^autograd::|Backward"
+"""Pattern of every op of a backward pass, nodes of the graph ("MulBackward0") among them."""
+ACCUMULATE_GRAD = r"AccumulateGrad"
+"""Pattern of the ops that add to a parameter's gradient."""
+DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"
+"""Pattern of the op in which DDP searches the graph for unused parameters."""
+DDP_COPY_BUCKET = r"ddp\.reducer::copy_bucket_to_grad"
+"""Pattern of the op in which DDP copies a bucket back into the gradients."""
+ALL_REDUCE_OP = r"^c10d::allreduce_$"
+"""Pattern of the op that issues an all-reduce of a list of tensors, as DDP does."""
+
+# torch.compile. Three patterns on purpose: a "TorchDynamo Cache Lookup" stands in programs that run eagerly, too.
+
+COMPILED_REGION = r"^Torch-Compiled Region"
+"""Pattern of the range or op around each call of a compiled piece: what lies in it is not counted again."""
+COMPILED_CODE = rf"{COMPILED_REGION}|^## Call CompiledFxGraph"
+"""Pattern of ranges and ops that show that compiled code runs."""
+COMPILED_OP = r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo"
+"""Pattern of every op of torch.compile that can lie around what generated code launches."""
+COMPILE_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"
+"""Pattern of the phases of dynamo and inductor: older versions record them as annotations, newer ones as ops."""
+_COMPILE_ID = r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d+)/(?P<again>\d+)"
+COMPILE_DATA = r"^entire_frame_compile_data: "
+"""Pattern of the ranges that say which frame was compiled."""
+TRITON_KERNEL = r"^_*triton_"
+"""Pattern of the kernels that inductor generates."""
+
+
+def compile_id(name: str) -> str | None:
+    """The id "frame/how often" in a name that fits `COMPILE_DATA`, such as "3/1"; None where it holds none."""
+    found = re.match(_COMPILE_ID, name)
+    return f"{found['frame']}/{found['again']}" if found else None
+
+
+# Collectives.
+
+COLLECTIVE_RANGE = r"^(nccl|rccl|xccl|gloo|mpi|ucc):"
+"""Pattern of the range around any collective; of one that a GPU runs it is the call, on the calling thread."""
+CPU_COLLECTIVE_RANGE = r"^(gloo|mpi|ucc):"
+"""Pattern of the range around a collective that a thread of the CPU runs: it lasts as long as that."""
+COLLECTIVE_WAIT = rf"{CPU_COLLECTIVE_RANGE}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
+"""Pattern of ranges and ops in which the CPU waits for other ranks."""
+NCCL_KERNEL = r"[NnRr][Cc][Cc][Ll]"
+"""Pattern of the kernels of NCCL and RCCL. Not `(?i)`: then the search would stop at every letter of long names."""
+
+COLLECTIVE_KINDS = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+    "barrier",
+    "send_recv",
+    "reduce",
+    "gather",
+    "scatter",
+    "other",
+)
+OTHER_COLLECTIVE = COLLECTIVE_KINDS.index("other")
+# How libraries spell them; the first that fits counts. deep_ep's kernels for experts are the halves of an all-to-all.
+_SPELLINGS = (
+    ("reduce_scatter", r"reduce_?scatter"),
+    ("all_reduce", r"all_?reduce|cross_device_reduce|quick_?reduce|lamport"),
+    ("all_gather", r"all_?gather"),
+    ("all_to_all", r"all_?(to|2)_?all|(ep|internode|intranode)\b.*(dispatch|combine)"),
+    ("broadcast", r"broadcast|bcast"),
+    ("barrier", r"barrier"),
+    ("send_recv", r"send|recv"),
+    ("reduce", r"reduce"),
+    ("gather", r"gather"),
+    ("scatter", r"scatter"),
+)
+
+
+def collective_kind(name: str) -> str:
+    """Which of `COLLECTIVE_KINDS` a kernel, range or recorded name means."""
+    text = name.lower()
+    return next((kind for kind, spelling in _SPELLINGS if re.search(spelling, text)), "other")
+
+
+# Calls of the CUDA and HIP runtimes (cuda..., hip...) and of the drivers (cu..., hip...).
+
+CUDA_CALL, HIP_CALL = r"^cu(?:da)?[A-Z]", r"^(?:hip[A-Z]|roc[a-z])"
+"""Patterns of calls by the vendor of the device."""
+LAUNCH_CALL = r"Launch|Memcpy"
+"""Pattern of calls that give the device work."""
+GRAPH_LAUNCH_CALL = r"GraphLaunch"
+"""Pattern of the call that launches a graph: one call for many kernels."""
+WORK_ITEM_CALL = r"^hip(?:Ext|Hcc)ModuleLaunchKernel"
+"""Pattern of HIP's launches whose grid counts work items instead of blocks, as its manual says."""
+COPY_CALL = r"^(cuda|hip|cu)Memcpy"
+"""Pattern of calls that copy."""
+SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
+"""Pattern of calls that wait for the device."""
+DEVICE_SYNC_CALL = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
+"""Pattern of calls that wait for all streams."""
+STREAM_SYNC_CALL, EVENT_SYNC_CALL = r"StreamSynchronize", r"EventSynchronize"
+"""Patterns of calls that wait for one stream, and for an event on it."""
+EVENT_WAIT_CALL = r"StreamWait(Event|Value)"
+"""Pattern of calls that make a stream wait for an event of another, while the CPU goes on."""
+ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
+"""Pattern of calls that allocate or free device memory."""
+PIN_CALL = r"^(cuda|hip)Host(Alloc|Malloc|Register)"
+"""Pattern of calls that allocate pinned memory, or pin what there is."""
+
+# Records of category cuda_sync, which say what a synchronization waited for.
+
+EVENT_SYNC_NAME, STREAM_SYNC_NAME, CONTEXT_SYNC_NAME = "Event Sync", "Stream Sync", "Context Sync"
+STREAM_WAIT_NAME = "Stream Wait Event"
+STREAM_WAIT_RECORD = rf"^{STREAM_WAIT_NAME}$"
+"""Pattern of the records of a stream that waits for an event of another."""
+
+# Copies: "Memcpy HtoD (Pageable -> Device)" on CUDA, "Memcpy HtoD (Host -> Device)" or "CopyHostToDevice" on ROCm.
+
+COPY_DIRECTIONS = ("unknown", "HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
+"""Which way a copy goes: H host, D device, P peer device; "unknown" stands for arrays (textures), too."""
+UNKNOWN_DIRECTION, HTOD, DTOH, DTOD, PTOP, HTOH = range(len(COPY_DIRECTIONS))
+HOST_MEMORY = ("unknown", "Pageable", "Pinned", "Host")
+"""Kinds of host memory in a copy's name; AMD's profiler says "Host" for pageable and pinned memory alike."""
+UNKNOWN_MEMORY, PAGEABLE, PINNED, HOST = range(len(HOST_MEMORY))
+_SIDES = r"([HDP])to([HDP])|(Host|Device|Peer)To(Host|Device|Peer)|(Host|Device) -> (Host|Device)"
+
+
+def copy_name(direction: str, source: str, target: str) -> str:
+    """The name of a copy in CUDA's wording, from one kind of memory to another."""
+    return f"Memcpy {direction} ({source} -> {target})"
+
+
+def copy_direction(name: str) -> int:
+    """Index into `COPY_DIRECTIONS` of the way that a copy of such a name goes."""
+    found = re.search(_SIDES, name)
+    if found is None:
+        return UNKNOWN_DIRECTION
+    direction = "to".join(side[0] for side in found.groups() if side)
+    return COPY_DIRECTIONS.index(direction) if direction in COPY_DIRECTIONS else UNKNOWN_DIRECTION
+
+
+def copy_host_memory(name: str) -> int:
+    """Index into `HOST_MEMORY` of the kind of host memory that a copy of such a name reads or writes."""
+    return next((code for code in (PAGEABLE, PINNED, HOST) if HOST_MEMORY[code] in name), UNKNOWN_MEMORY)
+
+
+# Source lines and Python frames.
+
+
+class SourceLine(NamedTuple):
+    """A place in the source: file, line, and function where the name holds one."""
+
+    file: str
+    line: int
+    function: str | None
+
+
+SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
+"""Pattern of the ranges "@file:line function" that `perfdoctor run` puts around torch calls and long other calls.
+
+The line is the one that executes. Recordings of 0.1.0 name no function.
+"""
+_FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
+
+
+@lru_cache(maxsize=4096)  # all calls of a step stand on the same few lines
+def marked_line(name: str) -> SourceLine | None:
+    """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
+    return _source_line(re.match(SOURCE_MARK, name))
+
+
+@lru_cache(maxsize=4096)
+def frame_line(name: str) -> SourceLine | None:
+    """The place in the name "file(line): function" of a Python frame, with the line of the `def`; None for others."""
+    return _source_line(re.match(_FRAME, name))
+
+
+def _source_line(found: re.Match[str] | None) -> SourceLine | None:
+    return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
+
+
+ANNOTATION = "|".join(
+    (PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE, SOURCE_MARK)
+)
+"""Pattern of annotations that legacy files, and some later ones, keep among the operators."""

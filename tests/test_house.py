@@ -1,0 +1,75 @@
+"""The house rules that a linter does not know: no circle of files, one name a file, and the words that are gone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# Words that a stranger had to ask about; the field has others (longest_path, queue_stall, order_key_ns, unit_name ...).
+OLD_WORDS = ("settle", "held", "told", "roster", "turn_ns", "period")
+CODE = ("perfdoctor", "analyzers", "tests", "benchmarks", "examples", "sample_traces")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name; the analyzers are installed as perfdoctor.analyzers."""
+    files = [path.relative_to(ROOT) for path in (ROOT / "perfdoctor").rglob("*.py")]
+    files = [path for path in files if path.parts[:2] != ("perfdoctor", "analyzers")]
+    found = {".".join(path.with_suffix("").parts): ROOT / path for path in files}
+    for path in (ROOT / "analyzers").glob("*.py"):
+        found[f"perfdoctor.analyzers.{path.stem}"] = path
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def imports(name: str, path: Path) -> Iterator[str]:
+    """What a file imports of the package: at its top, within functions, and for type checkers alike."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+            for alias in node.names:
+                target = f"{base}.{alias.name}"
+                yield target if target in modules() else base
+
+
+def test_no_circle_of_files() -> None:
+    # The package's own __init__ only names where things are, and loads them when they are asked for.
+    graph = {name: set(imports(name, path)) & modules().keys() for name, path in modules().items()}
+    del graph["perfdoctor"]
+    while True:
+        leaves = {name for name, needed in graph.items() if not needed & graph.keys() - {name}}
+        if not leaves:
+            break
+        for name in leaves:
+            del graph[name]
+    assert not graph, f"circles among {sorted(graph)}"
+
+
+def test_no_two_files_have_one_name() -> None:
+    counts = Counter(path.name for path in modules().values())
+    assert {name for name, count in counts.items() if count > 1} <= {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("word", OLD_WORDS)
+def test_words_of_the_old_vocabulary_are_gone(word: str) -> None:
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    files = [path for folder in CODE for path in (ROOT / folder).rglob("*.py") if path != Path(__file__).resolve()]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, f"'{word}' stands in {found[:10]} ({len(found)} lines)"
