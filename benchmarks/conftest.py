@@ -1,10 +1,9 @@
-"""Traces to measure on, processes to measure, and a table of ratios at the end."""
+"""Fixtures: traces of 30 MB, and two contenders that take turns; a summary of the ratios at the end."""
 
 from __future__ import annotations
 
 import gzip
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,20 +11,18 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SAMPLE = HERE.parent / "sample_traces" / "host-device-sync.json.gz"
-REAL = HERE.parent.parent / "shared" / "traces" / "v100-bare-list-workers0.json.gz"
-RAW_BYTES = 30_000_000
+from benchmarks.lengthen_trace import lengthen_trace
+from benchmarks.measure import SUMMARY_LINES, add_summary_line
 
-sys.path.insert(0, str(HERE))  # importlib mode puts no test folder on the path
-
-from make_trace import lengthen  # noqa: E402
-from measure import LINES, tell  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parent.parent
+SAMPLE = REPOSITORY / "sample_traces" / "host-device-sync.json.gz"
+REAL = REPOSITORY.parent / "shared" / "traces" / "v100-bare-list-workers0.json.gz"
+TEXT_BYTES = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """One trace in both forms, and the size of its text."""
+    """One trace as text and compressed."""
 
     raw: Path
     packed: Path
@@ -38,7 +35,7 @@ class Traces:
 
 @pytest.fixture(scope="session", params=["repeated", "real"])
 def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traces:
-    """30 MB of a sample's steps, and a real trace of 30 MB where the shared ones are there."""
+    """30 MB of a sample's steps, and a real trace of 30 MB where the shared traces are there."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "real" and not REAL.is_file():
         pytest.skip("the shared trace corpus (../shared) is not here")
@@ -46,37 +43,37 @@ def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "real":
         raw.write_bytes(gzip.decompress(REAL.read_bytes()))
     else:
-        lengthen(SAMPLE, raw, RAW_BYTES)
+        lengthen_trace(SAMPLE, raw, TEXT_BYTES)
     packed.write_bytes(gzip.compress(raw.read_bytes(), 6, mtime=0))
     return Traces(raw, packed)
 
 
 @pytest.fixture
 def compare(benchmark, request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Measures something against something else, turn by turn, and tells the ratio of the medians."""
+    """A function that measures ours against theirs and adds the ratio of the medians to the summary."""
 
     def measure(label: str, ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 7) -> None:
-        others: list[float] = []
+        their_seconds: list[float] = []
 
-        def other() -> None:
-            began = time.perf_counter()
+        def time_theirs() -> None:
+            start = time.perf_counter()
             theirs()
-            others.append(time.perf_counter() - began)
+            their_seconds.append(time.perf_counter() - start)
 
-        # The machine's pace changes from minute to minute: the two take turns, so both see the same.
-        benchmark.pedantic(ours, setup=other, rounds=rounds, warmup_rounds=1)
+        # The speed of the machine changes from minute to minute. The contenders take turns, so both see the same.
+        benchmark.pedantic(ours, setup=time_theirs, rounds=rounds, warmup_rounds=1)
         if benchmark.stats is not None:
-            median, other_median = benchmark.stats.stats.median, statistics.median(others[-rounds:])
-            ratio = median / other_median
-            tell(request, f"{label}: {median:.3f} s / {other_median:.3f} s = {ratio:.2f}")
+            median, their_median = benchmark.stats.stats.median, statistics.median(their_seconds[-rounds:])
+            ratio = median / their_median
+            add_summary_line(request, f"{label}: {median:.3f} s / {their_median:.3f} s = {ratio:.2f}")
 
     return measure
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The ratios, which pytest-benchmark's own table does not show."""
-    lines = terminalreporter.config.stash.get(LINES, [])
+    """Print the ratios, which pytest-benchmark's own table does not show."""
+    lines = terminalreporter.config.stash.get(SUMMARY_LINES, [])
     if lines:
-        terminalreporter.section("what the targets are about")
+        terminalreporter.section("compared with the targets in benchmarks/README.md")
         for line in lines:
             terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""Processes of their own to measure, and lines for the table at the end."""
+"""Runs commands in processes of their own to measure them, and collects lines for the summary."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from pathlib import Path
 
 import pytest
 
-LINES = pytest.StashKey[list[str]]()
-SCRIPT = Path(sys.executable).parent / "perfdoctor"
-# What pip installs is compiled, too: without that an analysis takes 0.15 s more.
+SUMMARY_LINES = pytest.StashKey[list[str]]()
+PERFDOCTOR = Path(sys.executable).parent / "perfdoctor"
+# An installed package is compiled to bytecode. Without that an analysis takes 0.15 s more.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-_MEASURE_CHILD = """
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+_PRINT_CHILD_PEAK = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def start(*command: object) -> None:
-    """Run a process of its own to its end, output thrown away."""
+def run_process(*command: object) -> None:
+    """Run a command to its end; its output is discarded."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run(list(map(str, command)), **quiet, check=True, env=_ENVIRONMENT)
 
 
-def perfdoctor(*argv: object) -> None:
+def run_perfdoctor(*arguments: object) -> None:
     """Run the command line with this interpreter."""
-    start(SCRIPT, *argv)
+    run_process(PERFDOCTOR, *arguments)
 
 
-def perfdoctor_peak_bytes(*argv: object) -> int:
-    """The most memory that the command line had at once.
+def measure_peak_bytes(*arguments: object) -> int:
+    """The peak memory of the command line with these arguments.
 
-    A small process in between starts it: Linux counts what the parent had at the fork as the child's own, and the
-    process that measures has read traces before.
+    A small process in between starts it: Linux counts the memory that the parent had at the fork as the child's, and
+    the process that measures has read traces before.
     """
     measured = subprocess.run(
-        [sys.executable, "-c", _MEASURE_CHILD, SCRIPT, *map(str, argv)],
+        [sys.executable, "-c", _PRINT_CHILD_PEAK, PERFDOCTOR, *map(str, arguments)],
         stdout=subprocess.PIPE,
         check=True,
         env=_ENVIRONMENT,
     )
-    return int(measured.stdout) * _MAXRSS_UNIT
+    return int(measured.stdout) * _MAXRSS_BYTES
 
 
-def tell(request: pytest.FixtureRequest, line: str) -> None:
-    """A line for the table at the end."""
-    request.config.stash.setdefault(LINES, []).append(line)
+def add_summary_line(request: pytest.FixtureRequest, line: str) -> None:
+    """Add a line to the summary at the end of the run."""
+    request.config.stash.setdefault(SUMMARY_LINES, []).append(line)

@@ -1,9 +1,9 @@
-"""Do two states of the code say the same of every trace at hand, to the byte?
+"""Compares the reports of two states of the code on every trace, to the byte.
 
 ::
 
     python -m benchmarks.same_reports save before      # in the old state
-    python -m benchmarks.same_reports compare before   # in the new one; exit code 1 where something differs
+    python -m benchmarks.same_reports compare before   # in the new one; exit code 1 when a report differs
 
 Each trace is analysed as a user does it, by the command line: the JSON report, the terminal's text (short and long),
 Markdown, and the annotated trace. Only the seconds that rules took are left out.
@@ -25,11 +25,11 @@ from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# Of the repository's own traces, and of the material that may lie beside it.
+# The repository's traces, and the shared traces where they lie beside it.
 FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/pairs")
 SUFFIXES = (".json", ".json.gz", ".sqlite")
 _MOST_LINES = 20
-# What differs from run to run: in JSON, and in the terminal's list of rules.
+# Seconds differ from run to run: in JSON, and in the terminal's list of rules.
 _SECONDS = re.compile(r'("seconds": |^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MULTILINE)
 
 
@@ -40,8 +40,8 @@ def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:
         for path in (REPOSITORY / folder).rglob("*"):
             if path.name.endswith(SUFFIXES) and "expected" not in path.parts:
                 found.add(os.path.relpath(path, REPOSITORY))
-                beside = [other for other in path.parent.iterdir() if other.name.endswith(SUFFIXES)]
-                if len(beside) > 1 and path.parent.parent.name != "shared" and path.parent.name != "sample_traces":
+                traces = [other for other in path.parent.iterdir() if other.name.endswith(SUFFIXES)]
+                if len(traces) > 1 and path.parent.parent.name != "shared" and path.parent.name != "sample_traces":
                     found.add(os.path.relpath(path.parent, REPOSITORY))
     return sorted(found)
 
@@ -69,7 +69,7 @@ def without_seconds(text: str) -> str:
 
 
 def _run(*arguments: str) -> str:
-    """What a command prints, with its exit code and the words on stderr."""
+    """The output of a command; when it fails, with its exit code and stderr."""
     environment = os.environ | {"COLUMNS": "100", "PERFDOCTOR_CALIBRATION_DIR": os.devnull}
     command = [sys.executable, "-m", "perfdoctor", *arguments]
     done = subprocess.run(
@@ -78,8 +78,8 @@ def _run(*arguments: str) -> str:
     return done.stdout if done.returncode == 0 else f"{done.stdout}\nexit code {done.returncode}\n{done.stderr}"
 
 
-def differences(before: Path, after: Path) -> Iterator[str]:
-    """What differs between two folders of reports, in the form of diffs that are cut short."""
+def compare_folders(before: Path, after: Path) -> Iterator[str]:
+    """The differing files of two folders of reports, as diffs that are cut to some lines."""
     names = sorted({path.relative_to(folder) for folder in (before, after) for path in folder.rglob("*.*")})
     for name in (name for name in names if not ((before / name).is_dir() or (after / name).is_dir())):
         old, new = (_lines(folder / name) for folder in (before, after))
@@ -99,25 +99,25 @@ def save_all(folder: Path, targets: Sequence[str], jobs: int) -> None:
 
 
 def main() -> int:
-    """Save, or compare with what was saved; the exit code is 1 where something differs."""
+    """Save reports or compare them with saved ones; returns 1 when one differs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.same_reports", description=__doc__)
     parser.add_argument("action", choices=("save", "compare"))
-    parser.add_argument("folder", type=Path, help="where the reports of the old state are")
+    parser.add_argument("folder", type=Path, help="the reports of the old state")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="traces whose path holds this")
-    given = parser.parse_args()
-    targets = [target for target in find_targets() if given.only in target]
-    if given.action == "save":
-        save_all(given.folder, targets, given.jobs)
-        print(f"{len(targets)} traces and folders saved in {given.folder}")
+    parser.add_argument("--only", default="", help="only traces with this in their path")
+    options = parser.parse_args()
+    targets = [target for target in find_targets() if options.only in target]
+    if options.action == "save":
+        save_all(options.folder, targets, options.jobs)
+        print(f"{len(targets)} traces and folders saved in {options.folder}")
         return 0
-    after = given.folder.with_name(given.folder.name + "-now")
-    save_all(after, targets, given.jobs)
-    before_only = given.only.replace("../", "").replace("/", "+")
-    found = [text for text in differences(given.folder, after) if before_only in text.splitlines()[0]]
-    print(*found, sep="\n\n")
-    print(f"{len(targets)} traces and folders: {len(found)} texts differ")
-    return 1 if found else 0
+    after = options.folder.with_name(options.folder.name + "-now")
+    save_all(after, targets, options.jobs)
+    before_only = options.only.replace("../", "").replace("/", "+")
+    diffs = [text for text in compare_folders(options.folder, after) if before_only in text.splitlines()[0]]
+    print(*diffs, sep="\n\n")
+    print(f"{len(targets)} traces and folders: {len(diffs)} texts differ")
+    return 1 if diffs else 0
 
 
 if __name__ == "__main__":

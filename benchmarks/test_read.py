@@ -1,4 +1,4 @@
-"""Reading alone, in this process, against what else reads such a file."""
+"""Reading alone, in this process, against other readers of such a file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import perfdoctor
 
 @pytest.mark.parametrize("form", ["raw", "packed"])
 def test_read_against_orjson(compare, traces, form):
-    """`perfdoctor.read` against orjson alone, which makes a dict of every event."""
+    """`perfdoctor.read` against orjson, which makes a dict of every event."""
     path = getattr(traces, form)
-    unpack = gzip.decompress if form == "packed" else bytes
+    decompress = gzip.decompress if form == "packed" else bytes
     compare(
         f"read / orjson.loads, {path.name}, {path.parent.name}",
         lambda: perfdoctor.read(path),
-        lambda: orjson.loads(unpack(path.read_bytes())),
+        lambda: orjson.loads(decompress(path.read_bytes())),
     )
 
 
-@pytest.mark.filterwarnings("ignore")  # its own, and those that pandas has for it
+@pytest.mark.filterwarnings("ignore")  # warnings of HTA, and of pandas about it
 def test_read_against_hta(compare, traces):
-    """`perfdoctor.read` against HolisticTraceAnalysis's parser, where that is installed."""
+    """`perfdoctor.read` against the parser of HolisticTraceAnalysis, where that is installed."""
     hta = pytest.importorskip("hta.common.trace", reason="HolisticTraceAnalysis is not installed")
     if traces.raw.read_bytes()[:1] == b"[":
         pytest.skip("HolisticTraceAnalysis reads no bare list of events")

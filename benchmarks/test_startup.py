@@ -1,16 +1,16 @@
-"""How long the command line takes to say something."""
+"""How long the command line takes to start."""
 
 from __future__ import annotations
 
 import sys
 
-from measure import perfdoctor, start
+from benchmarks.measure import run_perfdoctor, run_process
 
 
 def test_help_against_pip(compare):
     """`perfdoctor --help` against `python -m pip --version`: under 2."""
     compare(
         "perfdoctor --help / pip --version",
-        lambda: perfdoctor("--help"),
-        lambda: start(sys.executable, "-m", "pip", "--version"),
+        lambda: run_perfdoctor("--help"),
+        lambda: run_process(sys.executable, "-m", "pip", "--version"),
     )

@@ -1,4 +1,4 @@
-"""The Python API: diagnose one function, or record an own loop whose steps nothing else could find.
+"""The Python API: diagnose one function, or record a loop whose steps perfdoctor could not find by itself.
 
 python examples/diagnose_step.py
 """
@@ -16,7 +16,7 @@ weights = list(model.parameters())
 
 
 def train_step(batch: Tensor) -> float:
-    """A step without an optimizer object: perfdoctor run would have no sign of where it ends."""
+    """A step without an optimizer object, so that `perfdoctor run` cannot see where it ends."""
     loss = (model(batch) - batch).square().mean()
     gradients = torch.autograd.grad(loss, weights)
     with torch.no_grad():
@@ -26,7 +26,7 @@ def train_step(batch: Tensor) -> float:
 
 
 def main() -> None:
-    """Both ways."""
+    """Diagnose the function, then record the loop."""
     batch = torch.randn(64, 512, device=device)
     report = perfdoctor.diagnose(train_step, batch, steps=30)
     report.print()

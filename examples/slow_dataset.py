@@ -1,4 +1,4 @@
-"""A small model behind a slow data set: tokenising happens in Python, one sample at a time, in the training process.
+"""A small model with a slow data set: the training process tokenises in Python, one sample at a time.
 
 perfdoctor run examples/slow_dataset.py
 perfdoctor run examples/slow_dataset.py --workers 2
@@ -19,7 +19,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class SlowTransform:
-    """Turns words into numbers with plain Python loops."""
+    """Turns words into numbers in Python loops."""
 
     def __call__(self, words: list[str]) -> Tensor:
         """One number a word."""

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def write_log(rank: int, late: int, seconds: float) -> None:
+def write_log(rank: int, late_rank: int, seconds: float) -> None:
     """One rank writes to a slow file system in every step."""
-    if rank == late:
+    if rank == late_rank:
         time.sleep(seconds)
 
 
@@ -47,7 +47,7 @@ def main() -> None:
         optimizer.step()
     print(f"rank {rank}: loss {loss.item():.3f}")
     dist.destroy_process_group()
-    time.sleep(0.5)  # torch 2.13 aborts where the interpreter ends before gloo's threads have dropped their last work
+    time.sleep(0.5)  # torch 2.13 aborts when the interpreter ends before gloo's threads have dropped their last work
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Train a small convolutional network on synthetic images, on a GPU if there is one and on the CPU otherwise.
 
-An ordinary training script, with an ordinary flaw: images are decoded and augmented in the training process, so the
-model waits for data in every step. `--workers 2` moves that work elsewhere.
+An ordinary training script with an ordinary flaw: images are decoded and augmented in the training process, so the
+model waits for data in every step. `--workers 2` moves that work to other processes.
 
     python examples/train_image_classifier.py
     perfdoctor run examples/train_image_classifier.py
@@ -25,7 +25,7 @@ SIZE = 64  # of what the model sees
 
 
 def paint(label: int, generator: torch.Generator) -> Tensor:
-    """A picture of its class: stripes of one direction and width, in a random colour, with noise."""
+    """A picture of a class: stripes of its direction and width, in a random colour, with noise."""
     row, column = torch.meshgrid(torch.linspace(0, 1, SIDE), torch.linspace(0, 1, SIDE), indexing="ij")
     angle, frequency = math.pi * label / CLASSES, 6 + 2 * (label % 3)
     stripes = torch.sin(2 * math.pi * frequency * (row * math.sin(angle) + column * math.cos(angle)))
@@ -35,7 +35,7 @@ def paint(label: int, generator: torch.Generator) -> Tensor:
 
 
 class SyntheticImages(Dataset):
-    """Images stored compressed, as in PNG files: every access decodes one and augments it, which costs CPU time."""
+    """Compressed images, as in PNG files: every access decodes and augments one, which costs CPU time."""
 
     def __init__(self, length: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)

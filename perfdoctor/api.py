@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.fleet.analyze_files import analyzed
+from perfdoctor.fleet.analyze_files import analyze_files
 from perfdoctor.fleet.discover import find_traces
-from perfdoctor.fleet.rank_tasks import Plan
-from perfdoctor.fleet.read_progress import FileProgress, Progress, Tracker
+from perfdoctor.fleet.rank_tasks import AnalysisOptions
+from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.report import report as _report
@@ -108,9 +108,11 @@ def analyze(
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
         if not files:
             raise InputError(f"none of the traces is of rank {rank}")
-    plan = Plan(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1)
-    report = analyzed(files, plan, chosen, Tracker(files, progress), jobs=jobs, dask=dask)
-    if plan.steps != slice(None) and not any(len(account.steps) for account in report.account):
+    options = AnalysisOptions(
+        settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1
+    )
+    report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
+    if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {f.name: getattr(report, f.name) for f in fields(report)}
     return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})

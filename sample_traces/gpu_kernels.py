@@ -1,4 +1,4 @@
-"""Names of real kernels, and how long they take: a roof over arithmetic and one over memory traffic, plus a few us."""
+"""Names of real kernels, and their times: operations or bytes over the rate of the device, plus a few us."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 FP32, BF16 = "float", "c10::BFloat16"
 BYTES = {FP32: 4, BF16: 2}
-_LEAST_US = 1.9  # the shortest kernel that an A100 or H100 shows
+_MIN_KERNEL_US = 1.9  # the shortest kernel that an A100 or H100 shows
 
 _ARRAY = "std::array<char*, {n}ul>"
 _XMMA = (
@@ -22,23 +22,33 @@ _FLASH = (
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device as the trace describes it, what it reaches (FLOP/s by data type, bytes/s), and its matrix products."""
+    """A device: its properties in the trace, its rates, and the names of its kernels for matrix products.
+
+    Attributes:
+        name: Its name.
+        capability: Compute capability.
+        sm_count: Streaming multiprocessors.
+        memory_bytes: Size of its memory.
+        flops_per_s: Rate of matrix products by data type.
+        bytes_per_s: Rate of memory traffic.
+        gemm: Name of a matrix product's kernel by data type.
+    """
 
     name: str
     capability: tuple[int, int]
     sm_count: int
     memory_bytes: int
-    flops: dict[str, float]
+    flops_per_s: dict[str, float]
     bytes_per_s: float
     gemm: dict[str, str]
 
     def matrix_us(self, flops: float, dtype: str) -> float:
-        """How long a product of so many operations takes."""
-        return _LEAST_US + flops / self.flops[dtype] * 1e6
+        """Time of a matrix product of so many operations."""
+        return _MIN_KERNEL_US + flops / self.flops_per_s[dtype] * 1e6
 
     def stream_us(self, size_bytes: float) -> float:
-        """How long it takes to move so many bytes through the device's memory."""
-        return _LEAST_US + size_bytes / self.bytes_per_s * 1e6
+        """Time of a kernel that reads and writes so many bytes of the device's memory."""
+        return _MIN_KERNEL_US + size_bytes / self.bytes_per_s * 1e6
 
 
 # Rates are about 70 % of the peak for products in bf16, 85 % for float32 and for memory traffic: what training reaches.
@@ -138,18 +148,18 @@ MAX_POOL = "void at::native::(anonymous namespace)::max_pool_{way}_nchw<float, f
 
 
 def elementwise(functor: str, arrays: int) -> str:
-    """The name of a pointwise kernel over so many tensors."""
+    """Name of a pointwise kernel over so many tensors."""
     array = _ARRAY.format(n=arrays)
     return f"void at::native::vectorized_elementwise_kernel<4, {functor}, {array} >(int, {functor}, {array})"
 
 
 def add(dtype: str) -> str:
-    """The name of an addition."""
+    """Name of an addition kernel."""
     return elementwise(f"at::native::CUDAFunctor_add<{dtype}>", 3)
 
 
 def activation(name: str, dtype: str, backward: bool = False) -> str:
-    """The name of GELU or ReLU, forward or backward."""
+    """Name of a kernel for GELU or ReLU, forward or backward."""
     way = "Backward" if backward else ""
     lambdas = "::{lambda()#2}::operator()() const::{lambda()#4}::operator()() const::{lambda(" + dtype + ")#1}"
     functor = f"at::native::{name}{way}CUDAKernelImpl(at::TensorIteratorBase&, at::native::{name}Type){lambdas}"

@@ -1,9 +1,12 @@
-"""Fixtures for every test: the shared corpus when it is there."""
+"""Fixtures for every test: the shared corpus when it is there, and a file system in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import settings
 
@@ -31,3 +34,12 @@ def shared() -> Path:
 def corpus(shared: Path) -> Path:
     """The folder of real traces."""
     return shared / "traces"
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """The file system of memory:// URLs, empty."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()

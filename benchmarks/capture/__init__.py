@@ -1,1 +1,1 @@
-"""What recording costs the recorded program."""
+"""The overhead of recording."""

@@ -1,4 +1,4 @@
-"""A training program of a given step length that writes down its own steps, knowing nothing of perfdoctor."""
+"""A training program of a chosen step length that times its steps and does not import perfdoctor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Blocks, width, batch and optimizer for steps of about 2, 10 and 70 ms on one core. What recording costs goes with the
-# number of ops, not with time: AdamW, one tensor after the other as it is on CPUs, has three times as many as SGD.
+# Blocks, width, batch and optimizer for steps of about 2, 10 and 70 ms on one core. The overhead of recording depends
+# on the number of ops, not on time: AdamW updates tensor by tensor on CPUs and has three times the ops of SGD.
 SIZES = {
     "2ms": (3, 128, 64, "SGD"),
     "10ms": (6, 512, 112, "SGD"),
@@ -27,7 +27,7 @@ def make_model(blocks: int, width: int) -> nn.Module:
 
 
 def main() -> None:
-    """Train, and write wall and CPU time (of this thread, ns) at the beginning of each iteration."""
+    """Train, and write wall time and CPU time of this thread, in ns, at the beginning of each iteration."""
     size, steps, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     blocks, width, batch, kind = SIZES[size]
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
-"""What the timing window costs, ours and the profiler's apart: python -m benchmarks.capture.window [rounds].
+"""The overhead of the timing window, ours and the profiler's: python -m benchmarks.capture.window [ROUNDS].
 
-One process, in which blocks of steps take turns: nothing, `torch.autograd.profiler` alone, the recorder in its timing
-window, and the recorder after its windows. CPU time of the training thread; a block's median; differences within a
-round, so that minutes of load cancel out; medians of the rounds and their least.
+Blocks of steps take turns in one process: plain, with `torch.autograd.profiler` alone, with the recorder in its timing
+window, and with the recorder after its windows. Times are CPU times of the training thread, the median of a block.
+Differences are taken within a round, so that slow changes of load cancel out, and the table has medians of the rounds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import Recor
 from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks
 
 STEPS = 8
-# The first steps of a block, recorded or not, are slow.
-LEFT_OUT = 4
-# One step of each kind without its work: the same ops on tensors of a few numbers show the cost of events alone.
-TINY = 8
+# The first steps of a block are slow, whether recorded or not.
+WARMUP = 4
+# The same ops on tensors of this width have next to no work: they show the cost of events alone.
+TINY_WIDTH = 8
 
 Block = Callable[[], list[int]]
 
@@ -41,54 +41,54 @@ class Training:
     """A program of `benchmarks.capture.program`, in blocks of a few steps."""
 
     def __init__(self, size: str, width: int | None = None) -> None:
-        blocks, own_width, batch, kind = SIZES[size]
-        width = width or own_width
+        blocks, size_width, batch, kind = SIZES[size]
+        width = width or size_width
         self.batch = batch
         self.model = make_model(blocks, width)
         self.optimizer = getattr(torch.optim, kind)(self.model.parameters(), lr=1e-3)
         self.data = TensorDataset(torch.randn(256, width), torch.randint(10, (256,)))
 
-    def block(self) -> list[int]:
-        """CPU time of each step, the first ones left out, in ns."""
+    def run_plain(self) -> list[int]:
+        """CPU time of each step in ns, without the first ones."""
         clock = []
-        sampler = torch.randint(256, (LEFT_OUT + STEPS + 1, self.batch)).tolist()
+        sampler = torch.randint(256, (WARMUP + STEPS + 1, self.batch)).tolist()
         for x, y in DataLoader(self.data, batch_sampler=sampler):
             clock.append(time.thread_time_ns())
             self.optimizer.zero_grad()
             nn.functional.cross_entropy(self.model(x), y).backward()
             self.optimizer.step()
-        return [after - before for before, after in zip(clock[LEFT_OUT:], clock[LEFT_OUT + 1 :], strict=False)]
+        return [after - before for before, after in zip(clock[WARMUP:], clock[WARMUP + 1 :], strict=False)]
 
-    def profiled(self) -> list[int]:
-        """The same under the profiler that the timing window uses, and nothing else."""
+    def run_profiled(self) -> list[int]:
+        """The same with the profiler of the timing window and no recorder."""
         with profiler.profile(use_kineto=True):
-            return self.block()
+            return self.run_plain()
 
-    def timed(self) -> list[int]:
-        """The same in the timing window, which begins with the second step and ends behind the last."""
-        return self._recorded(timing=LEFT_OUT + STEPS)
+    def run_timed(self) -> list[int]:
+        """The same in the timing window, which begins with the second step and ends after the last."""
+        return self._run_recorded(timing=WARMUP + STEPS)
 
-    def after(self) -> list[int]:
-        """The same once everything is recorded: the first step is skipped, the second recorded."""
-        return self._recorded(timing=1)
+    def run_after_windows(self) -> list[int]:
+        """The same after all windows: the first step is skipped and the second is recorded."""
+        return self._run_recorded(timing=1)
 
-    def _recorded(self, timing: int) -> list[int]:
+    def _run_recorded(self, timing: int) -> list[int]:
         with tempfile.TemporaryDirectory() as folder:
             recorder = Recorder(RecorderSettings(folder, skip=1, base=0, warmup=0, timing=timing, evidence=0))
             recorder._program_facts = {}
             hooks = Hooks(recorder)
             hooks.install()
             try:
-                return self.block()
+                return self.run_plain()
             finally:
                 recorder.finish("benchmark")
                 hooks.remove()
 
 
-def events_of_a_step(training: Training) -> int:
-    """How many events the profiler records in one step."""
+def count_events_per_step(training: Training) -> int:
+    """Events that the profiler records in one step."""
     with profiler.profile(use_kineto=True) as profile:
-        steps = len(training.block()) + LEFT_OUT + 1
+        steps = len(training.run_plain()) + WARMUP + 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profile.kineto_results.save(str(path))
@@ -96,21 +96,21 @@ def events_of_a_step(training: Training) -> int:
 
 
 def compare(name: str, training: Training, rounds: int) -> str:
-    """One line: the plain step, and what is added to it, in us and as a ratio."""
+    """One line: the plain step, and the overhead of each kind of block, in us and as a ratio."""
     blocks: dict[str, Block] = {
-        "plain": training.block,
-        "profiler": training.profiled,
-        "timing": training.timed,
-        "after": training.after,
+        "plain": training.run_plain,
+        "profiler": training.run_profiled,
+        "timing": training.run_timed,
+        "after": training.run_after_windows,
     }
     times: dict[str, list[float]] = {kind: [] for kind in blocks}
     for number in range(rounds + 1):
         for kind, run in blocks.items():
-            taken = median(run())
+            step_ns = median(run())
             if number:  # the first round fills caches
-                times[kind].append(taken)
+                times[kind].append(step_ns)
     plain = times["plain"]
-    parts = [f"{name}: plain {median(plain) / 1e6:.2f} ms, {events_of_a_step(training)} events"]
+    parts = [f"{name}: plain {median(plain) / 1e6:.2f} ms, {count_events_per_step(training)} events"]
     for kind in ("profiler", "timing", "after"):
         ratio = median(ours / base for ours, base in zip(times[kind], plain, strict=True))
         added = median(ours - base for ours, base in zip(times[kind], plain, strict=True)) / 1000
@@ -126,7 +126,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, load {os.getloadavg()[0]:.1f}, {rounds} rounds of {STEPS} steps")
     for size in SIZES:
-        print(compare(f"{size}, tiny tensors", Training(size, TINY), rounds), flush=True)
+        print(compare(f"{size}, tiny tensors", Training(size, TINY_WIDTH), rounds), flush=True)
         print(compare(size, Training(size), rounds), flush=True)
 
 

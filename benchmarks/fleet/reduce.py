@@ -1,4 +1,7 @@
-"""Reduces generated summaries in a process of its own; prints seconds, peak memory and sizes as JSON."""
+"""Reduces generated summaries; prints seconds, peak memory and sizes as JSON: python -m benchmarks.fleet.reduce 10000.
+
+A process of its own, because peak memory is that of a whole process.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import resource
 import sys
 import time
 
-from benchmarks.fleet.generate import summaries
+from benchmarks.fleet.generate import generate_summaries
 from perfdoctor import pipeline
 from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.rules import registry
 
-_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def main() -> None:
@@ -22,21 +25,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ranks", type=int)
     parser.add_argument("--steps", type=int, default=400)
-    given = parser.parse_args()
-    came = list(summaries(given.ranks, given.steps))  # as `fleet.analysis` holds them when the last has come
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    size = len(pickle.dumps(came[0]))
-    start, cpu = time.perf_counter(), time.process_time()
-    report = pipeline.report_on_summaries(map(from_rank, came), registry.registered())
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    options = parser.parse_args()
+    # All in memory, as in `fleet.analyze_files` when the last summary has arrived.
+    summaries = list(generate_summaries(options.ranks, options.steps))
+    peak_bytes_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+    summary_bytes = len(pickle.dumps(summaries[0]))
+    start, cpu_start = time.perf_counter(), time.process_time()
+    report = pipeline.report_on_summaries(map(from_rank, summaries), registry.registered())
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     print(
         json.dumps(
             {
                 "seconds": seconds,
                 "cpu_seconds": cpu_seconds,
-                "held_bytes": held,
-                "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
-                "summary_bytes": size,
+                "peak_bytes_before": peak_bytes_before,
+                "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES,
+                "summary_bytes": summary_bytes,
                 "findings": [finding.rule for finding in report.findings],
             }
         )

@@ -5,8 +5,9 @@
 Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--cpu`), where the cases
 that need a GPU are left out. Recording takes a few minutes; after 8 no further case starts. Cases that the device or
 torch does not support are listed as left out. `summary.json` beside the traces holds for each case the kernel names
-with their time, our verdict and, where shapes are known, the FLOP/s. Then the planted faults of `benchmarks.gain` are
-measured, promised savings against real ones, for the rest of 16 minutes: `gain.md` and `gain.json`.
+with their time, our verdict and, where shapes are known, the FLOP/s. Then
+`benchmarks.planted_faults` measures promised savings against real ones for the rest of 16 minutes: `gain.md` and
+`gain.json`.
 """
 
 from __future__ import annotations
@@ -226,8 +227,8 @@ def summarize(path: Path) -> list[dict[str, Any]]:
 
 
 def measure_planted_faults(device: str, folder: Path, seconds: float) -> str:
-    """Run `benchmarks.gain` for so many seconds; returns "measured", or the last line of its error."""
-    command = [sys.executable, "-m", "benchmarks.gain", "--device", device, "--rounds", "3"]
+    """Run `benchmarks.planted_faults` for so many seconds; returns "measured", or the last line of its error."""
+    command = [sys.executable, "-m", "benchmarks.planted_faults", "--device", device, "--rounds", "3"]
     command += ["--seconds", str(max(seconds, 0)), "--json", str((folder / "gain.json").resolve())]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     (folder / "gain.md").write_text(result.stdout, encoding="utf-8")

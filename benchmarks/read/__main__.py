@@ -1,10 +1,10 @@
-"""How fast a trace is read: ours with one and two threads, orjson to dicts, and HTA, each in processes of their own.
+"""How fast a trace is read: by us with one thread and with two, by orjson to dicts, and by HTA.
 
 python -m benchmarks.read SAMPLE [--megabytes 100] [--rounds 5] [--hta-python /path/to/python] [--folder /tmp/read]
 
-Everybody takes turns, so that all see the same machine. HTA is asked where a Python is given that has
-HolisticTraceAnalysis installed. Seconds of reading are measured within the process, after imports and with the code
-loaded; those of `perfdoctor analyze` are the whole process.
+Each reading is a process of its own, and all take turns, so that all see the same machine. HTA takes part where a
+Python is named that has HolisticTraceAnalysis installed. Seconds of reading are measured within the process, after
+imports and with the compiled reader loaded; those of `perfdoctor analyze` are the whole process.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
-from benchmarks.read.repeat import repeat
+from benchmarks.lengthen_trace import lengthen_trace
+from benchmarks.measure import PERFDOCTOR
 
-Result: TypeAlias = tuple[float, int, int]
-"""Seconds, bytes, events."""
 
-# Memory is what the process had at most while it read, less what it had before.
+class Reading(NamedTuple):
+    """One reading. Memory is the peak while reading, less what the process had before; 0 where not measured."""
+
+    seconds: float
+    peak_bytes: int = 0
+    events: int = 0
+
+
 _MEMORY = """
 import re
 def status(key):
@@ -46,9 +53,9 @@ print(json.dumps([seconds, status("VmHWM") - before, trace.events]))
 _ORJSON = """
 import gc, json, sys, time, orjson
 reset(); before = status("VmRSS"); start = time.perf_counter()
-with open(sys.argv[1], "rb") as file: whole = orjson.loads(file.read())
+with open(sys.argv[1], "rb") as file: trace = orjson.loads(file.read())
 seconds = time.perf_counter() - start
-events = whole["traceEvents"] if isinstance(whole, dict) else whole
+events = trace["traceEvents"] if isinstance(trace, dict) else trace
 print(json.dumps([seconds, status("VmHWM") - before, len(events)]))
 """
 _HTA = """
@@ -62,19 +69,18 @@ print(json.dumps([seconds, status("VmHWM") - before, len(frame)]))
 """
 
 
-def run(python: str, program: str, *arguments: object) -> Result:
-    """Seconds, bytes and events that a program of its own process says."""
+def read_in_process(python: str, program: str, *arguments: object) -> Reading:
+    """Run one of the programs above and return what it measured."""
     command = [python, "-c", _MEMORY + program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds, size, events = json.loads(done.stdout.strip().splitlines()[-1])
-    return seconds, size, events
+    return Reading(*json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def whole_process(*command: str) -> float:
-    """Seconds that a command takes."""
+def time_command(*command: object) -> Reading:
+    """Time a whole process."""
     start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - start
+    subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return Reading(time.perf_counter() - start)
 
 
 def main() -> None:
@@ -85,49 +91,51 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--hta-python", default="", help="a Python that has HolisticTraceAnalysis")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
-    given = parser.parse_args()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs is compiled, too: 0.15 s of an analysis
-    file, tenth = (given.folder / f"read-{name}.json" for name in ("whole", "tenth"))
-    whole_rounds = repeat(given.sample, file, given.megabytes)
-    tenth_rounds = repeat(given.sample, tenth, max(given.megabytes // 10, 1))
-    print(f"{given.sample.name} {whole_rounds} times, and {tenth_rounds} times for the tenth\n")
-    measure(given, file, tenth)
+    options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled: 0.15 s of an analysis
+    whole, tenth = (options.folder / f"read-{name}.json" for name in ("whole", "tenth"))
+    size_bytes = options.megabytes * 1_000_000
+    repeats = [
+        lengthen_trace(options.sample, whole, size_bytes),
+        lengthen_trace(options.sample, tenth, size_bytes // 10),
+    ]
+    print(f"{options.sample.name} {repeats[0]} times, and {repeats[1]} times for the tenth\n")
+    compare_readers(whole, tenth, options.rounds, options.hta_python)
 
 
-def measure(given: argparse.Namespace, file: Path, tenth: Path) -> None:
-    """Measure in turns, and print the table."""
-    script = str(Path(sys.executable).parent / "perfdoctor")
-    contenders = {
-        "ours, one thread": lambda: run(sys.executable, _OURS, file, 1),
-        "ours, two threads": lambda: run(sys.executable, _OURS, file, 2),
-        "ours, one thread, the tenth": lambda: run(sys.executable, _OURS, tenth, 1),
-        "orjson to dicts": lambda: run(sys.executable, _ORJSON, file),
-        "perfdoctor analyze": lambda: (whole_process(script, "analyze", "-q", str(file)), 0, 0),
+def compare_readers(whole: Path, tenth: Path, rounds: int, hta_python: str) -> None:
+    """Measure all readers in turns, and print the table."""
+    contenders: dict[str, Callable[[], Reading]] = {
+        "ours, one thread": lambda: read_in_process(sys.executable, _OURS, whole, 1),
+        "ours, two threads": lambda: read_in_process(sys.executable, _OURS, whole, 2),
+        "ours, one thread, the tenth": lambda: read_in_process(sys.executable, _OURS, tenth, 1),
+        "orjson to dicts": lambda: read_in_process(sys.executable, _ORJSON, whole),
+        "perfdoctor analyze": lambda: time_command(PERFDOCTOR, "analyze", "-q", whole),
     }
-    if given.hta_python:
-        contenders["HTA"] = lambda: run(given.hta_python, _HTA, file)
-    results: dict[str, list[Result]] = {name: [] for name in contenders}
+    if hta_python:
+        contenders["HTA"] = lambda: read_in_process(hta_python, _HTA, whole)
+    readings: dict[str, list[Reading]] = {name: [] for name in contenders}
     loads = []
-    for number in range(given.rounds + 1):
+    for number in range(rounds + 1):
         loads.append(os.getloadavg()[0])
         for name, contender in contenders.items():
-            result = contender()
+            reading = contender()
             if number:  # the first round fills caches
-                results[name].append(result)
-    show(results, file.stat().st_size, loads)
+                readings[name].append(reading)
+    print_table(readings, whole.stat().st_size, loads)
 
 
-def show(results: dict[str, list[Result]], size: int, loads: list[float]) -> None:
-    """Print the table."""
-    print(f"{size / 1e6:.0f} MB, load {min(loads):.1f} to {max(loads):.1f}\n")
+def print_table(readings: dict[str, list[Reading]], size_bytes: int, loads: list[float]) -> None:
+    """Print the table as Markdown."""
+    print(f"{size_bytes / 1e6:.0f} MB, load {min(loads):.1f} to {max(loads):.1f}\n")
     print("| | seconds: median | least | peak memory / raw | events | times HTA | times orjson |")
     print("|---|---|---|---|---|---|---|")
-    medians = {name: statistics.median(seconds for seconds, _, _ in rows) for name, rows in results.items()}
-    for name, rows in results.items():
-        least, peak, events = min(row[0] for row in rows), statistics.median(row[1] for row in rows), rows[0][2]
+    medians = {name: statistics.median(row.seconds for row in rows) for name, rows in readings.items()}
+    for name, rows in readings.items():
+        least, peak_bytes = min(row.seconds for row in rows), statistics.median(row.peak_bytes for row in rows)
         ratios = [medians.get(other, 0) / medians[name] for other in ("HTA", "orjson to dicts")]
-        memory = f"{peak / size:.2f}" if peak and "tenth" not in name else ""
-        cells = [name, f"{medians[name]:.3f}", f"{least:.3f}", memory, str(events or "")]
+        memory = f"{peak_bytes / size_bytes:.2f}" if peak_bytes and "tenth" not in name else ""
+        cells = [name, f"{medians[name]:.3f}", f"{least:.3f}", memory, str(rows[0].events or "")]
         print(f"| {' | '.join(cells + [f'{ratio:.1f}' if ratio else '' for ratio in ratios])} |")
 
 

@@ -1,1 +1,1 @@
-"""Many ranks: finding their files."""
+"""Many ranks: find their files, analyse each in a process or on a cluster, and reduce the summaries to one report."""

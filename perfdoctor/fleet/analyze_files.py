@@ -1,4 +1,4 @@
-"""Files become a report: read and summarised in this process, in several, or on a cluster, and put together here."""
+"""The report over many files: each is analysed in this process, in several, or on a cluster, and reduced here."""
 
 from __future__ import annotations
 
@@ -8,132 +8,148 @@ from typing import TypeVar
 
 from perfdoctor import pipeline
 from perfdoctor.errors import InputError, TraceError
-from perfdoctor.fleet.budget import jobs_for, text_bytes
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import Missing, Plan, Result, ranks_of, summaries_of, work
-from perfdoctor.fleet.read_progress import Tracker
-from perfdoctor.fleet.reconcile_ranks import roster
+from perfdoctor.fleet.rank_tasks import (
+    AnalysisOptions,
+    FailedFile,
+    FileResult,
+    analyze_file,
+    read_ranks,
+    summarize_file,
+)
+from perfdoctor.fleet.read_progress import ProgressTracker
+from perfdoctor.fleet.reconcile_ranks import reconcile_ranks
+from perfdoctor.fleet.worker_count import choose_worker_count, estimate_text_bytes
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
-from perfdoctor.trace.kineto import reader_choice as choice
+from perfdoctor.trace.kineto import reader_choice
 
-_Rank = TypeVar("_Rank", Rank, RankSummary)
+_AnyRank = TypeVar("_AnyRank", Rank, RankSummary)
 
-_APART = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
+_NEEDS_ALL_RANKS = "it wants to see all ranks in one process, and they are shared among several: run with --jobs 1"
 
 
-def analyzed(
+def analyze_files(
     files: Sequence[TraceFile],
-    plan: Plan,
+    options: AnalysisOptions,
     analyzers: Sequence[type[Analyzer]],
-    tracker: Tracker,
+    tracker: ProgressTracker,
     *,
     jobs: int | None = None,
     dask: str | None = None,
 ) -> Report:
-    """The Report over all files; those that cannot be analysed are missing in it.
+    """The Report over all files; those that cannot be analysed are in `Report.missing`.
 
     Args:
         files: the files.
-        plan: what to do with each.
+        options: how to analyse each.
         analyzers: the rules to apply.
-        tracker: hears how far it is.
-        jobs: how many processes of this machine to use, 1 for this one; as many as pay when None.
+        tracker: gets the progress.
+        jobs: how many processes of this machine to use, 1 for this one; None for as many as are worth starting.
         dask: address of the scheduler of a cluster that does the work instead.
 
     Raises:
-        InputError: not one of the files can be analysed: the reason of the first. Or the cluster cannot be reached.
-        UsageError: the plan cannot be followed.
+        InputError: none of the files can be analysed: the reason of the first. Or the cluster cannot be reached.
+        UsageError: the options are wrong.
     """
-    processes = jobs_for(files, jobs)
-    all_here = dask is None and processes == 1
-    if all_here and any(map(pipeline.needs_all_ranks, analyzers)):
-        return _at_once(files, plan, analyzers, tracker)
-    refused = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
-    mapped = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in refused]
-    plan = replace(plan, rules=tuple(mapped))
-    results = dict(_results(files, plan, tracker, processes, dask))
-    missing: list[Missing] = []
+    workers = choose_worker_count(files, jobs)
+    if dask is None and workers == 1 and any(map(pipeline.needs_all_ranks, analyzers)):
+        return _analyze_in_memory(files, options, analyzers, tracker)
+    skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
+    of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]
+    options = replace(options, rule_ids=tuple(of_single_ranks))
+    results = dict(_analyze_each(files, options, tracker, workers, dask))
+    failures: list[FailedFile] = []
     summaries: list[RankSummary] = []
     for _, result in sorted(results.items()):
-        if isinstance(result, Missing):
-            missing.append(result)
+        if isinstance(result, FailedFile):
+            failures.append(result)
         else:
             summaries += result
-    summaries = _checked(summaries, missing, plan)
-    summaries = roster(summaries, [file.file.rank for file in missing]) if plan.rank is None else summaries
+    summaries = _select_rank(summaries, failures, options)
+    if options.rank is None:
+        summaries = reconcile_ranks(summaries, [failure.file.rank for failure in failures])
     return pipeline.report_on_summaries(
         map(from_rank, summaries),
         analyzers,
-        plan.settings,
-        outcomes=[Outcome(rule, "skipped", _APART) for rule in refused],
-        missing=[file.summary() for file in missing],
+        options.settings,
+        outcomes=[Outcome(rule, "skipped", _NEEDS_ALL_RANKS) for rule in skipped],
+        missing=[failure.summary() for failure in failures],
     )
 
 
-def _results(
-    files: Sequence[TraceFile], plan: Plan, tracker: Tracker, jobs: int, dask: str | None
-) -> Iterator[tuple[int, Result]]:
+def _analyze_each(
+    files: Sequence[TraceFile], options: AnalysisOptions, tracker: ProgressTracker, workers: int, dask: str | None
+) -> Iterator[tuple[int, FileResult]]:
+    """The index of each file with its result, in the order in which they finish."""
     if dask is not None:
-        from perfdoctor.fleet.cluster import over_cluster
+        from perfdoctor.fleet.cluster import analyze_on_cluster
 
-        yield from over_cluster(files, replace(plan, threads=1), dask, tracker)
-    elif jobs > 1:
-        from perfdoctor.fleet.pool import over_processes
+        yield from analyze_on_cluster(files, replace(options, read_threads=1), dask, tracker)
+    elif workers > 1:
+        from perfdoctor.fleet.pool import analyze_in_processes
 
-        choice.compile_ahead(sum(map(text_bytes, files)))
-        yield from over_processes(files, replace(plan, threads=1), jobs, tracker)
+        reader_choice.compile_ahead(sum(map(estimate_text_bytes, files)))
+        yield from analyze_in_processes(files, replace(options, read_threads=1), workers, tracker)
     else:
+        # The error of a single file is the user's answer; of several files the others are analysed.
+        analyze = summarize_file if len(files) == 1 else analyze_file
         for index, file in enumerate(files):
-            yield index, (summaries_of if len(files) == 1 else work)(file, plan, tracker.of(index))
-            tracker.finished(index)
+            yield index, analyze(file, options, tracker.reader_callback(index))
+            tracker.finish(index)
 
 
-def _at_once(files: Sequence[TraceFile], plan: Plan, analyzers: Sequence[type[Analyzer]], tracker: Tracker) -> Report:
-    """As `analyzed`, with all ranks in memory, for rules that want to see them so."""
+def _analyze_in_memory(
+    files: Sequence[TraceFile],
+    options: AnalysisOptions,
+    analyzers: Sequence[type[Analyzer]],
+    tracker: ProgressTracker,
+) -> Report:
+    """The same as `analyze_files`, with all ranks in memory at once, for rules that look at them together."""
     ranks: list[Rank] = []
-    missing: list[Missing] = []
+    failures: list[FailedFile] = []
     for index, file in enumerate(files):
         try:
-            ranks += ranks_of(file, plan, tracker.of(index))
+            ranks += read_ranks(file, options, tracker.reader_callback(index))
         except InputError as error:
             if len(files) == 1:
                 raise
-            missing.append(Missing(file, str(error)))
-        tracker.finished(index)
-    kept = _in_order(_checked(ranks, missing, plan), missing, plan)
-    run = Run(tuple(kept))
-    return pipeline.diagnose_run(run, analyzers, plan.settings, [file.summary() for file in missing])
+            failures.append(FailedFile(file, str(error)))
+        tracker.finish(index)
+    ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
+    missing = [failure.summary() for failure in failures]
+    return pipeline.diagnose_run(Run(tuple(ranks)), analyzers, options.settings, missing)
 
 
-def _in_order(ranks: list[Rank], missing: Sequence[Missing], plan: Plan) -> list[Rank]:
-    """As `roster`, for ranks that are in memory."""
-    if plan.rank is not None or len(ranks) < 2:
+def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:
+    """The same as `reconcile_ranks`, for ranks that are in memory."""
+    if options.rank is not None or len(ranks) < 2:
         return ranks
     before = list(map(pipeline.summarize_rank, ranks))
-    after = roster(before, [file.file.rank for file in missing])
+    after = reconcile_ranks(before, [failure.file.rank for failure in failures])
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        for note in new.trace.warnings[len(old.trace.warnings) :]:
-            ranks[index] = ranks[index].renumber(new.rank or 0, note)
+        for warning in new.trace.warnings[len(old.trace.warnings) :]:
+            ranks[index] = ranks[index].renumber(new.rank or 0, warning)
     return ranks
 
 
-def _checked(ranks: list[_Rank], missing: Sequence[Missing], plan: Plan) -> list[_Rank]:
-    """The ranks that the plan wants.
+def _select_rank(ranks: list[_AnyRank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[_AnyRank]:
+    """The ranks that the options ask for: all, or one.
 
     Raises:
-        TraceError: there are none, because nothing can be read.
-        InputError: there are none of the rank that is wanted.
+        TraceError: there are none, because no file can be read.
+        InputError: none of the ranks has that number.
     """
-    if not ranks and missing:
-        raise TraceError(missing[0].why)
-    if plan.rank is None:
+    if not ranks and failures:
+        raise TraceError(failures[0].reason)
+    if options.rank is None:
         return ranks
-    wanted = (plan.rank,) if len(ranks) > 1 else (plan.rank, None)  # a file that does not say its rank may be of any
-    kept = [rank for rank in ranks if rank.rank in wanted]
-    if not kept:
-        raise InputError(f"none of the traces is of rank {plan.rank}")
-    return kept
+    # A single file that does not say its rank may be of any.
+    wanted = (options.rank,) if len(ranks) > 1 else (options.rank, None)
+    selected = [rank for rank in ranks if rank.rank in wanted]
+    if not selected:
+        raise InputError(f"none of the traces is of rank {options.rank}")
+    return selected

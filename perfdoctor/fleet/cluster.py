@@ -1,4 +1,4 @@
-"""Files over the workers of a Dask cluster that runs already: only summaries come back."""
+"""Analyses files on the workers of a running Dask cluster; only summaries come back."""
 
 from __future__ import annotations
 
@@ -8,72 +8,58 @@ from typing import Any
 
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import Missing, Plan, Result, work_elsewhere
-from perfdoctor.fleet.read_progress import Tracker
+from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, FileResult, analyze_file_remotely
+from perfdoctor.fleet.read_progress import ProgressTracker
 
-_PATIENCE_SECONDS = 10
-# Each costs several more workers their lives if it is the one to blame.
-_SECOND_CHANCES = 16
+_CONNECT_TIMEOUT_SECONDS = 10
+# A retry of the file that kills workers costs several more of them.
+_MAX_RETRIES = 16
 
 
-def over_cluster(
-    files: Sequence[TraceFile], plan: Plan, address: str, tracker: Tracker
-) -> Iterator[tuple[int, Result]]:
-    """Analyse files on a Dask cluster.
+def analyze_on_cluster(
+    files: Sequence[TraceFile], options: AnalysisOptions, address: str, tracker: ProgressTracker
+) -> Iterator[tuple[int, FileResult]]:
+    """Analyse files on a Dask cluster. However this generator ends, tasks that the cluster has not begun are cancelled.
 
-    Dask gives the files of a worker that dies to another one, and gives those up that were with several when they died.
-    Only one of them is to blame: each gets a second chance alone. Whatever ends this generator takes back what the
-    cluster has not begun.
+    When a worker dies, Dask gives its files to another one. It gives up all files that were on several workers when
+    those died. Only one of these files can be the cause: each is tried again by itself, after all others.
 
     Args:
-        files: where the workers find them: on storage that they share, or behind URLs.
-        plan: what to do with each.
+        files: the files, on storage that all workers see, or behind URLs.
+        options: how to analyse them.
         address: of the scheduler, as tcp://host:8786.
-        tracker: told about each file that is done.
+        tracker: gets each file that is done.
 
     Yields:
-        The index of a file with its result, in the order in which they are done.
+        The index of a file with its result, in the order in which they finish.
 
     Raises:
-        UsageError: Dask is not installed, or the plan cannot be followed.
+        UsageError: Dask is not installed, or the options are wrong.
         InputError: the scheduler cannot be reached.
     """
-    client, as_completed = _connected(address)
-    given = {"plan": plan, "folder": os.getcwd(), "pure": False}
+    client, as_completed = _connect(address)
+    arguments = {"options": options, "folder": os.getcwd(), "pure": False}
     with client:
-        futures = client.map(work_elsewhere, files, **given)
+        futures = client.map(analyze_file_remotely, files, **arguments)
         index_of = {future.key: index for index, future in enumerate(futures)}
-        suspects: list[int] = []
+        retries: list[int] = []
         try:
             for future in as_completed(futures, loop=client.loop):
                 index = index_of[future.key]
-                if _killed(future) and len(suspects) < _SECOND_CHANCES:
-                    suspects.append(index)
+                if _workers_died(future) and len(retries) < _MAX_RETRIES:
+                    retries.append(index)
                     continue
-                yield index, _done(files, index, future, tracker)
-            for index in suspects:
-                futures = [client.submit(work_elsewhere, files[index], **given)]
+                yield index, _finish_file(files, index, future, tracker)
+            for index in retries:
+                futures = [client.submit(analyze_file_remotely, files[index], **arguments)]
                 for future in as_completed(futures, loop=client.loop):
-                    yield index, _done(files, index, future, tracker)
+                    yield index, _finish_file(files, index, future, tracker)
         finally:
             client.cancel(futures, force=True)
 
 
-def _done(files: Sequence[TraceFile], index: int, future: Any, tracker: Tracker) -> Result:
-    """What became of a file, once that is known; the cluster may forget it then."""
-    result = _result(files[index], future)
-    future.release()
-    tracker.finished(index)
-    tracker.said(index)
-    return result
-
-
-def _killed(future: Any) -> bool:
-    """Whether it was given up because workers died that had it."""
-    return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
-
-
-def _connected(address: str) -> tuple[Any, Any]:
+def _connect(address: str) -> tuple[Any, Any]:
+    """A client of the scheduler, and Dask's `as_completed`."""
     try:
         from distributed import Client, as_completed
     except ImportError as error:
@@ -82,30 +68,44 @@ def _connected(address: str) -> tuple[Any, Any]:
         ) from None
     try:
         client: Any = Client  # which has no types
-        return client(address, timeout=_PATIENCE_SECONDS, set_as_default=False), as_completed
+        return client(address, timeout=_CONNECT_TIMEOUT_SECONDS, set_as_default=False), as_completed
     except (OSError, ValueError, RuntimeError) as error:
-        why = str(error).partition("\n")[0] or type(error).__name__
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"--dask {address}: no scheduler can be reached ({why}); give the address that `dask scheduler` prints"
+            f"--dask {address}: no scheduler can be reached ({reason}); give the address that `dask scheduler` prints"
         ) from None
 
 
-def _result(file: TraceFile, future: Any) -> Result:
-    """What became of one file, of a future that is done.
+def _finish_file(files: Sequence[TraceFile], index: int, future: Any, tracker: ProgressTracker) -> FileResult:
+    """The result of a finished future, which the cluster may forget from here on."""
+    result = _result_of(files[index], future)
+    future.release()
+    tracker.finish(index)
+    tracker.notify_finished(index)
+    return result
+
+
+def _workers_died(future: Any) -> bool:
+    """Whether Dask gave a file up because the workers that had it died."""
+    return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
+
+
+def _result_of(file: TraceFile, future: Any) -> FileResult:
+    """The summaries of a finished future, or why there are none.
 
     Raises:
-        UsageError: the plan cannot be followed.
+        UsageError: the options are wrong.
     """
     if future.cancelled():
-        return Missing(file, "the cluster has dropped it")
+        return FailedFile(file, "the cluster has dropped it")
     error = future.exception()
     if error is None:
-        result: Result = future.result()
+        result: FileResult = future.result()
         return result
     if isinstance(error, UsageError):
         raise error
     if isinstance(error, ModuleNotFoundError):
-        return Missing(file, f"a worker of the cluster lacks a module ({error}); install perfdoctor there, too")
-    if _killed(future):
-        return Missing(file, "the workers that were given it died")
-    return Missing(file, f"it failed on the cluster: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return FailedFile(file, f"a worker of the cluster lacks a module ({error}); install perfdoctor there, too")
+    if _workers_died(future):
+        return FailedFile(file, "the workers that were given it died")
+    return FailedFile(file, f"it failed on the cluster: {type(error).__name__}: {str(error).partition(chr(10))[0]}")

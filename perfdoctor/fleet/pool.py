@@ -1,7 +1,7 @@
-"""Files over processes of this machine, one thread each; a process that dies costs the file that it was at.
+"""Analyses files in several worker processes of this machine, one thread each; a dead worker costs only its file.
 
-Processes of our own instead of `multiprocessing`: its spawn imports the user's script again in each of them, and its
-executors give up all files when one process dies, and cannot say at which it was.
+The processes are started here and not by `multiprocessing`: its spawn imports the user's script again in each of them,
+and its executors give up all files when one process dies, and cannot say which file that process had.
 """
 
 from __future__ import annotations
@@ -15,87 +15,108 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import IO, Any, cast
+from dataclasses import dataclass
+from typing import IO, Any, TypeAlias, cast
 
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.fleet.budget import budget_bytes, needed_bytes
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import Missing, Plan, Result
-from perfdoctor.fleet.read_progress import Tracker
-from perfdoctor.fleet.worker import READING, READY, REFUSED
+from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, FileResult
+from perfdoctor.fleet.read_progress import ProgressTracker
+from perfdoctor.fleet.worker import PROGRESS, READY, USAGE_ERROR
+from perfdoctor.fleet.worker_count import estimate_worker_bytes, memory_budget_bytes
 
-# Libraries that would start a thread for each core, in each process.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+# Libraries that would otherwise start a thread for each core in each process.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _POLL_SECONDS = 0.2
 
+_Process: TypeAlias = subprocess.Popen[bytes]
 
-def over_processes(files: Sequence[TraceFile], plan: Plan, jobs: int, tracker: Tracker) -> Iterator[tuple[int, Result]]:
-    """Analyse files in `jobs` processes.
 
-    Whatever ends this generator, an interrupt too, ends all processes at once.
+def analyze_in_processes(
+    files: Sequence[TraceFile], options: AnalysisOptions, workers: int, tracker: ProgressTracker
+) -> Iterator[tuple[int, FileResult]]:
+    """Analyse files in worker processes. However this generator ends, by an interrupt too, all workers end at once.
+
+    Args:
+        files: the files.
+        options: how to analyse them.
+        workers: how many processes to start.
+        tracker: gets the progress of each file.
 
     Yields:
-        The index of a file with its result, in the order in which they are done.
+        The index of a file with its result, in the order in which they finish.
 
     Raises:
-        UsageError: the plan cannot be followed.
+        UsageError: the options are wrong.
         InputError: no process can be started.
     """
-    pool = _Pool(files, plan, jobs)
+    pool = _WorkerPool(files, options, workers)
     try:
         pool.start()
-        left = len(files)
-        while left:
-            index, event = pool.heard()
+        unfinished = len(files)
+        while unfinished:
+            index, event = pool.next_event()
             if isinstance(event, Exception):
                 raise event
-            if isinstance(event, tuple):
-                tracker.reading(index, *event)
+            if isinstance(event, _ReadBytes):
+                tracker.update(index, event.done_bytes, event.total_bytes)
                 continue
-            tracker.finished(index)
-            left -= 1
+            tracker.finish(index)
+            unfinished -= 1
             yield index, event.result
     finally:
         pool.stop()
 
 
-class _Done:
-    """What became of a file."""
+@dataclass(frozen=True, slots=True)
+class _ReadBytes:
+    """Event: a worker has read so much of its file."""
 
-    __slots__ = ("result",)
-
-    def __init__(self, result: Result) -> None:
-        self.result = result
+    done_bytes: int
+    total_bytes: int | None
 
 
-class _Pool:
-    """Threads that drive a process each: they take the next file, send it, and pass on what they hear."""
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """Event: a file was analysed, or cannot be."""
 
-    def __init__(self, files: Sequence[TraceFile], plan: Plan, jobs: int) -> None:
+    result: FileResult
+
+
+_Event: TypeAlias = _ReadBytes | _Finished | Exception
+
+
+class _WorkerPool:
+    """Worker processes and a thread for each: it takes the next file, sends it, and queues what the worker answers."""
+
+    def __init__(self, files: Sequence[TraceFile], options: AnalysisOptions, workers: int) -> None:
         self._files = files
-        self._plan = plan
-        # The largest first: the last ones decide how long all processes are busy.
-        self._waiting = sorted(range(len(files)), key=lambda i: -needed_bytes(files[i]))
-        self._taken_bytes: dict[int, int] = {}
-        self._budget = budget_bytes()
+        self._options = options
+        # The largest first: otherwise one worker may still be busy with a large file when all others are done.
+        self._pending = sorted(range(len(files)), key=lambda i: -estimate_worker_bytes(files[i]))
+        self._reserved_bytes: dict[int, int] = {}
+        self._budget_bytes = memory_budget_bytes()
         self._changed = threading.Condition()
-        self._events: queue.Queue[tuple[int, Any]] = queue.Queue()
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._events: queue.Queue[tuple[int, _Event]] = queue.Queue()
+        self._processes: set[_Process] = set()
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._drive, daemon=True) for _ in range(jobs)]
+        self._threads = [threading.Thread(target=self._drive_worker, daemon=True) for _ in range(workers)]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def heard(self) -> tuple[int, Any]:
-        """The next event; waits in short turns, in which interrupts come through on all systems."""
+    def next_event(self) -> tuple[int, _Event]:
+        """The next event with the index of its file.
+
+        It waits in short turns, because a long wait cannot be interrupted on all systems.
+        """
         while True:
             with suppress(queue.Empty):
                 return self._events.get(timeout=_POLL_SECONDS)
 
     def stop(self) -> None:
-        """End all processes, now."""
+        """End all processes at once."""
         with self._changed:
             self._stopping.set()
             for process in self._processes:
@@ -104,48 +125,51 @@ class _Pool:
         for thread in self._threads:
             thread.join()
 
-    def _drive(self) -> None:
-        process: subprocess.Popen[bytes] | None = None
+    def _drive_worker(self) -> None:
+        process: _Process | None = None
         try:
-            while (index := self._take()) is not None:
+            while (index := self._reserve_file()) is not None:
                 try:
-                    process = process or self._started()
+                    process = process or self._start_process()
                     if process is None:
                         return
-                    result = self._worked(process, index)
+                    result = self._analyze_in(process, index)
                 finally:
-                    self._give_back(index)
+                    self._release(index)
                 if result is None:
-                    why, process = self._died(process), None
-                    result = Missing(self._files[index], why)
-                self._events.put((index, _Done(result)))
-        except Exception as error:  # of this thread nobody would hear otherwise
+                    reason, process = self._end_process(process), None
+                    result = FailedFile(self._files[index], reason)
+                self._events.put((index, _Finished(result)))
+        except Exception as error:  # otherwise the error of this thread would be lost
             self._events.put((-1, error))
         finally:
             if process is not None:
-                self._died(process)
+                self._end_process(process)
 
-    def _take(self) -> int | None:
-        """The next file that fits into memory beside those that are being read; None when there is no more to do."""
+    def _reserve_file(self) -> int | None:
+        """The next file that fits into memory beside those that are being read; waits for it, None when all are done.
+
+        A file that is too large for the budget is read when no other is.
+        """
         with self._changed:
-            while self._waiting and not self._stopping.is_set():
-                room = self._budget - sum(self._taken_bytes.values())
-                fits = (i for i in self._waiting if not self._taken_bytes or needed_bytes(self._files[i]) <= room)
-                index = next(fits, None)
-                if index is not None:
-                    self._waiting.remove(index)
-                    self._taken_bytes[index] = needed_bytes(self._files[index])
-                    return index
+            while self._pending and not self._stopping.is_set():
+                free_bytes = self._budget_bytes - sum(self._reserved_bytes.values())
+                for index in self._pending:
+                    needed_bytes = estimate_worker_bytes(self._files[index])
+                    if not self._reserved_bytes or needed_bytes <= free_bytes:
+                        self._pending.remove(index)
+                        self._reserved_bytes[index] = needed_bytes
+                        return index
                 self._changed.wait()
             return None
 
-    def _give_back(self, index: int) -> None:
+    def _release(self, index: int) -> None:
         with self._changed:
-            self._taken_bytes.pop(index, None)
+            self._reserved_bytes.pop(index, None)
             self._changed.notify_all()
 
-    def _started(self) -> subprocess.Popen[bytes] | None:
-        """A process that is ready; None when all is to end.
+    def _start_process(self) -> _Process | None:
+        """A process that is ready and has the options; None when the pool is stopping.
 
         Raises:
             InputError: it ended before it was ready.
@@ -153,34 +177,34 @@ class _Pool:
         with self._changed:
             if self._stopping.is_set():
                 return None
-            process = _spawned()
+            process = _spawn_worker()
             self._processes.add(process)
         with suppress(EOFError, OSError, pickle.UnpicklingError):
-            if pickle.load(_answers(process))[0] == READY:
-                _send(process, self._plan)
+            if pickle.load(_output_of(process))[0] == READY:
+                _send(process, self._options)
                 return process
-        how = self._died(process)
+        cause = self._end_process(process)
         if self._stopping.is_set():
             return None
-        raise InputError(f"worker processes cannot be used: {how}; run with --jobs 1")
+        raise InputError(f"worker processes cannot be used: {cause}; run with --jobs 1")
 
-    def _worked(self, process: subprocess.Popen[bytes], index: int) -> Result | None:
-        """What a process makes of a file; None when it dies."""
+    def _analyze_in(self, process: _Process, index: int) -> FileResult | None:
+        """The result of a file from a worker process; None when the process dies."""
         try:
             _send(process, self._files[index])
             while True:
-                kind, value = pickle.load(_answers(process))
-                if kind == READING:
-                    self._events.put((index, value))
-                elif kind == REFUSED:
+                kind, value = pickle.load(_output_of(process))
+                if kind == PROGRESS:
+                    self._events.put((index, _ReadBytes(*value)))
+                elif kind == USAGE_ERROR:
                     raise cast(UsageError, value)
                 else:
-                    return cast(Result, value)
+                    return cast(FileResult, value)
         except (EOFError, OSError, pickle.UnpicklingError):
             return None
 
-    def _died(self, process: subprocess.Popen[bytes]) -> str:
-        """How a process ended, which it does now if it has not yet."""
+    def _end_process(self, process: _Process) -> str:
+        """Close a worker's pipes, wait for its end, and say how it ended."""
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):
                 cast(IO[bytes], pipe).close()
@@ -194,25 +218,25 @@ class _Pool:
         return f"its worker process was ended by {name}{memory}"
 
 
-def _spawned() -> subprocess.Popen[bytes]:
-    """A new worker, which finds modules where this process does."""
+def _spawn_worker() -> _Process:
+    """A new worker process, with the module search path of this one."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from perfdoctor.fleet.worker import main; main()"
-    environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1")}
+    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, "1")}
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
-        # The terminal interrupts the group of this process only, which then ends all others without their complaints.
+        # A group of its own: Ctrl-C in a terminal reaches this process only, which ends the workers without tracebacks.
         process_group=0 if os.name == "posix" else None,
     )
 
 
-def _answers(process: subprocess.Popen[bytes]) -> IO[bytes]:
+def _output_of(process: _Process) -> IO[bytes]:
     return cast(IO[bytes], process.stdout)
 
 
-def _send(process: subprocess.Popen[bytes], value: Any) -> None:
+def _send(process: _Process, value: Any) -> None:
     pipe = cast(IO[bytes], process.stdin)
     pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.flush()

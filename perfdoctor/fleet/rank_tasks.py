@@ -1,4 +1,4 @@
-"""What is done with one file of a fleet, in whatever process or machine: read it, analyse its ranks, summarise them."""
+"""The analysis of one file of a fleet, in any process or on any machine: read it and summarise its ranks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, run_steps
 from perfdoctor.errors import InputError, TraceError, UsageError
-from perfdoctor.fleet.discover import Place, TraceFile
+from perfdoctor.fleet.discover import TraceFile, TracePath
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import TraceSummary
@@ -23,40 +23,42 @@ from perfdoctor.trace.io.remote import redact
 from perfdoctor.trace.io.stream import Progress
 from perfdoctor.trace.tables.split_ranks import split_ranks
 
-_STEPS = "steps.jsonl"
+_STEPS_NAME = "steps.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How the files are analysed; the same for all of them.
+class AnalysisOptions:
+    """How files are analysed; the same for all of them.
 
     Attributes:
-        rules: Ids of the rules that look at single ranks.
+        rule_ids: The rules to apply to each rank by itself.
         settings: Thresholds by rule id.
         device: The device's name, where the trace does not say it.
-        steps: Which steps to look at.
+        steps: The steps to look at.
         rank: The only rank to look at; None for all.
-        whole: Keep what an annotated trace needs, where only one rank comes out.
-        threads: Threads to read a file with; None for as many as pay.
+        whole: Whether a summary keeps what an annotated trace needs, where the file holds a single rank.
+        read_threads: Threads to read a file with; None for as many as are worth it.
     """
 
-    rules: tuple[str, ...] = ()
+    rule_ids: tuple[str, ...] = ()
     settings: pipeline.Settings = field(default_factory=dict)
     device: str | None = None
     steps: slice = field(default_factory=lambda: slice(None))
     rank: int | None = None
     whole: bool = False
-    threads: int | None = None
+    read_threads: int | None = None
 
 
-class Missing(NamedTuple):
-    """A file of the fleet that could not be analysed, and why."""
+# A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
+@dataclass(frozen=True, slots=True)
+class FailedFile:
+    """A file of the fleet that could not be analysed, and the reason."""
 
     file: TraceFile
-    why: str
+    reason: str
 
     def summary(self) -> TraceSummary:
-        """Its line in the report."""
+        """Its row in the report."""
         return TraceSummary(
             path=redact(self.file.path),
             rank=self.file.rank,
@@ -66,79 +68,88 @@ class Missing(NamedTuple):
             complete=False,
             events=0,
             span_ns=0,
-            warnings=(f"this rank is missing from the analysis: {self.why}",),
+            warnings=(f"this rank is missing from the analysis: {self.reason}",),
         )
 
 
-Result: TypeAlias = Sequence[RankSummary] | Missing
+FileResult: TypeAlias = Sequence[RankSummary] | FailedFile
 
 
-def work(file: TraceFile, plan: Plan, progress: Progress | None = None) -> Result:
-    """The ranks of one file, nearly always one, as summaries; what is wrong with it costs no other file.
+def analyze_file(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> FileResult:
+    """The summaries of the ranks in one file, nearly always one, or why it failed: other files are analysed anyway.
 
     Raises:
-        UsageError: the plan cannot be followed for any file.
+        UsageError: the options are wrong, for any file.
     """
     try:
-        return summaries_of(file, plan, progress)
+        return summarize_file(file, options, progress)
     except InputError as error:
-        return Missing(file, str(error))
+        return FailedFile(file, str(error))
     except UsageError:
         raise
-    except Exception as error:  # a fault of ours on one rank of thousands: the others are worth having
-        return Missing(file, f"internal error, which is our fault: {type(error).__name__}: {error}")
+    except Exception as error:  # a fault of ours on one rank of thousands: the others are worth reporting
+        return FailedFile(file, f"internal error, which is our fault: {type(error).__name__}: {error}")
 
 
-def work_elsewhere(file: TraceFile, plan: Plan, folder: str) -> Result:
-    """`work` on another machine, which may not see the files of this one, that are relative to `folder` there."""
-    place = replace(
+def analyze_file_remotely(file: TraceFile, options: AnalysisOptions, folder: str) -> FileResult:
+    """The same as `analyze_file`, called on another machine, which may not see the files of this one.
+
+    Args:
+        file: the file, with paths as the user wrote them.
+        options: how to analyse it.
+        folder: the folder that relative paths start from.
+    """
+    local = replace(
         file,
-        path=_within(folder, file.path),
-        facts=None if file.facts is None else _within(folder, file.facts),
-        evidence=None if file.evidence is None else _within(folder, file.evidence),
+        path=_resolve(folder, file.path),
+        facts_path=None if file.facts_path is None else _resolve(folder, file.facts_path),
+        evidence_path=None if file.evidence_path is None else _resolve(folder, file.evidence_path),
     )
-    if isinstance(place.path, Path) and not place.path.exists():
-        return Missing(
+    if isinstance(local.path, Path) and not local.path.exists():
+        return FailedFile(
             file,
-            f"{place.path} cannot be seen by the worker on {socket.gethostname()}; put the traces where all workers "
+            f"{local.path} cannot be seen by the worker on {socket.gethostname()}; put the traces where all workers "
             "can read them, or give a URL of an object store",
         )
-    result = work(place, plan)
-    if isinstance(result, Missing):
-        return Missing(file, result.why)
+    result = analyze_file(local, options)
+    if isinstance(result, FailedFile):
+        return FailedFile(file, result.reason)
     return [replace(summary, trace=replace(summary.trace, path=redact(file.path))) for summary in result]
 
 
-def summaries_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[RankSummary]:
-    """As `work`, but errors are raised.
+def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[RankSummary]:
+    """The summaries of the ranks in one file.
 
     Raises:
         InputError: the file cannot be read.
     """
-    rules = [analyzer for analyzer in registry.registered() if analyzer.rule in plan.rules]
-    ranks = ranks_of(file, plan, progress)
-    whole = plan.whole and len(ranks) == 1
-    return [pipeline.summarize_rank(rank, rules, plan.settings, keep_all=whole) for rank in ranks]
+    rules = [analyzer for analyzer in registry.registered() if analyzer.rule in options.rule_ids]
+    ranks = read_ranks(file, options, progress)
+    whole = options.whole and len(ranks) == 1
+    return [pipeline.summarize_rank(rank, rules, options.settings, keep_all=whole) for rank in ranks]
 
 
-def ranks_of(file: TraceFile, plan: Plan, progress: Progress | None = None) -> list[Rank]:
-    """The ranks that a file holds, those that the plan wants.
+def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[Rank]:
+    """The ranks in one file; of a file with several ranks only the one of `options.rank`.
 
     Raises:
-        InputError: the file, or what lies beside it, cannot be read.
+        InputError: the trace, its evidence trace or its facts cannot be read.
     """
-    traces = split_ranks(read(file.path, progress, threads=plan.threads))
-    facts = _facts(file.facts)
-    if len(traces) > 1:  # merged by another tool, so no capture of ours
-        return [Rank(trace, plan.device, plan.steps, facts) for trace in traces if plan.rank in (None, trace.rank)]
+    traces = split_ranks(read(file.path, progress, threads=options.read_threads))
+    facts = _read_facts(file.facts_path)
+    if len(traces) > 1:  # merged by another tool: no capture, so neither evidence nor step times
+        selected = [trace for trace in traces if options.rank in (None, trace.rank)]
+        return [Rank(trace, options.device, options.steps, facts) for trace in selected]
     trace = traces[0]
     if trace.rank is None and file.rank is not None:
         trace = replace(trace, rank=file.rank)
-    detail = read(file.evidence, progress, threads=plan.threads) if file.evidence is not None else None
-    return [Rank(trace, plan.device, plan.steps, facts, detail, _run_steps(file.facts))]
+    evidence = None
+    if file.evidence_path is not None:
+        evidence = read(file.evidence_path, progress, threads=options.read_threads)
+    return [Rank(trace, options.device, options.steps, facts, evidence, _read_step_times(file.facts_path))]
 
 
-def _facts(path: Place | None) -> Mapping[str, Any] | None:
+def _read_facts(path: TracePath | None) -> Mapping[str, Any] | None:
     if path is None:
         return None
     try:
@@ -148,13 +159,14 @@ def _facts(path: Place | None) -> Mapping[str, Any] | None:
     return facts if isinstance(facts, dict) else None
 
 
-def _within(folder: str, place: Place) -> Place:
-    return Path(folder, place) if isinstance(place, Path) else place
-
-
-def _run_steps(facts: Place | None) -> RunSteps | None:
-    """The step times beside the facts; None where there are none, or where they cannot be read."""
+def _read_step_times(facts_path: TracePath | None) -> RunSteps | None:
+    """The step times in the folder of the facts; None where there are none or they cannot be read."""
     try:
-        return None if facts is None else run_steps((facts.parent / _STEPS).read_bytes())
+        return None if facts_path is None else run_steps((facts_path.parent / _STEPS_NAME).read_bytes())
     except (OSError, TraceError):
         return None
+
+
+def _resolve(folder: str, path: TracePath) -> TracePath:
+    """A local path as seen from `folder`; a URL as it is."""
+    return Path(folder, path) if isinstance(path, Path) else path

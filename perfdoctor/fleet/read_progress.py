@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.trace.io.stream import Progress as FileReading
+from perfdoctor.trace.io.stream import Progress as ReadCallback
 
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
     """How far the reading of the files is: `done_bytes` of `total_bytes` (None where unknown) of file `number`.
 
-    `finished` counts the files that are done, and the parts of those that are being read.
+    `finished` counts the files that are done, and the parts read of the others.
     """
 
     name: str
@@ -28,42 +28,42 @@ class FileProgress:
 Progress: TypeAlias = Callable[[FileProgress], None]
 
 
-class Tracker:
-    """Adds up what is heard of several files, and tells it on.
+class ProgressTracker:
+    """Adds up the progress of several files and passes it on.
 
     Args:
-        files: all files.
-        tell: told about each change; None for nobody.
+        files: All files.
+        callback: Called at each change; None when nobody wants to know.
     """
 
-    def __init__(self, files: Sequence[TraceFile], tell: Progress | None) -> None:
+    def __init__(self, files: Sequence[TraceFile], callback: Progress | None) -> None:
         self._files = files
-        self._tell = tell
-        self._parts: dict[int, float] = {}
-        self._done = 0
+        self._callback = callback
+        self._read_shares: dict[int, float] = {}
+        self._finished_files = 0
 
-    def reading(self, index: int, done_bytes: int, total_bytes: int | None) -> None:
-        """File `index` was read that far."""
-        self._parts[index] = min(done_bytes / total_bytes, 1.0) if total_bytes else 0.0
-        self._say(index, done_bytes, total_bytes)
+    def update(self, index: int, done_bytes: int, total_bytes: int | None) -> None:
+        """Pass on that file `index` is read up to `done_bytes`."""
+        self._read_shares[index] = min(done_bytes / total_bytes, 1.0) if total_bytes else 0.0
+        self._notify(index, done_bytes, total_bytes)
 
-    def finished(self, index: int) -> None:
-        """File `index` is done with, one way or the other."""
-        self._parts.pop(index, None)
-        self._done += 1
+    def finish(self, index: int) -> None:
+        """Count file `index` as done, whether it could be analysed or not."""
+        self._read_shares.pop(index, None)
+        self._finished_files += 1
 
-    def of(self, index: int) -> FileReading | None:
-        """What a reader of file `index` in this process calls; None where nobody listens."""
-        if self._tell is None:
+    def notify_finished(self, index: int) -> None:
+        """Pass on that file `index` is done, for a file whose reader reports nothing meanwhile."""
+        self._notify(index, 1, 1)
+
+    def reader_callback(self, index: int) -> ReadCallback | None:
+        """The callback for a reader of file `index` in this process; None when nobody wants to know."""
+        if self._callback is None:
             return None
-        return lambda done, total: self.reading(index, done, total)
+        return lambda done_bytes, total_bytes: self.update(index, done_bytes, total_bytes)
 
-    def said(self, index: int) -> None:
-        """Tell on that a file is finished of whose reading nothing is heard."""
-        self._say(index, 1, 1)
-
-    def _say(self, index: int, done_bytes: int, total_bytes: int | None) -> None:
-        if self._tell is not None:
+    def _notify(self, index: int, done_bytes: int, total_bytes: int | None) -> None:
+        if self._callback is not None:
             name, files = self._files[index].path.name, len(self._files)
-            finished = self._done + sum(self._parts.values())
-            self._tell(FileProgress(name, index + 1, files, done_bytes, total_bytes, finished))
+            finished = self._finished_files + sum(self._read_shares.values())
+            self._callback(FileProgress(name, index + 1, files, done_bytes, total_bytes, finished))

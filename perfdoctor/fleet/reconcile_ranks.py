@@ -1,4 +1,4 @@
-"""Which ranks there are: one number each, who is missing, and whether all are of one job and one window."""
+"""Gives each rank of a fleet one number, names missing ranks, and refuses traces of different jobs or windows."""
 
 from __future__ import annotations
 
@@ -11,106 +11,111 @@ from perfdoctor.report.merge_findings import format_ranges
 from perfdoctor.report.rank_summary import RankSummary
 
 
-def roster(summaries: Sequence[RankSummary], unreadable: Iterable[int | None] = ()) -> list[RankSummary]:
-    """The ranks of one job, each with a number of its own; what is odd about them is among their warnings.
+def reconcile_ranks(summaries: Sequence[RankSummary], unreadable_ranks: Iterable[int | None] = ()) -> list[RankSummary]:
+    """The ranks of one job, each with another number; doubtful numbers and missing ranks are among their warnings.
 
-    A rank is what the trace says, else what its file is called; where that does not tell all of them apart, their order
-    does.
+    The number is in the trace, else in the file's name. Where several ranks have the same number or none, all are
+    numbered in the order given.
 
     Args:
-        summaries: what was read, in the order of the files.
-        unreadable: ranks whose files could not be analysed; they are told of elsewhere.
+        summaries: the ranks in the order of the files.
+        unreadable_ranks: ranks whose files could not be analysed; no warning calls them missing.
 
     Raises:
-        InputError: the traces are of different jobs, or of different windows of one.
+        InputError: the traces are of different jobs, or of different windows of one job.
     """
     ranks = list(summaries)
     if len(ranks) < 2:
         return ranks
     _check_one_job(ranks)
-    return _with_missing(_numbered(ranks), set(unreadable))
+    return _warn_of_missing_ranks(_number_uniquely(ranks), set(unreadable_ranks))
 
 
 def _check_one_job(ranks: Sequence[RankSummary]) -> None:
-    """See that nothing in the traces rules out that they were recorded together.
+    """Check that the traces can be of one job.
 
-    Only what cannot be otherwise counts: worlds of different sizes, two traces that both say that they are of one rank,
-    steps with different numbers at different times. Clocks alone are no proof: hosts can be hours apart.
+    Only contradictions count: jobs of different sizes, two traces that both say that they are of one rank, other steps
+    at another time. Clocks alone prove nothing: hosts can be hours apart.
 
     Raises:
-        InputError: they were not.
+        InputError: they cannot.
     """
-    sizes: dict[int, RankSummary] = {}
-    recorded: dict[int, RankSummary] = {}
+    first_of_size: dict[int, RankSummary] = {}
+    first_of_rank: dict[int, RankSummary] = {}
     for rank in ranks:
         if rank.trace.world_size is None:
             continue
-        other = sizes.setdefault(rank.trace.world_size, rank)
-        if len(sizes) > 1:
-            first = next(iter(sizes.values()))
+        same_size = first_of_size.setdefault(rank.trace.world_size, rank)
+        if len(first_of_size) > 1:
+            first = next(iter(first_of_size.values()))
             raise InputError(
-                f"{first.trace.path} is of a job of {first.trace.world_size} ranks and {other.trace.path} of one of "
-                f"{other.trace.world_size}: traces of different jobs cannot be compared; give those of one"
+                f"{first.trace.path} is of a job of {first.trace.world_size} ranks and {same_size.trace.path} of one "
+                f"of {same_size.trace.world_size}: traces of different jobs cannot be compared; give those of one"
             )
-        if rank.rank is not None and recorded.setdefault(rank.rank, rank) is not rank:
+        if rank.rank is not None and first_of_rank.setdefault(rank.rank, rank) is not rank:
             raise InputError(
-                f"{recorded[rank.rank].trace.path} and {rank.trace.path} are both of rank {rank.rank}: they are of "
-                "different windows or jobs; give one trace a rank"
+                f"{first_of_rank[rank.rank].trace.path} and {rank.trace.path} are both of rank {rank.rank}: they are "
+                "of different windows or jobs; give one trace a rank"
             )
     _check_one_window(ranks)
 
 
 def _check_one_window(ranks: Sequence[RankSummary]) -> None:
-    """See that no trace recorded other steps than the first one, at another time.
+    """Check that no trace recorded other steps than the first one, at another time.
 
     Raises:
         InputError: one did.
     """
-    known = [rank for rank in ranks if rank.collectives is not None and rank.collectives.step_numbers]
-    for rank in known[1:]:
-        if set(_numbers(rank)).isdisjoint(_numbers(known[0])) and _apart(rank, known[0]):
-            first, other = (f"{format_ranges(_numbers(r))} ({r.trace.path})" for r in (known[0], rank))
+    numbered = [rank for rank in ranks if _step_numbers(rank)]
+    for rank in numbered[1:]:
+        other_steps = set(_step_numbers(rank)).isdisjoint(_step_numbers(numbered[0]))
+        if other_steps and not _windows_overlap(rank, numbered[0]):
+            first, other = (f"{format_ranges(_step_numbers(r))} ({r.trace.path})" for r in (numbered[0], rank))
             raise InputError(
                 f"the traces are of different windows: one has the steps {first}, another {other}; give traces that "
                 "were recorded over the same steps"
             )
 
 
-def _numbers(rank: RankSummary) -> tuple[int, ...]:
+def _step_numbers(rank: RankSummary) -> tuple[int, ...]:
     return rank.collectives.step_numbers if rank.collectives is not None else ()
 
 
-def _apart(a: RankSummary, b: RankSummary) -> bool:
-    """Whether the analysed times of two ranks, by their own clocks, have no instant in common."""
-    (start, end), (other_start, other_end) = _extent(a), _extent(b)
-    return end <= other_start or other_end <= start
+def _windows_overlap(a: RankSummary, b: RankSummary) -> bool:
+    """Whether the analysed windows of two ranks, by the clocks of their hosts, have an instant in common."""
+    (a_start, a_end), (b_start, b_end) = _window_of(a), _window_of(b)
+    return a_start < b_end and b_start < a_end
 
 
-def _extent(rank: RankSummary) -> tuple[int, int]:
-    steps = rank.account.steps + rank.trace.base_ns
-    return int(steps[0, 0]), int(steps[-1, 1])
+def _window_of(rank: RankSummary) -> tuple[int, int]:
+    """Start and end of the analysed steps, in ns of the rank's clock."""
+    steps_ns = rank.account.steps + rank.trace.base_ns
+    return int(steps_ns[0, 0]), int(steps_ns[-1, 1])
 
 
-def _numbered(ranks: list[RankSummary]) -> list[RankSummary]:
-    """The ranks; where several do not say their number, or two say the same, their order does."""
-    often = Counter(rank.rank for rank in ranks)
-    if None not in often and len(often) == len(ranks):
+def _number_uniquely(ranks: list[RankSummary]) -> list[RankSummary]:
+    """The ranks; numbered in their order where several have no number, or the same one."""
+    counts = Counter(rank.rank for rank in ranks)
+    if None not in counts and len(counts) == len(ranks):
         return ranks
-    twice = sorted(number for number, count in often.items() if number is not None and count > 1)
-    why = (
-        f"rank {format_ranges(twice)} comes more than once" if twice else f"{often[None]} of them do not say their rank"
-    )
-    note = f"the files do not tell their ranks apart ({why}): they are numbered in the order given"
-    return [rank.renumber(number, note) for number, rank in enumerate(ranks)]
+    repeated = sorted(number for number, count in counts.items() if number is not None and count > 1)
+    if repeated:
+        reason = f"rank {format_ranges(repeated)} comes more than once"
+    else:
+        reason = f"{counts[None]} of them do not say their rank"
+    warning = f"the files do not tell their ranks apart ({reason}): they are numbered in the order given"
+    return [rank.renumber(number, warning) for number, rank in enumerate(ranks)]
 
 
-def _with_missing(ranks: list[RankSummary], unreadable: set[int | None]) -> list[RankSummary]:
-    """The ranks, the first of them with a sentence about those of the job that have no trace."""
-    world = next((rank.trace.world_size for rank in ranks if rank.trace.world_size is not None), None)
-    missing = sorted(set(range(world or 0)) - {rank.rank for rank in ranks} - unreadable)
+def _warn_of_missing_ranks(ranks: list[RankSummary], unreadable_ranks: set[int | None]) -> list[RankSummary]:
+    """The ranks, the first of them with a warning that names the ranks of the job without a trace."""
+    world_size = next((rank.trace.world_size for rank in ranks if rank.trace.world_size is not None), None)
+    missing = sorted(set(range(world_size or 0)) - {rank.rank for rank in ranks} - unreadable_ranks)
     if not missing:
         return ranks
     which = format_ranges(missing)
-    note = f"{len(missing)} of the job's {world} ranks have no trace here ({which}): a slower one may be among them"
+    warning = (
+        f"{len(missing)} of the job's {world_size} ranks have no trace here ({which}): a slower one may be among them"
+    )
     first = ranks[0]
-    return [replace(first, trace=replace(first.trace, warnings=(*first.trace.warnings, note))), *ranks[1:]]
+    return [replace(first, trace=replace(first.trace, warnings=(*first.trace.warnings, warning))), *ranks[1:]]

@@ -1,6 +1,7 @@
-"""A worker process: takes files from its standard input, sends back what became of them, and ends with its input.
+"""A worker process: reads files to analyse from standard input, and writes progress and results to standard output.
 
-Both directions are pickles, between processes of one user on one machine. `pool` is the other end.
+Both directions are pickles, between processes of one user on one machine. `pool` is the other side. The process ends
+with its input.
 """
 
 from __future__ import annotations
@@ -10,32 +11,33 @@ import pickle
 import sys
 from typing import Any, BinaryIO
 
-READY, READING, RESULT, REFUSED = "ready", "reading", "result", "refused"
+# Kinds of messages to the pool: started; (bytes read, bytes in all) of the file; its result; the options are wrong.
+READY, PROGRESS, RESULT, USAGE_ERROR = "ready", "progress", "result", "usage error"
 
 
 def main() -> None:
-    """Work until there is no more."""
+    """Analyse files until there are no more."""
     tasks = sys.stdin.buffer
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a stranger's analyzer prints must not get among the answers
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the prints of a plugin must not get between the messages
     from perfdoctor.errors import UsageError
-    from perfdoctor.fleet.rank_tasks import work
+    from perfdoctor.fleet.rank_tasks import analyze_file
 
     def send(kind: str, value: Any) -> None:
-        pickle.dump((kind, value), answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
+        pickle.dump((kind, value), messages, protocol=pickle.HIGHEST_PROTOCOL)
+        messages.flush()
 
     send(READY, None)
-    plan = _next(tasks)
-    while (file := _next(tasks)) is not None:
+    options = _receive(tasks)
+    while (file := _receive(tasks)) is not None:
         try:
-            send(RESULT, work(file, plan, lambda done, total: send(READING, (done, total))))
+            send(RESULT, analyze_file(file, options, lambda done, total: send(PROGRESS, (done, total))))
         except UsageError as error:
-            send(REFUSED, error)
+            send(USAGE_ERROR, error)
 
 
-def _next(tasks: BinaryIO) -> Any:
-    """What comes next; None at the end."""
+def _receive(tasks: BinaryIO) -> Any:
+    """The next object; None at the end of the input."""
     try:
         return pickle.load(tasks)
     except (EOFError, pickle.UnpicklingError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from perfdoctor.testing.simulated_process import SimulatedProcess
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
@@ -22,47 +24,41 @@ LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 _LAYERS = 4
 _BATCH, _WIDTH = 64, 4096
 _FORWARD_US, _BACKWARD_US, _OPTIMIZER_US = 750.0, 1500.0, 400.0
-_BUCKET_ELEMENTS = 64 << 20
-# The first bucket hides behind backward; of the last one this much stays exposed, as in any such job.
-_BUCKETS = ((2, 1800.0), (_LAYERS, 120.0))  # layers of backward that it waits for, transfer in us
-_TENSOR_US = 200.0
-_LOADER_US, _LAUNCH_US = 30.0, 8.0
-_COMPUTE_STREAM, _COMM_STREAM = 7, 20
+_ELEMENTS_PER_US = (64 << 20) / 1000
+# Layers of backward before each bucket of gradients, and the transfer of the bucket. The first one runs behind the rest
+# of backward; the last one stays exposed, as in any such job.
+_BUCKETS = ((2, 1800.0), (2, 120.0))
+_TENSOR_PARALLEL_US = 200.0
+_LOADER_US, _OP_US, _OPTIMIZER_CPU_US = 30.0, 3.0, 40.0
+# Scales the jitter of a simulated process: its kernels then vary by 0.5 % to either side.
+_JITTER = 1 / 12
 
 
 @dataclass(frozen=True, slots=True)
 class _Faults:
-    """What is wrong with one rank."""
+    """The faults of one rank; the defaults are none."""
 
     loader_us: float = 0.0
-    backward: float = 1.0
-    batch: float = 1.0
-    link: float = 1.0
+    backward_factor: float = 1.0
+    batch_factor: float = 1.0
+    link_factor: float = 1.0
     clock_us: float = 0.0
     missing: bool = False
 
 
-@dataclass(slots=True)
-class _Clockwork:
-    """One rank while its trace is made: what it is free for, in us of the true time."""
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank during the simulation."""
 
-    trace: TraceBuilder
+    process: SimulatedProcess
     faults: _Faults
-    cpu_us: float = 0.0
-    gpu_us: float = 0.0
-    comm_us: float = 0.0
-    sequence: dict[str, int] = field(default_factory=dict)
-
-    def own(self, at_us: float) -> float:
-        """The true time on this rank's clock."""
-        return at_us + self.faults.clock_us
 
 
 class SyntheticFleet:
     """Builds the traces of all ranks of a job: each loads, runs forward and backward, reduces gradients, and updates.
 
-    Ranks meet at their all-reduces, so that a late one makes the others wait as in a real job. Without a fault the
-    ranks differ by 1 % of their kernels' time, by chance. The methods plant faults and return the fleet, so that they
+    Ranks meet at their all-reduces, so that a late rank makes the others wait as in a real job. Without a fault the
+    times of their kernels differ by chance, by up to 1 %. The methods plant faults and return the fleet, so that they
     chain. The same calls give the same bytes.
 
     Example::
@@ -70,12 +66,12 @@ class SyntheticFleet:
         traces = SyntheticFleet(ranks=4).late_loader(2, by_us=3000).builders()
 
     Args:
-        ranks: How many.
-        steps: How many each records.
+        ranks: Ranks of the job.
+        steps: Steps in each trace.
         tensor_parallel: Ranks that also reduce activations among themselves, in groups of this size; 1 for none.
-        ranks_per_host: So many ranks write the name of one host; None writes no names.
-        sequences: Write process groups and sequence numbers, as recent profilers do.
-        seed: Of the chance differences.
+        ranks_per_host: Ranks whose traces name the same host; None writes no host names.
+        sequences: Whether process groups and sequence numbers are recorded, as recent profilers do.
+        seed: Of the differences by chance.
     """
 
     def __init__(
@@ -92,61 +88,60 @@ class SyntheticFleet:
         self._ranks_per_host = ranks_per_host
         self._sequences = sequences
         self._seed = seed
-        self._random = random.Random(seed)
         self._noise_us = 0.0
         self._faults = [_Faults() for _ in range(ranks)]
+        self._collective_counts: Counter[str] = Counter()
 
     def late_loader(self, rank: int, by_us: float) -> Self:
-        """Its loader takes so much longer in every step."""
+        """The DataLoader of the rank takes so much longer in every step."""
         return self._plant(rank, loader_us=by_us)
 
     def slow_backward(self, rank: int, factor: float) -> Self:
-        """The kernels of its backward pass take so many times as long."""
-        return self._plant(rank, backward=factor)
+        """The kernels of the rank's backward pass take so many times as long."""
+        return self._plant(rank, backward_factor=factor)
 
     def uneven_batch(self, rank: int, factor: float) -> Self:
-        """Its batches hold so many times the samples, in the recorded shapes, too."""
-        return self._plant(rank, batch=factor)
+        """The rank's batches hold so many times the samples; the recorded shapes say so."""
+        return self._plant(rank, batch_factor=factor)
 
     def slow_link(self, ranks: Sequence[int], factor: float) -> Self:
-        """Collectives take so many times as long where one of these ranks takes part."""
+        """Collectives take so many times as long when one of these ranks takes part."""
         for rank in ranks:
-            self._plant(rank, link=factor)
+            self._plant(rank, link_factor=factor)
         return self
 
     def clock_offset(self, rank: int, by_us: float) -> Self:
-        """Its clock is ahead by so much."""
+        """The rank's clock is ahead by so much."""
         return self._plant(rank, clock_us=by_us)
 
     def missing(self, rank: int) -> Self:
-        """It takes part, but its trace is not there."""
+        """The rank takes part in the job, but its trace is missing."""
         return self._plant(rank, missing=True)
 
     def noise(self, by_us: float) -> Self:
-        """Each step another rank computes so much longer."""
+        """In each step another rank computes so much longer."""
         self._noise_us = by_us
         return self
 
     def builders(self) -> list[TraceBuilder]:
         """The traces of the ranks that are not missing, in order."""
-        self._random = random.Random(self._seed)
         count = len(self._faults)
+        seeds = range(self._seed * count, (self._seed + 1) * count)
         ranks = [
-            _Clockwork(TraceBuilder(rank=rank, world_size=count), faults) for rank, faults in enumerate(self._faults)
+            _Rank(SimulatedProcess(seed, record_stacks=False, jitter=_JITTER), faults)
+            for seed, faults in zip(seeds, self._faults, strict=True)
         ]
-        if self._ranks_per_host is not None:
-            for number, rank in enumerate(ranks):
-                rank.trace.top(host_name=f"node{number // self._ranks_per_host}")
+        self._collective_counts.clear()
         for step in range(self._steps):
-            self._step(ranks, step)
-        return [rank.trace for rank in ranks if not rank.faults.missing]
+            self._run_step(ranks, step)
+        return [self._build(number, rank) for number, rank in enumerate(ranks) if not rank.faults.missing]
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``rank<R>.json.gz`` for each rank that is not missing; returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        there = [rank for rank, faults in enumerate(self._faults) if not faults.missing]
-        for rank, trace in zip(there, self.builders(), strict=True):
+        recorded = [rank for rank, faults in enumerate(self._faults) if not faults.missing]
+        for rank, trace in zip(recorded, self.builders(), strict=True):
             trace.write(folder / f"rank{rank}.json.gz")
         return folder
 
@@ -154,106 +149,89 @@ class SyntheticFleet:
         self._faults[rank] = replace(self._faults[rank], **fault)  # type: ignore[arg-type]
         return self
 
-    def _step(self, ranks: list[_Clockwork], step: int) -> None:
-        began = [rank.cpu_us for rank in ranks]
-        for number, rank in enumerate(ranks):
-            self._load(rank)
-            self._forward(rank, self._noise_us if number == step % len(ranks) else 0.0)
-        if self._tensor_parallel > 1:
-            for first in range(0, len(ranks), self._tensor_parallel):
-                members = list(range(first, min(first + self._tensor_parallel, len(ranks))))
-                self._meet(
-                    ranks, members, f"tp{first}", "tensor parallel", _TENSOR_US, [ranks[m].gpu_us for m in members]
-                )
-                for member in members:
-                    ranks[member].gpu_us = ranks[member].comm_us
-        done = [self._backward(rank) for rank in ranks]
-        for layers, transfer_us in _BUCKETS:
-            ready = [layer_ends[layers - 1] for layer_ends in done]
-            self._meet(ranks, list(range(len(ranks))), "0", "default_pg", transfer_us, ready)
-        for begun, rank in zip(began, ranks, strict=True):
-            self._update(rank, begun, step)
+    def _build(self, number: int, rank: _Rank) -> TraceBuilder:
+        builder = TraceBuilder(rank=number, world_size=len(self._faults))
+        if self._ranks_per_host is not None:
+            builder.header(host_name=f"node{number // self._ranks_per_host}")
+        return rank.process.write(builder, clock_offset_ns=round(rank.faults.clock_us * 1000))
 
-    def _load(self, rank: _Clockwork) -> None:
-        wait_us = _LOADER_US + rank.faults.loader_us
-        rank.trace.range(LOADER, rank.own(rank.cpu_us), wait_us)
-        rank.cpu_us += wait_us
-        rank.gpu_us = max(rank.gpu_us, rank.cpu_us)
+    def _run_step(self, ranks: list[_Rank], number: int) -> None:
+        """One step of all ranks, up to each collective in turn: its end needs the arrivals of all members."""
+        everyone = range(len(ranks))
+        with ExitStack() as steps:
+            for rank in ranks:
+                steps.enter_context(rank.process.annotation(f"ProfilerStep#{number}"))
+            for index, rank in enumerate(ranks):
+                _load_batch(rank)
+                _run_forward(rank, self._noise_us if index == number % len(ranks) else 0.0)
+            if self._tensor_parallel > 1:
+                self._reduce_activations(ranks)
+            with ExitStack() as autograd_threads:
+                for rank in ranks:
+                    autograd_threads.enter_context(rank.process.autograd_thread())
+                for layers, transfer_us in _BUCKETS:
+                    for rank in ranks:
+                        _run_backward(rank, layers)
+                    self._all_reduce(ranks, everyone, "0", "default_pg", transfer_us)
+            for rank in ranks:
+                _update_weights(rank)
 
-    def _forward(self, rank: _Clockwork, longer_us: float) -> None:
-        for layer in range(_LAYERS):
-            dur_us = self._chance(_FORWARD_US * rank.faults.batch) + (longer_us if layer == 0 else 0.0)
-            self._product(rank, "aten::mm", dur_us, thread=1)
+    def _reduce_activations(self, ranks: list[_Rank]) -> None:
+        for first in range(0, len(ranks), self._tensor_parallel):
+            members = range(first, min(first + self._tensor_parallel, len(ranks)))
+            self._all_reduce(ranks, members, f"tp{first}", "tensor parallel", _TENSOR_PARALLEL_US)
+            for member in members:
+                ranks[member].process.wait_for_collectives()
 
-    def _backward(self, rank: _Clockwork) -> list[float]:
-        """The ends of the layers' kernels."""
-        ends = []
-        for _ in range(_LAYERS):
-            dur_us = self._chance(_BACKWARD_US * rank.faults.batch * rank.faults.backward)
-            rank.trace.op(
-                "autograd::engine::evaluate_function: MmBackward0", rank.own(rank.cpu_us), _LAUNCH_US, thread=2
-            )
-            self._product(rank, "aten::mm", dur_us, thread=2)
-            ends.append(rank.gpu_us)
-        return ends
-
-    def _product(self, rank: _Clockwork, name: str, dur_us: float, thread: int) -> None:
-        batch = round(_BATCH * rank.faults.batch)
-        at_us = rank.cpu_us + 1
-        shapes, types = [[batch, _WIDTH], [_WIDTH, _WIDTH]], ["c10::BFloat16", "c10::BFloat16"]
-        rank.trace.op(name, rank.own(at_us), _LAUNCH_US - 2, thread=thread, shapes=shapes, types=types)
-        start_us = max(rank.gpu_us, at_us + _LAUNCH_US)
-        rank.trace.kernel(GEMM, rank.own(start_us), dur_us, _COMPUTE_STREAM, rank.own(at_us + 0.5), thread=thread)
-        rank.gpu_us = start_us + dur_us
-        rank.cpu_us += _LAUNCH_US
-
-    def _meet(
-        self,
-        ranks: list[_Clockwork],
-        members: list[int],
-        group: str,
-        purpose: str,
-        transfer_us: float,
-        ready_us: list[float],
+    def _all_reduce(
+        self, ranks: list[_Rank], members: Sequence[int], group: str, purpose: str, transfer_us: float
     ) -> None:
-        """One all-reduce: every member starts when it is there, and all end when the last has come and data moved."""
-        start = [max(at, ranks[member].comm_us) for member, at in zip(members, ready_us, strict=True)]
-        end_us = max(start) + transfer_us * max(ranks[member].faults.link for member in members)
-        for member, start_us in zip(members, start, strict=True):
-            rank = ranks[member]
-            number = rank.sequence[group] = rank.sequence.get(group, -1) + 1
-            said = collective(
-                "allreduce",
-                group=group,
-                description=purpose,
-                ranks=members,
-                in_elements=round(_BUCKET_ELEMENTS * transfer_us / 1000),
-                dtype="BFloat16",
-                sequence=number,
-            )
-            launched = rank.own(min(rank.cpu_us, start_us - 1))
-            rank.trace.kernel(
-                ALL_REDUCE,
-                rank.own(start_us),
-                end_us - start_us,
-                _COMM_STREAM,
-                launched,
-                thread=2,
-                comm=said if self._sequences else None,
-            )
-            rank.comm_us = end_us
-            rank.cpu_us += 1
+        """One all-reduce: each member starts when it arrives, and all end when the last arrived and the data moved."""
+        comm = collective(
+            "allreduce",
+            group=group,
+            description=purpose,
+            ranks=members,
+            in_elements=round(_ELEMENTS_PER_US * transfer_us),
+            dtype="BFloat16",
+            sequence=self._collective_counts[group],
+        )
+        self._collective_counts[group] += 1
+        arrivals_ns = [
+            ranks[member].process.launch_collective(ALL_REDUCE, comm if self._sequences else None) for member in members
+        ]
+        transfer_us *= max(ranks[member].faults.link_factor for member in members)
+        for member in members:
+            ranks[member].process.end_collective(max(arrivals_ns) + round(transfer_us * 1000))
 
-    def _update(self, rank: _Clockwork, began_us: float, step: int) -> None:
-        """The optimizer begins when the gradients are reduced; the step ends with a wait for it."""
-        start_us = max(rank.gpu_us, rank.comm_us)
-        rank.trace.range("Optimizer.step#AdamW.step", rank.own(rank.cpu_us), 40)
-        rank.trace.kernel(OPTIMIZER, rank.own(start_us), _OPTIMIZER_US, _COMPUTE_STREAM, rank.own(rank.cpu_us + 5))
-        rank.gpu_us = start_us + _OPTIMIZER_US
-        rank.cpu_us += 50
-        rank.trace.call("cudaStreamSynchronize", rank.own(rank.cpu_us), max(rank.gpu_us + 3 - rank.cpu_us, 1))
-        rank.cpu_us = max(rank.gpu_us + 5, rank.cpu_us + 1)
-        rank.trace.step(rank.own(began_us), rank.cpu_us - began_us - 0.5, step)
 
-    def _chance(self, dur_us: float) -> float:
-        return round(dur_us * self._random.uniform(0.995, 1.005), 3)
+def _load_batch(rank: _Rank) -> None:
+    with rank.process.annotation(LOADER):
+        rank.process.run_cpu(_LOADER_US + rank.faults.loader_us, spread=0)
+
+
+def _run_forward(rank: _Rank, extra_us: float) -> None:
+    for layer in range(_LAYERS):
+        _multiply(rank, _FORWARD_US * rank.faults.batch_factor + (extra_us if layer == 0 else 0.0))
+
+
+def _run_backward(rank: _Rank, layers: int) -> None:
+    for _ in range(layers):
+        with rank.process.op("autograd::engine::evaluate_function: MmBackward0", _OP_US):
+            _multiply(rank, _BACKWARD_US * rank.faults.batch_factor * rank.faults.backward_factor)
+
+
+def _multiply(rank: _Rank, us: float) -> None:
+    """A matrix product with the shapes of the rank's batch."""
+    shapes = [[round(_BATCH * rank.faults.batch_factor), _WIDTH], [_WIDTH, _WIDTH]]
+    with rank.process.op("aten::mm", _OP_US, shapes, "c10::BFloat16"):
+        rank.process.kernel(GEMM, us)
+
+
+def _update_weights(rank: _Rank) -> None:
+    """The optimizer starts when the gradients are reduced; the CPU waits for it."""
+    rank.process.wait_for_collectives()
+    with rank.process.annotation("Optimizer.step#AdamW.step"):
+        rank.process.run_cpu(_OPTIMIZER_CPU_US)
+        rank.process.kernel(OPTIMIZER, _OPTIMIZER_US)
+    rank.process.synchronize()

@@ -1,4 +1,4 @@
-"""TraceBuilder: a Kineto trace written by hand, for the tests of analyzers (ours and third parties')."""
+"""TraceBuilder: a Kineto trace event by event, for the tests of analyzers and for simulated programs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _COPIES = {
 class TraceBuilder:
     """Builds the JSON that PyTorch's profiler writes: the same calls in the same order give the same bytes.
 
-    All times are microseconds, as in the file; fractions down to the nanosecond are kept. Methods return the builder,
-    so that they chain, except `call` and `frame`, which return the id that others refer to.
+    All times are microseconds, as in the file, with three digits behind the point. Methods return the builder, so that
+    they chain, except `call` and `frame`, which return the id that other events refer to.
 
     Example::
 
@@ -55,30 +55,30 @@ class TraceBuilder:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self._top: dict[str, Any] = {"schemaVersion": 1}
+        self._header: dict[str, Any] = {"schemaVersion": 1}
         self._events: list[dict[str, Any]] = []
         self._pid = _HOST_PID + (rank or 0)
-        self._steps = self._correlation = self._external_id = self._frame = 0
+        self._next_step = self._correlations = self._external_ids = self._frames = 0
         if device is not None:
-            self._top["deviceProperties"] = [_device(device, capability, sm_count, memory_bytes)]
+            self._header["deviceProperties"] = [_device_properties(device, capability, sm_count, memory_bytes)]
         if rank is not None:
-            self._top["distributedInfo"] = {"backend": "nccl", "rank": rank}
+            self._header["distributedInfo"] = {"backend": "nccl", "rank": rank}
             if world_size is not None:
-                self._top["distributedInfo"]["world_size"] = world_size
+                self._header["distributedInfo"]["world_size"] = world_size
 
     def step(self, start_us: float, dur_us: float, number: int | None = None, thread: int = 1) -> Self:
-        """A `ProfilerStep#` range; they are numbered from 0 unless told."""
-        number = self._steps if number is None else number
-        self._steps = number + 1
+        """A `ProfilerStep#` range; without a `number` the steps are counted from 0, or from the last number on."""
+        number = self._next_step if number is None else number
+        self._next_step = number + 1
         return self.range(f"ProfilerStep#{number}", start_us, dur_us, thread)
 
     def range(self, name: str, start_us: float, dur_us: float, thread: int = 1) -> Self:
         """An annotation on the CPU: record_function, an optimizer step, a wait in the DataLoader."""
-        return self._host("user_annotation", name, start_us, dur_us, thread, {})
+        return self._add_host_event("user_annotation", name, start_us, dur_us, thread, {})
 
     def gpu_range(self, name: str, start_us: float, dur_us: float, stream: int = 7) -> Self:
-        """An annotation as it appears again on the GPU row."""
-        return self._complete("gpu_user_annotation", name, start_us, dur_us, 0, stream, {})
+        """An annotation as the profiler repeats it for the kernels of a CPU range."""
+        return self._add_event("gpu_user_annotation", name, start_us, dur_us, 0, stream, {})
 
     def op(
         self,
@@ -92,16 +92,25 @@ class TraceBuilder:
         concrete: Sequence[str] | None = None,
         comm: Mapping[str, object] | None = None,
     ) -> Self:
-        """An operator on the CPU; shapes, types, strides and concrete inputs hold one entry an input, as recorded.
+        """An operator on the CPU.
 
-        `comm` is what it says of a collective, as `collective` returns it.
+        Args:
+            name: Its name, such as `aten::mm`.
+            start_us: Start.
+            dur_us: Duration.
+            thread: Thread that runs it.
+            shapes: Shape of each input.
+            types: Type of each input.
+            strides: Strides of each input.
+            concrete: Value of each input that is no tensor, as text.
+            comm: Metadata of a collective, as `collective` returns it.
         """
-        self._external_id += 1
+        self._external_ids += 1
         recorded = {"Input Dims": shapes, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
-        args = {"External id": self._external_id} | {
+        args = {"External id": self._external_ids} | {
             key: list(value) for key, value in recorded.items() if value is not None
         }
-        return self._host("cpu_op", name, start_us, dur_us, thread, args | dict(comm or {}))
+        return self._add_host_event("cpu_op", name, start_us, dur_us, thread, args | dict(comm or {}))
 
     def call(
         self, name: str, start_us: float, dur_us: float = 5, thread: int = 1, correlation: int | None = None
@@ -112,10 +121,10 @@ class TraceBuilder:
             Its correlation id, for `kernel(..., correlation=...)`: one graph launch can start many kernels.
         """
         if correlation is None:
-            correlation = self._correlation + 1
-        self._correlation = max(self._correlation, correlation)
+            correlation = self._correlations + 1
+        self._correlations = max(self._correlations, correlation)
         category = "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
-        self._host(category, name, start_us, dur_us, thread, {"cbid": 211, "correlation": correlation})
+        self._add_host_event(category, name, start_us, dur_us, thread, {"cbid": 211, "correlation": correlation})
         return correlation
 
     def kernel(
@@ -139,17 +148,17 @@ class TraceBuilder:
             start_us: Start on the device.
             dur_us: Duration.
             stream: Stream it runs on.
-            launch_us: When given, a `cudaLaunchKernel` of 5 us that starts then is added and linked to it.
-            correlation: Links it to a `call` made before instead.
+            launch_us: Start of a `cudaLaunchKernel` of 5 us that is added and linked to it; None adds none.
+            correlation: Links it to an earlier `call` instead.
             thread: Thread of the added launch.
             device: Index of the device.
             grid: Its thread blocks in each dimension.
-            comm: What it says of a collective, as `collective` returns it.
+            comm: Metadata of a collective, as `collective` returns it.
             args: Further arguments of the event.
         """
         args |= dict(comm or {}) | ({"grid": list(grid)} if grid is not None else {})
-        correlation = self._launched("cudaLaunchKernel", launch_us, thread, correlation)
-        return self._item("kernel", name, start_us, dur_us, device, stream, correlation, args)
+        correlation = self._launch("cudaLaunchKernel", launch_us, thread, correlation)
+        return self._add_gpu_item("kernel", name, start_us, dur_us, device, stream, correlation, args)
 
     def memcpy(
         self,
@@ -164,10 +173,12 @@ class TraceBuilder:
         device: int = 0,
         pinned: bool = False,
     ) -> Self:
-        """A copy; `kind` is HtoD, DtoH, DtoD, PtoP or a whole name; `launch_us` adds the `cudaMemcpyAsync`."""
+        """A copy; `kind` is HtoD, DtoH, DtoD, PtoP or a whole name; `launch_us` adds a linked `cudaMemcpyAsync`."""
         name = _COPIES.get(kind, kind).format(memory="Pinned" if pinned else "Pageable")
-        correlation = self._launched("cudaMemcpyAsync", launch_us, thread, correlation)
-        return self._item("gpu_memcpy", name, start_us, dur_us, device, stream, correlation, {"bytes": size_bytes})
+        correlation = self._launch("cudaMemcpyAsync", launch_us, thread, correlation)
+        return self._add_gpu_item(
+            "gpu_memcpy", name, start_us, dur_us, device, stream, correlation, {"bytes": size_bytes}
+        )
 
     def memset(
         self,
@@ -180,18 +191,18 @@ class TraceBuilder:
         thread: int = 1,
         device: int = 0,
     ) -> Self:
-        """Memory set on the device; `launch_us` adds the `cudaMemsetAsync`."""
-        correlation = self._launched("cudaMemsetAsync", launch_us, thread, correlation)
-        return self._item(
+        """A memset on the device; `launch_us` adds a linked `cudaMemsetAsync`."""
+        correlation = self._launch("cudaMemsetAsync", launch_us, thread, correlation)
+        return self._add_gpu_item(
             "gpu_memset", "Memset (Device)", start_us, dur_us, device, stream, correlation, {"bytes": size_bytes}
         )
 
     def sync(
         self, kind: str, start_us: float, dur_us: float, stream: int = -1, wait_stream: int = -1, correlation: int = -1
     ) -> Self:
-        """A synchronization record (`Stream Sync`, `Event Sync`, `Stream Wait Event`, `Context Sync`)."""
+        """A synchronization record: `Stream Sync`, `Event Sync`, `Stream Wait Event` or `Context Sync`."""
         args = {"cuda_sync_kind": kind, "stream": stream, "correlation": correlation, "wait_on_stream": wait_stream}
-        return self._complete("cuda_sync", kind, start_us, dur_us, 0, stream, args)
+        return self._add_event("cuda_sync", kind, start_us, dur_us, 0, stream, args)
 
     def frame(self, name: str, start_us: float, dur_us: float, thread: int = 1, parent: int | None = None) -> int:
         """A Python function, named ``file(line): function``.
@@ -199,34 +210,34 @@ class TraceBuilder:
         Returns:
             Its id, for the `parent` of the functions that it calls.
         """
-        self._frame += 1
-        args = {"Python parent id": parent, "Python id": self._frame}
-        self._host("python_function", name, start_us, dur_us, thread, args)
-        return self._frame
+        self._frames += 1
+        args = {"Python parent id": parent, "Python id": self._frames}
+        self._add_host_event("python_function", name, start_us, dur_us, thread, args)
+        return self._frames
 
     def event(self, **fields: object) -> Self:
-        """An event exactly as given, however odd: for the irregular ones."""
+        """An event with exactly these fields, for irregular ones."""
         self._events.append(dict(fields))
         return self
 
-    def top(self, **fields: object) -> Self:
-        """Further keys beside `traceEvents`, or other values for those that are there."""
-        self._top.update(fields)
+    def header(self, **fields: object) -> Self:
+        """Sets keys of the file beside `traceEvents`, such as `deviceProperties`."""
+        self._header.update(fields)
         return self
 
     def to_dict(self) -> dict[str, Any]:
         """The whole file as one object; the caller may change it."""
-        whole: dict[str, Any] = json.loads(json.dumps(self._top | {"traceEvents": self._events}))
+        whole: dict[str, Any] = json.loads(json.dumps(self._header | {"traceEvents": self._events}))
         return whole
 
     def to_bytes(self) -> bytes:
         """The whole file as JSON text, one event a line."""
-        head = json.dumps(self._top)[:-1]
+        head = json.dumps(self._header)[:-1]
         lines = ",\n".join(json.dumps(event) for event in self._events)
         return f'{head}, "traceEvents": [\n{lines}\n]}}'.encode()
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file, compressed when the name ends in `.gz`; returns where."""
+        """Write the file, compressed when the name ends in `.gz`; returns its path."""
         path = Path(path)
         text = self.to_bytes()
         path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
@@ -238,12 +249,12 @@ class TraceBuilder:
 
         return parse(self.to_bytes(), "built.json")
 
-    def _launched(self, name: str, launch_us: float | None, thread: int, correlation: int | None) -> int:
+    def _launch(self, name: str, launch_us: float | None, thread: int, correlation: int | None) -> int:
         if launch_us is not None:
             return self.call(name, launch_us, thread=thread, correlation=correlation)
         return correlation or 0
 
-    def _item(
+    def _add_gpu_item(
         self,
         category: str,
         name: str,
@@ -255,14 +266,14 @@ class TraceBuilder:
         args: Mapping[str, object],
     ) -> Self:
         link = {"device": device, "context": 1, "stream": stream, "correlation": correlation}
-        return self._complete(category, name, start_us, dur_us, device, stream, link | dict(args))
+        return self._add_event(category, name, start_us, dur_us, device, stream, link | dict(args))
 
-    def _host(
+    def _add_host_event(
         self, category: str, name: str, start_us: float, dur_us: float, thread: int, args: Mapping[str, object]
     ) -> Self:
-        return self._complete(category, name, start_us, dur_us, self._pid, self._pid - 1 + thread, args)
+        return self._add_event(category, name, start_us, dur_us, self._pid, self._pid - 1 + thread, args)
 
-    def _complete(
+    def _add_event(
         self,
         category: str,
         name: str,
@@ -289,26 +300,32 @@ def collective(
     description: str = "default_pg",
     sequence: int | None = None,
 ) -> dict[str, object]:
-    """What the profiler writes of a collective on its kernels and on its `record_param_comms`.
+    """The metadata of a collective that the profiler writes on its kernels and on its `record_param_comms`.
 
     Args:
-        name: Its name, as the profiler has it: allreduce, _allgather_base, alltoall, send, wait, ...
+        name: Name of the collective, as the profiler writes it: allreduce, _allgather_base, alltoall, send, wait, ...
         in_elements: Elements of the tensors that go in on this rank.
-        out_elements: Elements of those that come out; as many as go in unless told.
-        dtype: Their type, as c10 has it: Float, BFloat16, Long, ...
+        out_elements: Elements of the tensors that come out; None for as many as go in.
+        dtype: Their type, as c10 names it: Float, BFloat16, Long, ...
         ranks: Ranks of the process group.
-        group: Its name.
-        description: What it is for.
-        sequence: How many collectives the group had before; left out when None, as older versions do.
+        group: Name of the process group.
+        description: Description of the process group.
+        sequence: How many collectives the group had before; None leaves it out, as older versions of torch do.
     """
-    said = {"Collective name": name, "In msg nelems": in_elements}
-    said |= {"Out msg nelems": in_elements if out_elements is None else out_elements, "Group size": len(ranks)}
-    said |= {"dtype": dtype, "Process Group Name": group, "Process Group Description": description}
-    said |= {"Process Group Ranks": str(list(ranks))} | ({} if sequence is None else {"Seq": sequence})
-    return said
+    metadata: dict[str, object] = {
+        "Collective name": name,
+        "In msg nelems": in_elements,
+        "Out msg nelems": in_elements if out_elements is None else out_elements,
+        "Group size": len(ranks),
+        "dtype": dtype,
+        "Process Group Name": group,
+        "Process Group Description": description,
+        "Process Group Ranks": str(list(ranks)),
+    }
+    return metadata if sequence is None else metadata | {"Seq": sequence}
 
 
-def _device(
+def _device_properties(
     name: str, capability: tuple[int, int] | None, sm_count: int | None, memory_bytes: int | None
 ) -> dict[str, Any]:
     entry: dict[str, Any] = {"id": 0, "name": name}

@@ -303,4 +303,4 @@ def test_phases_are_those_of_the_loop() -> None:
     assert spent["forward"] == pytest.approx(3_000_000, rel=0.01)
     assert spent["backward"] == pytest.approx(6_000_000, rel=0.01)
     assert spent["optimizer"] == pytest.approx(400_000, rel=0.01)
-    assert spent["communication"] == pytest.approx(120_000, rel=0.01)
+    assert spent["communication"] == pytest.approx(120_000, rel=0.02)

@@ -198,7 +198,7 @@ def exported(folder: Path, lines: list[str]) -> list[dict[str, Any]]:
 
     rank = folder / "rank0"
     rank.mkdir()
-    trace = TraceBuilder().step(0, 1000).kernel("k", 10, 900, launch_us=1).top(baseTimeNanoseconds=10**18)
+    trace = TraceBuilder().step(0, 1000).kernel("k", 10, 900, launch_us=1).header(baseTimeNanoseconds=10**18)
     trace.write(rank / "timing.json")
     (rank / "nvml.jsonl").write_text("\n".join(lines))
     analyze(folder).export_chrome_trace(folder / "out.json")

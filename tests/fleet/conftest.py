@@ -1,4 +1,4 @@
-"""Fleets in files."""
+"""Fixtures: the trace files of a fleet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    """A folder of four ranks, of which the third is late."""
+    """A folder with the traces of four ranks; the third is late."""
     from cases_ranks import fleet, one_late
 
     folder = tmp_path / "run"

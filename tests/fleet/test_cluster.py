@@ -1,4 +1,4 @@
-"""Ranks over a Dask cluster: two workers, processes of their own, over TCP."""
+"""Ranks analysed on a Dask cluster of two workers, which are processes reached over TCP."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports import Endless, needs_proc, said
+from fleet_helpers import BlockingPipe, content_of, needs_proc
 
 import perfdoctor
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import Missing, Plan, work_elsewhere
+from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, analyze_file_remotely
 
 distributed = pytest.importorskip("distributed")
 
@@ -24,7 +24,7 @@ distributed = pytest.importorskip("distributed")
 def cluster() -> Iterator[Any]:
     import dask
 
-    # A file is given up with the first worker that it costs; the default of four would take longer to show.
+    # Dask gives a file up after the first worker that dies with it; its default of four would take longer to show.
     with (
         dask.config.set(
             {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.no-workers-timeout": "60s"}
@@ -37,20 +37,20 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_cluster_reports_what_one_process_does(cluster: Any, fleet: Path) -> None:
-    told: list[FileProgress] = []
-    report = perfdoctor.analyze(fleet, dask=cluster.scheduler_address, progress=told.append)
-    assert said(report) == said(perfdoctor.analyze(fleet, jobs=1))
-    assert [state.finished for state in told] == [1, 2, 3, 4]
+    states: list[FileProgress] = []
+    report = perfdoctor.analyze(fleet, dask=cluster.scheduler_address, progress=states.append)
+    assert content_of(report) == content_of(perfdoctor.analyze(fleet, jobs=1))
+    assert [state.finished for state in states] == [1, 2, 3, 4]
 
 
 @pytest.mark.corpus
 def test_a_cluster_reports_what_processes_do_of_real_ranks(cluster: Any, corpus: Path) -> None:
     real = corpus / "v100-torchrec-4ranks"
     report = perfdoctor.analyze(real, dask=cluster.scheduler_address)
-    assert said(report) == said(perfdoctor.analyze(real, jobs=2))
+    assert content_of(report) == content_of(perfdoctor.analyze(real, jobs=2))
 
 
-def test_relative_paths_are_found_and_named_as_given(
+def test_relative_paths_are_found_and_stay_as_the_user_wrote_them(
     cluster: Any, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fleet.parent)
@@ -64,26 +64,26 @@ def test_relative_paths_are_found_and_named_as_given(
 def test_the_file_of_a_worker_that_dies_goes_to_another(cluster: Any, fleet: Path) -> None:
     whole = perfdoctor.analyze(fleet, jobs=1)
     content = (fleet / "rank1.json").read_bytes()
-    stuck = Endless(fleet / "rank1.json")
+    pipe = BlockingPipe(fleet / "rank1.json")
 
     def kill_and_feed() -> None:
-        stuck.kill_reader()
-        stuck.write(content)
+        pipe.kill_reader()
+        pipe.write(content)
 
     helper = threading.Thread(target=kill_and_feed, daemon=True)
     helper.start()
     report = perfdoctor.analyze(sorted(fleet.iterdir()), dask=cluster.scheduler_address)
     helper.join()
-    assert said(report) == said(whole)
+    assert content_of(report) == content_of(whole)
 
 
 @needs_proc
-def test_a_file_that_costs_several_workers_their_lives_is_missing(cluster: Any, fleet: Path) -> None:
-    stuck = Endless(fleet / "rank1.json")
+def test_a_file_that_kills_several_workers_is_missing(cluster: Any, fleet: Path) -> None:
+    pipe = BlockingPipe(fleet / "rank1.json")
 
-    def kill_twice() -> None:  # the second one, too, which it is given alone
-        stuck.kill_reader()
-        stuck.kill_reader()
+    def kill_twice() -> None:  # also the worker of the retry
+        pipe.kill_reader()
+        pipe.kill_reader()
 
     helper = threading.Thread(target=kill_twice, daemon=True)
     helper.start()
@@ -95,18 +95,18 @@ def test_a_file_that_costs_several_workers_their_lives_is_missing(cluster: Any, 
 
 
 def test_a_worker_that_does_not_see_a_file_says_where_to_put_it(tmp_path: Path) -> None:
-    lost = work_elsewhere(TraceFile(Path("run/rank0.json"), rank=0), Plan(), str(tmp_path))
-    assert isinstance(lost, Missing)
+    lost = analyze_file_remotely(TraceFile(Path("run/rank0.json"), rank=0), AnalysisOptions(), str(tmp_path))
+    assert isinstance(lost, FailedFile)
     assert lost.file.path == Path("run/rank0.json")
-    assert f"{tmp_path}/run/rank0.json cannot be seen by the worker on " in lost.why
-    assert "put the traces where all workers can read them" in lost.why
+    assert f"{tmp_path}/run/rank0.json cannot be seen by the worker on " in lost.reason
+    assert "put the traces where all workers can read them" in lost.reason
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere://x:1"])
 def test_a_scheduler_that_is_not_there_is_one_sentence(
     fleet: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perfdoctor.fleet.cluster._PATIENCE_SECONDS", 1)
+    monkeypatch.setattr("perfdoctor.fleet.cluster._CONNECT_TIMEOUT_SECONDS", 1)
     with pytest.raises(InputError, match=f"--dask {address}: no scheduler can be reached"):
         perfdoctor.analyze(fleet, dask=address)
 

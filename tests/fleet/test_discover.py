@@ -1,13 +1,11 @@
-"""Which files are read for a path."""
+"""Which traces a path means."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from perfdoctor.errors import InputError, TraceError
@@ -23,8 +21,8 @@ def make(root: Path, *names: str) -> Path:
 
 
 def names(root: Path, *paths: str) -> list[tuple[str, int | None]]:
-    found = find_traces([root / path for path in paths])
-    return [(file.path.relative_to(root).as_posix(), file.rank) for file in found]
+    files = find_traces([root / path for path in paths])
+    return [(file.path.relative_to(root).as_posix(), file.rank) for file in files]
 
 
 def test_a_file_is_itself_whatever_its_name(tmp_path: Path) -> None:
@@ -52,7 +50,7 @@ def test_a_missing_file_is_left_to_the_reader(tmp_path: Path) -> None:
         ("frank2.json", None),
     ],
 )
-def test_the_rank_is_told_by_the_name(tmp_path: Path, name: str, rank: int | None) -> None:
+def test_the_rank_is_in_the_name(tmp_path: Path, name: str, rank: int | None) -> None:
     make(tmp_path, name)
     assert names(tmp_path, name) == [(name, rank)]
 
@@ -72,18 +70,18 @@ def test_names_without_a_rank_are_sorted_by_their_numbers(tmp_path: Path) -> Non
     assert [name for name, _ in names(tmp_path, ".")] == ["a9.json", "a10.json", "b.json"]
 
 
-def test_files_that_differ_in_a_last_number_take_it_as_rank(tmp_path: Path) -> None:
+def test_files_that_differ_in_a_trailing_number_have_it_as_rank(tmp_path: Path) -> None:
     make(tmp_path, "out_0.json", "out_10.pt.trace.json", "out_2.json.gz")
     assert [rank for _, rank in names(tmp_path, ".")] == [0, 2, 10]
 
 
 @pytest.mark.parametrize("other", ["else_1.json", "plain.json", "rank1.json"])
-def test_numbers_of_different_files_are_no_ranks(tmp_path: Path, other: str) -> None:
+def test_trailing_numbers_of_different_names_are_no_ranks(tmp_path: Path, other: str) -> None:
     make(tmp_path, "out_0.json", other)
     assert ("out_0.json", None) in names(tmp_path, ".")
 
 
-def test_what_is_plainly_no_trace_is_left_out_of_a_folder(tmp_path: Path) -> None:
+def test_reports_and_facts_in_a_folder_are_no_traces(tmp_path: Path) -> None:
     make(
         tmp_path,
         "t.json",
@@ -98,7 +96,7 @@ def test_what_is_plainly_no_trace_is_left_out_of_a_folder(tmp_path: Path) -> Non
     assert names(tmp_path, ".") == [("t.json", None)]
 
 
-def test_rank_folders_are_looked_into(tmp_path: Path) -> None:
+def test_rank_folders_are_searched(tmp_path: Path) -> None:
     make(tmp_path, "rank1/trace.json", "rank0/trace.json", "other/trace.json")
     assert names(tmp_path, ".") == [("rank0/trace.json", 0), ("rank1/trace.json", 1)]
 
@@ -129,18 +127,18 @@ def test_captures_of_several_hosts_in_one_folder_are_one_fleet(tmp_path: Path) -
     assert find_traces([tmp_path / "host*"]) == found
 
 
-def test_folders_beside_traces_are_not_looked_into(tmp_path: Path) -> None:
+def test_folders_beside_traces_are_not_searched(tmp_path: Path) -> None:
     make(tmp_path / "before" / "rank0", "timing.json.gz")
     make(tmp_path, "t.json")
     assert names(tmp_path, ".") == [("t.json", None)]
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "1" * 5000, "/".join(["y" * 200] * 100)])
-def test_a_name_that_no_system_takes_is_left_to_the_reader(name: str) -> None:
+def test_a_name_that_is_too_long_is_left_to_the_reader(name: str) -> None:
     assert [str(file.path) for file in find_traces([name])] == [name]
 
 
-def test_a_pattern_gives_what_it_matches_once(tmp_path: Path) -> None:
+def test_a_pattern_gives_each_match_once(tmp_path: Path) -> None:
     make(tmp_path, "a.json", "b.json", "report.json", "c/rank0.json")
     assert names(tmp_path, "*.json", "a.json", "b*") == [("a.json", None), ("b.json", None)]
     assert names(tmp_path, "[c]") == [("c/rank0.json", 0)]
@@ -170,19 +168,11 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_exports_of_nsight_systems_count_where_there_are_no_other_traces(tmp_path: Path) -> None:
+def test_exports_of_nsight_systems_are_read_when_there_are_no_other_traces(tmp_path: Path) -> None:
     make(tmp_path, "rank0.sqlite", "rank1.SQLITE", "rank0.nsys-rep")
     assert names(tmp_path, ".") == [("rank0.sqlite", 0), ("rank1.SQLITE", 1)]
     make(tmp_path, "t.json.zst")
     assert names(tmp_path, ".") == [("t.json.zst", None)]
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
 
 
 def urls(*paths: str) -> list[tuple[str, int | None]]:
@@ -209,19 +199,19 @@ def test_a_capture_behind_a_url_gives_timing_with_facts_and_evidence(memory: Any
     found = find_traces(["memory://run"])
     assert [file.rank for file in found] == [0, 1]
     assert [os.fspath(file.path) for file in found] == [f"memory:///run/rank{rank}/timing.json.gz" for rank in (0, 1)]
-    assert all(file.facts is not None and file.facts.read_bytes() == b"{}" for file in found)
-    assert [os.fspath(file.evidence or "") for file in found] == [
+    assert all(file.facts_path is not None and file.facts_path.read_bytes() == b"{}" for file in found)
+    assert [os.fspath(file.evidence_path or "") for file in found] == [
         f"memory:///run/rank{rank}/evidence.json.gz" for rank in (0, 1)
     ]
 
 
-def test_a_pattern_behind_a_url_gives_what_it_matches(memory: Any) -> None:
+def test_a_pattern_in_a_url_gives_its_matches(memory: Any) -> None:
     for name in ("a.json", "b.json", "report.json"):
         memory.pipe(f"/run/{name}", b"{}")
     assert urls("memory://run/*.json") == [("memory:///run/a.json", None), ("memory:///run/b.json", None)]
 
 
-def test_what_begins_so_is_found_where_nothing_has_that_name(memory: Any) -> None:
+def test_a_url_is_a_prefix_when_nothing_has_that_name(memory: Any) -> None:
     for name in ("rank0.json", "rank1.json", "rank1", "other.json"):
         memory.pipe(f"/run/{name}", b"{}")
     assert urls("memory://run/rank") == [
@@ -233,7 +223,7 @@ def test_what_begins_so_is_found_where_nothing_has_that_name(memory: Any) -> Non
     assert urls("memory://run/gone") == [("memory://run/gone", None)]
 
 
-def test_what_holds_no_traces_behind_a_url_is_refused(memory: Any) -> None:
+def test_a_url_without_traces_is_refused(memory: Any) -> None:
     memory.pipe("/run/notes.txt", b"{}")
     with pytest.raises(InputError, match="memory://run: no traces in this folder"):
         find_traces(["memory://run"])

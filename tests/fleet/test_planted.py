@@ -1,4 +1,4 @@
-"""Faults planted in a synthetic job of several ranks are named rightly, and a balanced one gets a clean bill."""
+"""Faults planted in a synthetic job of several ranks are found, and a balanced job has no finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
 
 
 def findings(fleet: SyntheticFleet) -> dict[str, Finding]:
-    """What the rules over ranks (and the loader's) say, by rule."""
+    """The findings of the rules over ranks and of PD101, by rule."""
     rules = [rule for rule in registry.registered() if rule.rule in OVER_RANKS]
     report = pipeline.diagnose_run(Run(tuple(Rank(trace.trace()) for trace in fleet.builders())), rules)
     assert [o.rule for o in report.outcomes if o.status == "failed"] == []
@@ -44,7 +44,7 @@ def evidence(finding: Finding) -> dict[str, object]:
     ],
     ids=["plain", "no-sequences", "two", "seven", "clock", "clocks-without-sequences", "missing"],
 )
-def test_a_balanced_fleet_gets_a_clean_bill(fleet: SyntheticFleet) -> None:
+def test_a_balanced_fleet_has_no_finding(fleet: SyntheticFleet) -> None:
     assert findings(fleet) == {}
 
 
@@ -67,7 +67,7 @@ def test_a_slow_backward_is_named() -> None:
     assert late.cost_ns == pytest.approx(0.3 * 6_000_000, rel=0.05)
 
 
-def test_an_uneven_batch_is_late_in_the_work_that_grew_with_it() -> None:
+def test_a_rank_with_a_larger_batch_is_late_in_its_backward_pass() -> None:
     late = findings(SyntheticFleet().uneven_batch(3, 1.4))["PD401"]
     assert late.rank == 3
     assert "in its backward pass" in late.title  # twice as long as forward, so twice the delay
@@ -83,7 +83,7 @@ def test_a_slow_link_of_all_is_no_straggler() -> None:
     )
 
 
-def test_ranks_that_share_a_slow_link_are_late_together() -> None:
+def test_ranks_that_share_a_slow_link_are_named_together() -> None:
     late = findings(SyntheticFleet(tensor_parallel=2).slow_link([2], 10))["PD401"]
     assert late.title.startswith("Ranks 2, 3 arrive last")
     assert "in communication" in late.title
@@ -96,7 +96,7 @@ def test_a_slow_host_is_named() -> None:
     assert late.title.startswith("Ranks 4, 5 (all of one host) arrive last")
 
 
-def test_who_waited_itself_passes_the_blame_on() -> None:
+def test_a_rank_that_waited_for_a_late_one_is_not_blamed() -> None:
     late = findings(SyntheticFleet(tensor_parallel=2).late_loader(2, by_us=3000))["PD401"]
     assert late.rank == 2
     assert late.title.startswith("Rank 2 arrives last")
@@ -121,13 +121,13 @@ def test_a_missing_rank_is_named_and_the_others_are_still_compared(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_rotating_noise_is_called_noise(ranks: int) -> None:
+def test_noise_that_moves_from_rank_to_rank_is_called_noise(ranks: int) -> None:
     noise = findings(SyntheticFleet(ranks=ranks, steps=12).noise(1500))["PD401"]
     assert noise.title.startswith("Ranks take turns at coming last")
     assert noise.saving.expected_ns is None
 
 
-def test_one_slow_rank_is_told_from_the_noise_around_it() -> None:
+def test_a_slow_rank_is_found_in_noise() -> None:
     late = findings(SyntheticFleet(steps=12).noise(400).slow_backward(0, 1.4))["PD401"]
     assert (late.rank, late.confidence) == (0, 0.9)
 
@@ -147,7 +147,7 @@ def test_the_order_of_the_ranks_does_not_matter(build: Callable[[], SyntheticFle
     assert (forth.rank, forth.title, forth.cost_ns) == (back.rank, back.title, back.cost_ns)
 
 
-def test_the_same_calls_write_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_fleet_is_written_as_the_same_bytes(tmp_path: Path) -> None:
     fleet = SyntheticFleet(ranks=2, steps=2, seed=5).noise(100)
     for name in ("a", "b"):
         fleet.write(tmp_path / name)

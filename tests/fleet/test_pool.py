@@ -1,4 +1,4 @@
-"""Ranks over processes of this machine: the same report, and a process that dies costs its rank."""
+"""Ranks analysed by worker processes: the report is the same, and a process that dies costs only its rank."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import threading
 from pathlib import Path
 
 import pytest
-from reports import Endless, needs_proc, said, until
+from fleet_helpers import BlockingPipe, content_of, needs_proc, wait_for
 
 import perfdoctor
 from perfdoctor.api import FileProgress
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile
-from perfdoctor.fleet.rank_tasks import Missing, Plan, work
+from perfdoctor.fleet.rank_tasks import AnalysisOptions, FailedFile, analyze_file
 from perfdoctor.testing import TraceBuilder
 
 
 def test_two_processes_report_what_one_does(fleet: Path) -> None:
     alone, shared = (perfdoctor.analyze(fleet, jobs=jobs) for jobs in (1, 2))
-    assert said(alone) == said(shared)
+    assert content_of(alone) == content_of(shared)
     assert "PD401" in {finding.rule for finding in alone.findings}
     assert alone.late_ns[2] == 200_000
 
@@ -30,10 +30,11 @@ def test_two_processes_report_what_one_does(fleet: Path) -> None:
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", ["v100-torchrec-4ranks", "rtx4090-llama-2ranks"])
 def test_two_processes_report_what_one_does_of_real_ranks(corpus: Path, name: str) -> None:
-    assert said(perfdoctor.analyze(corpus / name, jobs=1)) == said(perfdoctor.analyze(corpus / name, jobs=2))
+    alone, shared = (perfdoctor.analyze(corpus / name, jobs=jobs) for jobs in (1, 2))
+    assert content_of(alone) == content_of(shared)
 
 
-def test_relative_paths_are_named_as_given(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_stay_as_the_user_wrote_them(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(fleet.parent)
     assert perfdoctor.analyze("run", jobs=2).traces[3].path == os.path.join("run", "rank3.json")
 
@@ -41,7 +42,7 @@ def test_relative_paths_are_named_as_given(fleet: Path, monkeypatch: pytest.Monk
 def test_a_rank_that_cannot_be_read_is_missing_and_the_others_are_analysed(fleet: Path) -> None:
     (fleet / "rank3.json").write_text("no trace")
     alone, shared = (perfdoctor.analyze(fleet, jobs=jobs) for jobs in (1, 2))
-    assert said(alone) == said(shared)
+    assert content_of(alone) == content_of(shared)
     (lost,) = shared.missing
     assert (lost.rank, lost.complete, lost.events) == (3, False, 0)
     assert lost.warnings[0].startswith("this rank is missing from the analysis: ")
@@ -50,7 +51,7 @@ def test_a_rank_that_cannot_be_read_is_missing_and_the_others_are_analysed(fleet
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_where_nothing_can_be_read_the_first_reason_is_the_error(fleet: Path, jobs: int) -> None:
+def test_when_no_file_can_be_read_the_first_reason_is_the_error(fleet: Path, jobs: int) -> None:
     for path in fleet.iterdir():
         path.write_text("no trace")
     with pytest.raises(TraceError, match=r"rank0\.json: not JSON"):
@@ -59,8 +60,8 @@ def test_where_nothing_can_be_read_the_first_reason_is_the_error(fleet: Path, jo
 
 @needs_proc
 def test_a_process_that_is_killed_costs_its_rank(fleet: Path) -> None:
-    stuck = Endless(fleet / "rank1.json")
-    killer = threading.Thread(target=stuck.kill_reader, daemon=True)
+    pipe = BlockingPipe(fleet / "rank1.json")
+    killer = threading.Thread(target=pipe.kill_reader, daemon=True)
     killer.start()
     report = perfdoctor.analyze(sorted(fleet.iterdir()), jobs=2)
     killer.join()
@@ -72,9 +73,9 @@ def test_a_process_that_is_killed_costs_its_rank(fleet: Path) -> None:
 
 @needs_proc
 def test_a_killed_process_is_replaced(fleet: Path) -> None:
-    # Three processes' worth of deaths, and two processes.
-    stuck = [Endless(fleet / f"rank{rank}.json") for rank in (0, 1, 2)]
-    killers = [threading.Thread(target=pipe.kill_reader, daemon=True) for pipe in stuck]
+    # Three deaths, and two processes.
+    pipes = [BlockingPipe(fleet / f"rank{rank}.json") for rank in (0, 1, 2)]
+    killers = [threading.Thread(target=pipe.kill_reader, daemon=True) for pipe in pipes]
     for killer in killers:
         killer.start()
     report = perfdoctor.analyze(sorted(fleet.iterdir()), jobs=2)
@@ -86,33 +87,33 @@ def test_a_killed_process_is_replaced(fleet: Path) -> None:
 
 @needs_proc
 def test_an_interrupt_ends_all_processes_at_once(fleet: Path) -> None:
-    stuck = [Endless(fleet / f"rank{rank}.json") for rank in (0, 1)]
-    command = [sys.executable, "-m", "perfdoctor", "analyze", *(str(pipe.path) for pipe in stuck), "--jobs", "2"]
+    pipes = [BlockingPipe(fleet / f"rank{rank}.json") for rank in (0, 1)]
+    command = [sys.executable, "-m", "perfdoctor", "analyze", *(str(pipe.path) for pipe in pipes), "--jobs", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        readers = [pipe.reader() for pipe in stuck]
+        readers = [pipe.reader() for pipe in pipes]
         process.send_signal(signal.SIGINT)
         try:
             out, err = process.communicate(timeout=20)
         finally:  # a shell's background jobs ignore interrupts, and so does what they start
             process.kill()
     assert (process.returncode, out, err) == (130, b"", b"")
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in readers))
-    for pipe in stuck:
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in readers))
+    for pipe in pipes:
         pipe.close()
 
 
 def test_progress_counts_ranks_whichever_process_reads_them(fleet: Path) -> None:
-    for path in fleet.iterdir():  # readers tell every 50 ms, and at the end
+    for path in fleet.iterdir():  # readers report every 50 ms, and at the end
         assert path.stat().st_size
-    told: list[FileProgress] = []
-    perfdoctor.analyze(fleet, jobs=2, progress=told.append)
-    assert {state.name for state in told} == {f"rank{rank}.json" for rank in range(4)}
-    assert {state.files for state in told} == {4}
-    assert [state.finished for state in told] == sorted(state.finished for state in told)
-    assert 3 < told[-1].finished <= 4
+    states: list[FileProgress] = []
+    perfdoctor.analyze(fleet, jobs=2, progress=states.append)
+    assert {state.name for state in states} == {f"rank{rank}.json" for rank in range(4)}
+    assert {state.files for state in states} == {4}
+    assert [state.finished for state in states] == sorted(state.finished for state in states)
+    assert 3 < states[-1].finished <= 4
 
 
-def test_a_plan_that_cannot_be_followed_is_an_error_of_usage(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_are_a_usage_error(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFDOCTOR_READER", "none")
     with pytest.raises(UsageError, match="PERFDOCTOR_READER=none: there is no such reader"):
         perfdoctor.analyze(fleet, jobs=2)
@@ -126,12 +127,12 @@ def test_processes_that_cannot_start_are_one_sentence(fleet: Path, monkeypatch: 
 
 def test_a_fault_of_ours_on_one_rank_costs_that_rank(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = TraceFile(fleet / "rank0.json", rank=0)
-    (summary,) = work(file, Plan())  # type: ignore[misc]
+    (summary,) = analyze_file(file, AnalysisOptions())  # type: ignore[misc]
     assert summary.rank == 0
-    monkeypatch.setattr("perfdoctor.fleet.rank_tasks.ranks_of", lambda *_: 1 / 0)
-    lost = work(file, Plan())
-    assert isinstance(lost, Missing)
-    assert lost.why == "internal error, which is our fault: ZeroDivisionError: division by zero"
+    monkeypatch.setattr("perfdoctor.fleet.rank_tasks.read_ranks", lambda *_: 1 / 0)
+    lost = analyze_file(file, AnalysisOptions())
+    assert isinstance(lost, FailedFile)
+    assert lost.reason == "internal error, which is our fault: ZeroDivisionError: division by zero"
     with pytest.raises(ZeroDivisionError):
         perfdoctor.analyze(fleet / "rank0.json")
 

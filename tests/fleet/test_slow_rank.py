@@ -1,4 +1,4 @@
-"""A real job of two ranks, recorded by `perfdoctor run`, in which one rank sleeps: named with the line that slept."""
+"""A real job of two ranks in which one rank sleeps: the report names that rank and the line that sleeps."""
 
 from __future__ import annotations
 
@@ -43,31 +43,33 @@ main()
 OPTIONS = ("--skip", "2", "--base", "3", "--warmup", "1", "--timing", "8", "--evidence", "3")
 
 
-def recorded(folder: Path, slow: int) -> Any:
-    """The report of the job, as JSON."""
+def record(folder: Path, slow_rank: int) -> Any:
+    """Record the job with `perfdoctor run`; returns the report as JSON."""
     folder.mkdir()
     program = folder / "job.py"
-    program.write_text(PROGRAM.replace("SLOW", str(slow)))
+    program.write_text(PROGRAM.replace("SLOW", str(slow_rank)))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = (sys.executable, "-m", "perfdoctor", "run", *OPTIONS, "--out", str(folder / "out"), "--no-report", "--")
-    done = subprocess.run((*command, *torchrun, str(program)), cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    recording = subprocess.run(
+        (*command, *torchrun, str(program)), cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert recording.returncode == 0, recording.stderr
     analyze = (sys.executable, "-m", "perfdoctor", "analyze", str(folder / "out"), "--json")
-    read = subprocess.run(analyze, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert read.returncode == 0, read.stderr
-    return json.loads(read.stdout)
+    analysis = subprocess.run(analyze, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert analysis.returncode == 0, analysis.stderr
+    return json.loads(analysis.stdout)
 
 
 LINE = next(number for number, text in enumerate(PROGRAM.splitlines(), 1) if "# here" in text)
 
 
-def test_a_line_that_no_rank_stops_at_is_not_named(tmp_path: Path) -> None:
-    findings = recorded(tmp_path / "run", slow=7)["findings"]
+def test_a_line_that_no_rank_sleeps_in_is_not_named(tmp_path: Path) -> None:
+    findings = record(tmp_path / "run", slow_rank=7)["findings"]
     assert LINE not in [finding["location"]["line"] for finding in findings if finding["location"]]
 
 
 def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
-    report = recorded(tmp_path / "run", slow=1)
+    report = record(tmp_path / "run", slow_rank=1)
     assert [trace["rank"] for trace in report["traces"]] == [0, 1]
     [late] = [finding for finding in report["findings"] if finding["rule"] == "PD401"]
     assert late["rank"] == 1
@@ -75,6 +77,6 @@ def test_the_rank_that_sleeps_is_named_with_its_line(tmp_path: Path) -> None:
     assert late["title"].startswith("Rank 1 arrives last at")
     assert Path(late["location"]["file"]).name == "job.py"
     assert (late["location"]["line"], late["location"]["function"]) == (LINE, "prepare")
-    # A busy machine makes a sleep longer, never shorter; what the two ranks need besides is a few ms.
+    # A busy machine makes a sleep longer, never shorter. The rest of a step takes a few ms.
     assert late["cost_ns"] >= 20_000_000
     assert late["cost_ns"] <= report["steps"]["median_ns"] * 1.5

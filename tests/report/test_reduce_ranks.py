@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fleet_helpers import content_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reports import said
 
 import perfdoctor
 from perfdoctor import pipeline
@@ -48,7 +48,9 @@ def summaries() -> tuple[RankSummary, ...]:
 
 @cache
 def report() -> Mapping[str, object]:
-    return MappingProxyType(said(pipeline.report_on_summaries(map(from_rank, summaries()), registry.registered())))
+    return MappingProxyType(
+        content_of(pipeline.report_on_summaries(map(from_rank, summaries()), registry.registered()))
+    )
 
 
 @st.composite
@@ -65,11 +67,11 @@ def trees(draw: st.DrawFn) -> Part:
 @settings(max_examples=40)
 @given(trees())
 def test_any_order_and_grouping_gives_the_same_report(part: Part) -> None:
-    assert said(pipeline.report_on_summaries([part], registry.registered())) == report()
+    assert content_of(pipeline.report_on_summaries([part], registry.registered())) == report()
 
 
 def test_map_and_reduce_are_the_whole_diagnosis() -> None:
-    assert said(pipeline.diagnose_run(Run(ranks()), registry.registered())) == report()
+    assert content_of(pipeline.diagnose_run(Run(ranks()), registry.registered())) == report()
     assert {finding["rule"] for finding in report()["findings"]} >= {"PD101", "PD401"}  # type: ignore[index, attr-defined]
 
 
@@ -172,7 +174,7 @@ def test_time_that_a_rule_over_ranks_claims_is_promised_once() -> None:
     assert found["XX001"].saving.high_ns == found["XX001"].cost_ns
     assert found["XX002"].saving.high_ns == int(iv.total(first) / rank.steps.count)
     alone = {f.rule: f for f in pipeline.diagnose_run(two, [Overlapping]).findings}
-    assert alone["XX002"].saving.high_ns == alone["XX002"].cost_ns
+    assert alone["XX002"].saving.high_ns == pytest.approx(alone["XX002"].cost_ns, abs=1)
 
 
 class Comparing(Analyzer):

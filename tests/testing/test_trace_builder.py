@@ -26,7 +26,7 @@ def test_an_item_without_a_launch_has_none() -> None:
     assert b.trace().gpu.call.tolist() == [-1]
 
 
-def test_steps_are_numbered_from_zero_unless_told() -> None:
+def test_steps_are_counted_on_from_the_last_number() -> None:
     b = TraceBuilder().step(0, 1).step(1, 1).step(2, 1, number=7).step(3, 1)
     names = [event["name"] for event in b.to_dict()["traceEvents"]]
     assert names == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#7", "ProfilerStep#8"]
@@ -40,7 +40,7 @@ def test_copies_have_the_names_of_the_profiler(pinned: bool, name: str) -> None:
     assert (event["cat"], event["name"], event["args"]["bytes"]) == ("gpu_memcpy", name, 1 << 20)
 
 
-def test_a_cpu_run_says_nothing_of_a_device() -> None:
+def test_without_a_device_there_are_no_device_properties() -> None:
     whole = TraceBuilder(device=None).op("a", 0, 1).to_dict()
     assert whole.keys() == {"schemaVersion", "traceEvents"}
     assert TraceBuilder(rank=2, world_size=4).to_dict()["distributedInfo"] == {
@@ -61,7 +61,7 @@ def test_the_suffix_decides_the_compression_and_the_bytes_repeat(tmp_path: Path,
     assert read(path).events == 1
 
 
-def test_what_is_taken_out_can_be_changed_without_harm() -> None:
+def test_the_dict_is_a_copy() -> None:
     b = TraceBuilder().op("a", 0, 1)
     b.to_dict()["traceEvents"][0]["name"] = "b"
     assert b.to_dict()["traceEvents"][0]["name"] == "a"

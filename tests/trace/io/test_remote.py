@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from nsys_files import sayable, write_nsys
 from servers import Folder, serving
@@ -27,15 +26,6 @@ from perfdoctor.trace.io.remote_path import RemotePath
 
 def small() -> TraceBuilder:
     return TraceBuilder().step(0, 100).op("aten::mm", 5, 20).kernel("sgemm", 30, 40, launch_us=10)
-
-
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """A file system in memory, empty."""
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_a_capture_is_read_with_its_facts(bucket: Any) -> None:
         bucket.pipe(f"bucket/capture/rank{rank}/evidence.json.gz", gzip.compress(steps(rank).to_bytes()))
         bucket.pipe(f"bucket/capture/rank{rank}/facts.json", json.dumps({"schema": "perfdoctor.facts/1"}).encode())
     found = find_traces(["s3://bucket/capture"])
-    assert [str(file.facts) for file in found] == [f"s3://bucket/capture/rank{rank}/facts.json" for rank in (0, 1)]
+    assert [str(file.facts_path) for file in found] == [f"s3://bucket/capture/rank{rank}/facts.json" for rank in (0, 1)]
     assert len(perfdoctor.analyze("s3://bucket/capture").traces) == 2
     bucket.pipe("bucket/capture/rank1/facts.json", b"{")
     (_, second) = perfdoctor.analyze("s3://bucket/capture").traces

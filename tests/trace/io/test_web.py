@@ -62,8 +62,8 @@ def test_a_capture_on_the_web_is_found_with_its_facts(served: str) -> None:
     assert [(file.rank, os.fspath(file.path)) for file in found] == [
         (rank, f"{served}/capture/rank{rank}/timing.json.gz") for rank in (0, 1)
     ]
-    assert [str(file.facts) for file in found] == [f"{served}/capture/rank{rank}/facts.json" for rank in (0, 1)]
-    assert [file.evidence for file in found] == [None, None]
+    assert [str(file.facts_path) for file in found] == [f"{served}/capture/rank{rank}/facts.json" for rank in (0, 1)]
+    assert [file.evidence_path for file in found] == [None, None]
     assert len(perfdoctor.analyze(f"{served}/capture/").traces) == 2
 
 

@@ -39,7 +39,7 @@ def ordinary() -> TraceBuilder:
 
 def one(event: dict[str, Any], **top: Any) -> Trace:
     """The trace of one event beside an ordinary range."""
-    return TraceBuilder().range("there", 0, 1).top(**top).event(**event).trace()
+    return TraceBuilder().range("there", 0, 1).header(**top).event(**event).trace()
 
 
 def kernel(**changes: Any) -> dict[str, Any]:
@@ -292,16 +292,18 @@ def test_a_file_without_gpu_events_keeps_what_it_says_of_the_device() -> None:
 
 @pytest.mark.parametrize("listed", [[], None, {}, "x", [None], [3]])
 def test_device_properties_that_say_nothing_are_unknown(listed: object) -> None:
-    device = TraceBuilder(device=None).top(deviceProperties=listed).op("aten::mm", 0, 5).trace().device
+    device = TraceBuilder(device=None).header(deviceProperties=listed).op("aten::mm", 0, 5).trace().device
     assert (device.name, device.capability, device.sm_count, device.memory_bytes) == (None, None, None, None)
 
 
 def test_the_device_is_the_one_that_most_items_ran_on() -> None:
     listed = [{"id": i, "name": f"NVIDIA H{i}00"} for i in range(3)]
-    b = TraceBuilder().top(deviceProperties=listed)
+    b = TraceBuilder().header(deviceProperties=listed)
     b.kernel("k", 0, 1, device=2).kernel("k", 1, 1, device=2).kernel("k", 2, 1, device=1)
     assert b.trace().device.name == "NVIDIA H200"
-    assert TraceBuilder().top(deviceProperties=listed).kernel("k", 0, 1, device=9).trace().device.name == "NVIDIA H000"
+    assert (
+        TraceBuilder().header(deviceProperties=listed).kernel("k", 0, 1, device=9).trace().device.name == "NVIDIA H000"
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,23 +342,23 @@ def test_the_vendor_is_told_by_name_then_calls_then_kernels(
     ],
 )
 def test_the_rank_is_what_the_file_says(info: object, rank: int | None, world_size: int | None) -> None:
-    trace = TraceBuilder().top(distributedInfo=info).op("aten::mm", 0, 1).trace()
+    trace = TraceBuilder().header(distributedInfo=info).op("aten::mm", 0, 1).trace()
     assert (trace.rank, trace.world_size) == (rank, world_size)
 
 
 def test_the_base_time_is_kept_and_not_added() -> None:
-    trace = TraceBuilder().top(baseTimeNanoseconds=1_700_000_000_000_000_000).op("aten::mm", 5, 1).trace()
+    trace = TraceBuilder().header(baseTimeNanoseconds=1_700_000_000_000_000_000).op("aten::mm", 5, 1).trace()
     assert (trace.base_ns, trace.ops.start_ns.tolist()) == (1_700_000_000_000_000_000, [5000])
-    assert TraceBuilder().top(displayTimeUnit="ns").op("aten::mm", 5, 1).trace().ops.start_ns.tolist() == [5000]
+    assert TraceBuilder().header(displayTimeUnit="ns").op("aten::mm", 5, 1).trace().ops.start_ns.tolist() == [5000]
 
 
 def test_nothing_unknown_is_kept_of_the_file() -> None:
     secret = "hunter2"
-    b = TraceBuilder(rank=0).top(environment={"AWS_SECRET": secret}, traceName=secret, host_name=secret)
+    b = TraceBuilder(rank=0).header(environment={"AWS_SECRET": secret}, traceName=secret, host_name=secret)
     b.event(ph="X", cat="kernel", name="k", pid=0, tid=7, ts=0, dur=1, args={"cmdline": secret})
     b.event(ph="M", name="process_labels", pid=0, tid=0, ts=0, args={"labels": secret})
     b.op("aten::mm", 0, 1)
-    b.top(distributedInfo={"rank": 0, "token": secret})
+    b.header(distributedInfo={"rank": 0, "token": secret})
     trace = b.trace()
     assert len(trace.gpu) == 1
     assert secret not in repr(trace)

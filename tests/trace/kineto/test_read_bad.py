@@ -234,5 +234,7 @@ def test_odd_values_beside_the_events_do_no_harm(value: bytes) -> None:
 
 @pytest.mark.parametrize("name", [3, None, "", " ", ["x"], {"x": 1}])
 def test_a_device_name_that_is_none_is_unknown(name: object) -> None:
-    trace = TraceBuilder().top(deviceProperties=[{"id": "0", "name": name, "computeMajor": "x"}]).op("a", 0, 1).trace()
+    trace = (
+        TraceBuilder().header(deviceProperties=[{"id": "0", "name": name, "computeMajor": "x"}]).op("a", 0, 1).trace()
+    )
     assert (trace.device.name, trace.device.capability) == (None, None)

@@ -1,7 +1,7 @@
-"""Twelve small training programs, each with one planted fault and a switch that takes it out.
+"""Twelve small training programs, each with one planted fault and a switch that fixes it.
 
-Each is a generator that makes one step of training a turn, for ever. The fault costs a good part of the step on the
-kind of machine that the program is for, and everything else about it is done well.
+Each is an endless generator: one training step for each item. The fault costs a good part of the step on the kind of
+machine that the program is for, and there is no other fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Steps = Iterator[None]
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a program runs, how large it is (1.0; tests take less), and whether the fault is taken out."""
+    """The device of a program, its size (1.0; less in tests), and whether the fault is fixed."""
 
     device: str = "cpu"
     scale: float = 1.0
@@ -38,11 +38,11 @@ class Fault:
 
     Attributes:
         name: For the command line and the table.
-        rules: The rules that should find the fault on a GPU; their savings together are the promise.
+        rules: The rules that should find the fault on a GPU; the sum of their savings is the promise.
         fix: What the switch does.
         steps: The program.
-        on_cpu: The rules that should find it on a CPU; none where it is real there and no rule knows it, None where a
-            run without a GPU shows nothing at all.
+        on_cpu: The rules that should find it on a CPU. Empty where the fault costs time there and no rule finds it;
+            None where it costs nothing without a GPU.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Fault:
 
 
 class Samples(Dataset[tuple[torch.Tensor, int]]):
-    """Random rows, each after a wait (for storage, say) or a transform."""
+    """Random rows, each prepared by a function: a wait for storage, or a transform."""
 
     def __init__(self, width: int, prepare: Callable[[torch.Tensor], torch.Tensor], count: int = 512) -> None:
         self.rows = torch.randn(count, width)
@@ -66,68 +66,70 @@ class Samples(Dataset[tuple[torch.Tensor, int]]):
         return self.prepare(self.rows[index]), index % 10
 
 
-def after_a_wait(row: torch.Tensor) -> torch.Tensor:
-    """A row that storage takes half a millisecond to deliver."""
+def wait_for_storage(row: torch.Tensor) -> torch.Tensor:
+    """A row that slow storage delivers after half a millisecond."""
     time.sleep(0.0005)
     return row
 
 
-def normalized_in_python(row: torch.Tensor) -> torch.Tensor:
-    """Every number by itself, through Python."""
+def normalize_in_python(row: torch.Tensor) -> torch.Tensor:
+    """A row normalized number by number in Python."""
     return torch.tensor([min(max(value * 0.5 + 0.1, -1.0), 1.0) for value in row.tolist()])
 
 
-def normalized(row: torch.Tensor) -> torch.Tensor:
-    """The same by three ops."""
+def normalize(row: torch.Tensor) -> torch.Tensor:
+    """A row normalized by three ops."""
     return row.mul(0.5).add_(0.1).clamp_(-1.0, 1.0)
 
 
-def perceptron(setting: Setting, width: int, depth: int = 3, out: int = 10) -> nn.Sequential:
-    """Linear layers with activations between."""
+def make_perceptron(setting: Setting, width: int, depth: int = 3, out: int = 10) -> nn.Sequential:
+    """Linear layers with activations between them."""
     layers: list[nn.Module] = []
     for _ in range(depth):
         layers += [nn.Linear(width, width), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, out)).to(setting.device)
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer without a fault."""
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """A fused AdamW, which is no fault."""
     return torch.optim.AdamW(model.parameters(), fused=True)
 
 
-def train(loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, set_to_none: bool = True) -> None:
+def train_step(loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, set_to_none: bool = True) -> None:
     """Backward and update."""
     optimizer.zero_grad(set_to_none=set_to_none)
     loss.backward()
     optimizer.step()
 
 
-def loaded(setting: Setting, data: Dataset[tuple[torch.Tensor, int]], width: int, workers: int, pin: bool) -> Steps:
-    """Train on a data set, batches of 16."""
-    model = perceptron(setting, width)
-    optimizer = adam(model)
+def train_from_loader(
+    setting: Setting, data: Dataset[tuple[torch.Tensor, int]], width: int, workers: int, pin: bool
+) -> Steps:
+    """Train on a data set in batches of 16."""
+    model = make_perceptron(setting, width)
+    optimizer = make_optimizer(model)
     loader = DataLoader(
         data, batch_size=16, num_workers=workers, persistent_workers=workers > 0, pin_memory=pin, drop_last=True
     )
     while True:
         for x, y in loader:
             x, y = x.to(setting.device, non_blocking=pin), y.to(setting.device, non_blocking=pin)
-            train(functional.cross_entropy(model(x), y), optimizer)
+            train_step(functional.cross_entropy(model(x), y), optimizer)
             yield
 
 
 def loader_without_workers(setting: Setting) -> Steps:
-    """Storage is waited for in the training loop."""
+    """The training loop waits for storage."""
     width = setting.size(cpu=512, gpu=4096)
     workers = (4 if setting.device == "cuda" else 2) if setting.fixed else 0
-    return loaded(setting, Samples(width, after_a_wait), width, workers, pin=setting.device == "cuda")
+    return train_from_loader(setting, Samples(width, wait_for_storage), width, workers, pin=setting.device == "cuda")
 
 
 def slow_transform(setting: Setting) -> Steps:
-    """A transform that is written in Python."""
+    """A transform written in Python."""
     width = setting.size(cpu=512, gpu=4096)
-    prepare = normalized if setting.fixed else normalized_in_python
-    return loaded(setting, Samples(width, prepare), width, 0, pin=setting.device == "cuda")
+    prepare = normalize if setting.fixed else normalize_in_python
+    return train_from_loader(setting, Samples(width, prepare), width, 0, pin=setting.device == "cuda")
 
 
 def pageable_copies(setting: Setting) -> Steps:
@@ -139,48 +141,48 @@ def pageable_copies(setting: Setting) -> Steps:
     loader = DataLoader(torch.randn(128, width), batch_size=32, pin_memory=pin)  # type: ignore[arg-type]
     while True:
         for batch in loader:
-            moved = batch.to(setting.device, non_blocking=pin)
-            train(model(moved).square().mean(), optimizer)
+            x = batch.to(setting.device, non_blocking=pin)
+            train_step(model(x).square().mean(), optimizer)
             yield
 
 
 def item_each_step(setting: Setting) -> Steps:
-    """Reads a loss after every layer: the launches never get ahead."""
+    """A loss is read after every layer, so that the launches never get ahead of the GPU."""
     width = setting.size(cpu=256, gpu=1024)
-    model, x = perceptron(setting, width, depth=12), torch.randn(64, width, device=setting.device)
-    optimizer = adam(model)
-    seen: list[torch.Tensor | float] = []
+    model, x = make_perceptron(setting, width, depth=12), torch.randn(64, width, device=setting.device)
+    optimizer = make_optimizer(model)
+    losses: list[torch.Tensor | float] = []
     while True:
         hidden = x
         for layer in model:
             hidden = layer(hidden)
             mean = hidden.detach().mean()
-            seen.append(mean if setting.fixed else mean.item())
-        train(hidden.square().mean(), optimizer)
-        del seen[:-16]
+            losses.append(mean if setting.fixed else mean.item())
+        train_step(hidden.square().mean(), optimizer)
+        del losses[:-16]
         yield
 
 
 def tiny_ops(setting: Setting) -> Steps:
-    """Row by row what one op could do."""
+    """An op for each row, where one op could do all."""
     rows, width = setting.size(cpu=256, gpu=512), setting.size(cpu=64, gpu=64)
-    model, x = perceptron(setting, width, depth=1), torch.randn(rows, width, device=setting.device)
+    model, x = make_perceptron(setting, width, depth=1), torch.randn(rows, width, device=setting.device)
     scale = torch.rand(rows, 1, device=setting.device)
-    optimizer = adam(model)
+    optimizer = make_optimizer(model)
     while True:
         scaled = x * scale + 1 if setting.fixed else torch.stack([x[i] * scale[i] + 1 for i in range(rows)])
-        train(model(scaled).square().mean(), optimizer)
+        train_step(model(scaled).square().mean(), optimizer)
         yield
 
 
-def many_small(setting: Setting, count: int) -> nn.ModuleList:
-    """Many layers with small parameters, as a deep network has."""
+def make_small_layers(setting: Setting, count: int) -> nn.ModuleList:
+    """Layers with small parameters, as in a deep network."""
     width = setting.size(cpu=32, gpu=256)
     return nn.ModuleList(nn.Linear(width, width) for _ in range(count)).to(setting.device)
 
 
-def through(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
-    """A residual network of them."""
+def residual_loss(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    """The loss of a residual network of these layers."""
     for layer in layers:
         x = x + layer(x)
     return x.square().mean()
@@ -188,32 +190,32 @@ def through(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
 
 def for_loop_optimizer(setting: Setting) -> Steps:
     """AdamW parameter by parameter."""
-    layers = many_small(setting, setting.size(cpu=96, gpu=96))
+    layers = make_small_layers(setting, setting.size(cpu=96, gpu=96))
     x = torch.randn(16, layers[0].in_features, device=setting.device) / 100  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(layers.parameters(), 1e-5, foreach=False, fused=setting.fixed)
     while True:
-        train(through(layers, x), optimizer)
+        train_step(residual_loss(layers, x), optimizer)
         yield
 
 
 def gradients_to_zeros(setting: Setting) -> Steps:
-    """Gradients filled with zeros and then added to."""
-    layers = many_small(setting, setting.size(cpu=96, gpu=192))
+    """Gradients are filled with zeros and then accumulated."""
+    layers = make_small_layers(setting, setting.size(cpu=96, gpu=192))
     x = torch.randn(16, layers[0].in_features, device=setting.device) / 100  # type: ignore[arg-type]
     # Without a fused step the zeros would hide behind the optimizer.
     optimizer = torch.optim.SGD(layers.parameters(), 1e-5, fused=True)
     while True:
-        train(through(layers, x), optimizer, set_to_none=setting.fixed)
+        train_step(residual_loss(layers, x), optimizer, set_to_none=setting.fixed)
         yield
 
 
-def written_out_gelu(x: torch.Tensor) -> torch.Tensor:
+def gelu_by_formula(x: torch.Tensor) -> torch.Tensor:
     """GELU by its formula, in eight ops."""
     return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
 def unfused_gelu(setting: Setting) -> Steps:
-    """GELU written out."""
+    """GELU written as single ops."""
     width = setting.size(cpu=512, gpu=4096)
     first, second = nn.Linear(width, 4 * width).to(setting.device), nn.Linear(4 * width, width).to(setting.device)
     x = torch.randn(setting.size(cpu=512, gpu=8192), width, device=setting.device)
@@ -221,9 +223,9 @@ def unfused_gelu(setting: Setting) -> Steps:
     while True:
         with torch.autocast(setting.device, torch.bfloat16):
             hidden = first(x)
-            hidden = functional.gelu(hidden, approximate="tanh") if setting.fixed else written_out_gelu(hidden)
+            hidden = functional.gelu(hidden, approximate="tanh") if setting.fixed else gelu_by_formula(hidden)
             loss = second(hidden).float().square().mean()
-        train(loss, optimizer)
+        train_step(loss, optimizer)
         yield
 
 
@@ -231,15 +233,15 @@ def fp32_gemm(setting: Setting) -> Steps:
     """Large products in float32 with TF32 off."""
     torch.set_float32_matmul_precision("high" if setting.fixed else "highest")
     width = setting.size(cpu=256, gpu=4096)
-    model, x = perceptron(setting, width), torch.randn(width, width, device=setting.device)
-    optimizer = adam(model)
+    model, x = make_perceptron(setting, width), torch.randn(width, width, device=setting.device)
+    optimizer = make_optimizer(model)
     while True:
-        train(model(x).square().mean(), optimizer)
+        train_step(model(x).square().mean(), optimizer)
         yield
 
 
 def misaligned_vocabulary(setting: Setting) -> Steps:
-    """50,257 words: no product over them fits Tensor Cores' tiles."""
+    """50,257 words: products over them are not aligned for Tensor Cores."""
     words = setting.size(cpu=2048, gpu=50304) - (0 if setting.fixed else 47)
     width = setting.size(cpu=128, gpu=1024)
     head = nn.Linear(width, words, bias=False).to(setting.device)
@@ -249,38 +251,38 @@ def misaligned_vocabulary(setting: Setting) -> Steps:
     while True:
         with torch.autocast(setting.device, torch.bfloat16):
             loss = functional.cross_entropy(head(x), y)
-        train(loss, optimizer)
+        train_step(loss, optimizer)
         yield
 
 
 def mask_made_on_host(setting: Setting) -> Steps:
     """A causal mask that is made on the CPU in every layer."""
     length, width = setting.size(cpu=64, gpu=1024), setting.size(cpu=64, gpu=512)
-    model, x = perceptron(setting, width, depth=8), torch.randn(length, width, device=setting.device)
-    optimizer = adam(model)
+    model, x = make_perceptron(setting, width, depth=8), torch.randn(length, width, device=setting.device)
+    optimizer = make_optimizer(model)
     while True:
         hidden = x
         for layer in model[:-1]:
-            place = setting.device if setting.fixed else "cpu"
-            mask = torch.ones(length, length, device=place).tril().to(setting.device)
+            device = setting.device if setting.fixed else "cpu"
+            mask = torch.ones(length, length, device=device).tril().to(setting.device)
             hidden = layer(mask @ hidden / length)
-        train(model[-1](hidden).square().mean(), optimizer)
+        train_step(model[-1](hidden).square().mean(), optimizer)
         yield
 
 
 def recompilation(setting: Setting) -> Steps:
-    """A compiled model whose input has another length in every step, and is compiled for each."""
+    """A model that is compiled again in every step, because the length of its input changes."""
     torch._dynamo.config.recompile_limit = 1024
     torch._dynamo.config.accumulated_recompile_limit = 1024
     width = setting.size(cpu=128, gpu=1024)
-    model = perceptron(setting, width)
-    optimizer = adam(model)
+    model = make_perceptron(setting, width)
+    optimizer = make_optimizer(model)
     # aot_eager compiles in 0.1 s; inductor would take seconds a step and show the same.
     compiled = torch.compile(model, backend="aot_eager", dynamic=setting.fixed)
     length = 16
     while True:
         length += 1
-        train(compiled(torch.randn(length, width, device=setting.device)).square().mean(), optimizer)
+        train_step(compiled(torch.randn(length, width, device=setting.device)).square().mean(), optimizer)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The planted faults of benchmarks/gain run with and without their fix, and the arithmetic of the table is right."""
+"""The planted faults of benchmarks/planted_faults run with and without their fix, and their table is right."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import pytest
 import torch
 from torch._dynamo import config as dynamo
 
-from benchmarks.gain import __main__ as driver
-from benchmarks.gain.faults import FAULTS, Fault, Setting
-from benchmarks.gain.program import step_ns
-from benchmarks.gain.table import Promise, Row, promise_of, table
+from benchmarks.planted_faults import __main__ as driver
+from benchmarks.planted_faults.faults import FAULTS, Fault, Setting
+from benchmarks.planted_faults.program import measure_step_ns
+from benchmarks.planted_faults.table import Promise, Row, format_table, promise_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
 def _settings_of_torch() -> Iterator[None]:
-    kept = torch.get_float32_matmul_precision(), dynamo.recompile_limit, dynamo.accumulated_recompile_limit
+    before = torch.get_float32_matmul_precision(), dynamo.recompile_limit, dynamo.accumulated_recompile_limit
     yield
-    torch.set_float32_matmul_precision(kept[0])
-    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = kept[1:]
+    torch.set_float32_matmul_precision(before[0])
+    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = before[1:]
     torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["faulty", "fixed"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_program_runs_with_and_without_its_fault(fault: Fault, fixed: bool) -> None:
-    assert step_ns(fault.name, Setting("cpu", 0.05, fixed), warm=1, timed=2) > 0
+    assert measure_step_ns(fault.name, Setting("cpu", 0.05, fixed), warmup=1, timed=2) > 0
 
 
-def test_there_are_the_ten_faults_that_were_asked_for_and_every_rule_exists() -> None:
+def test_there_are_at_least_ten_faults_and_every_rule_exists() -> None:
     from perfdoctor.rules import registry
 
     names = {fault.name for fault in FAULTS}
@@ -77,7 +77,7 @@ def row(low: int | None, expected: int | None, high: int | None, *saved_ms: int,
     return Row("fault", "fix", Promise(("PD101",), *figures, "bounded"), faulty, fixed, note)
 
 
-def test_what_is_saved_is_the_median_of_the_pairs() -> None:
+def test_the_saving_is_the_median_of_the_pairs() -> None:
     assert row(0, None, 9, 3, 1, 8).saved_ns == 3_000_000
     assert Row("fault", "fix").saved_ns is None
 
@@ -100,7 +100,7 @@ def test_a_verdict_says_whether_the_promise_was_kept(measured: Row, verdict: str
 
 
 def test_the_table_has_a_line_a_fault_with_all_its_cells() -> None:
-    lines = table([row(0, None, 9, 3, 1, 8), Row("other", "fix", note="needs a GPU")]).splitlines()
+    lines = format_table([row(0, None, 9, 3, 1, 8), Row("other", "fix", note="needs a GPU")]).splitlines()
     assert {line.count("|") for line in lines} == {9}
     assert lines[2] == (
         "| fault: fix | PD101 | 11.00 | 7.00 | **3.00** (1.00 to 8.00) | 0.00, n/a, 9.00 | bounded | kept |"
@@ -109,7 +109,7 @@ def test_the_table_has_a_line_a_fault_with_all_its_cells() -> None:
 
 
 def test_faults_of_a_gpu_and_those_out_of_time_are_named_and_not_run() -> None:
-    rows = list(driver.rows(FAULTS, "cpu", rounds=1, scale=1.0, seconds=-1))
+    rows = list(driver.measure_faults(FAULTS, "cpu", rounds=1, scale=1.0, seconds=-1))
     assert [row.fault for row in rows] == [fault.name for fault in FAULTS]
     assert {row.verdict for row in rows} == {"needs a GPU", "out of time"}
     assert all(not row.faulty_ns for row in rows)
@@ -117,26 +117,26 @@ def test_faults_of_a_gpu_and_those_out_of_time_are_named_and_not_run() -> None:
 
 def test_a_program_that_fails_costs_its_row_only() -> None:
     broken = Fault("no-such-program", ("PD101",), "", FAULTS[0].steps, "proof")
-    (row,) = driver.rows([broken], "cpu", rounds=1, scale=1.0, seconds=60)
+    (row,) = driver.measure_faults([broken], "cpu", rounds=1, scale=1.0, seconds=60)
     assert row.verdict.startswith("failed: ")
 
 
 def test_the_driver_records_reads_the_promise_and_measures(tmp_path: Path) -> None:
-    figures = tmp_path / "gain.json"
-    command = ["-m", "benchmarks.gain", "loader-without-workers", "--rounds", "1", "--scale", "0.1"]
-    done = subprocess.run(
+    figures = tmp_path / "faults.json"
+    command = ["-m", "benchmarks.planted_faults", "loader-without-workers", "--rounds", "1", "--scale", "0.1"]
+    process = subprocess.run(
         [sys.executable, *command, "--json", str(figures)], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    (told,) = json.loads(figures.read_text())
-    assert told["rules"] == ["PD101"]
-    assert told["promised_ns"][2] > 4_000_000  # 16 rows of half a millisecond
-    assert len(told["faulty_ns"]) == len(told["fixed_ns"]) == 1
-    assert "| loader-without-workers: num_workers=2" in done.stdout
+    (row,) = json.loads(figures.read_text())
+    assert row["rules"] == ["PD101"]
+    assert row["promised_ns"][2] > 4_000_000  # 16 rows of half a millisecond
+    assert len(row["faulty_ns"]) == len(row["fixed_ns"]) == 1
+    assert "| loader-without-workers: num_workers=2" in process.stdout
 
 
-def test_a_gpu_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    monkeypatch.setattr(sys, "argv", ["gain", "--device", "cuda"])
+    monkeypatch.setattr(sys, "argv", ["planted_faults", "--device", "cuda"])
     assert driver.main() == 2
     assert "torch sees no GPU here" in capsys.readouterr().err

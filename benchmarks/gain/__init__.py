@@ -1,1 +1,0 @@
-"""Planted faults: what perfdoctor promises for a fix against what the fix gives."""

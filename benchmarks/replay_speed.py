@@ -1,0 +1,124 @@
+"""How fast a trace is replayed: python -m benchmarks.replay_speed [--sample TRACE] [--events N] [--repeat 5] [FOLDER].
+
+A sample lengthened to 42,000 runtime calls (as many as in one step of HTA's ResNet trace) and to 5 million events, each
+measured in a process of its own. Times are CPU time, the least of `--repeat`. Memory is the peak of numpy's allocations
+beside the columns of the trace. With a folder of traces it prints instead which of them may be replayed, and why not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import perfdoctor
+from benchmarks.lengthen_trace import parse_sample, write_repeated
+from perfdoctor.rank import Rank
+from perfdoctor.savings.apply_edits import apply_edits
+from perfdoctor.savings.edits import scale_durations
+from perfdoctor.savings.longest_path import compiled
+from perfdoctor.savings.replay_graph import graph_of
+from perfdoctor.trace.tables.rows import GpuRows
+
+SAMPLE = Path(__file__).resolve().parent.parent / "sample_traces" / "host-device-sync.json.gz"
+_STEP_CALLS = 42_000
+
+
+class Seconds(NamedTuple):
+    """CPU time to make the graph, to replay it, and to edit and replay it."""
+
+    graph: float
+    replay: float
+    edit: float
+
+
+def measure(trace_path: Path, repeat: int) -> str:
+    """A row of the table: events, calls, ms of CPU for the graph, a replay, and an edit with its replay, memory."""
+    rank = Rank(perfdoctor.read(trace_path))
+    trace = rank.trace
+    compiled.load()
+    graph_s, replay_s, edit_s = (
+        min(times) for times in zip(*(_measure_once(rank) for _ in range(repeat)), strict=True)
+    )
+    trace_bytes = sum(getattr(table, field.name).nbytes for table in trace.tables for field in fields(table))
+    tracemalloc.start()
+    graph_of(trace, rank.window).node_times()
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    return (
+        f"| {trace.events:,} | {len(trace.calls):,} | {1e3 * graph_s:,.1f} | {1e3 * replay_s:,.1f} | "
+        f"{1e3 * edit_s:,.1f} | {1e3 * (graph_s + replay_s):,.1f} | {peak_bytes / trace_bytes:.2f} |"
+    )
+
+
+def _measure_once(rank: Rank) -> Seconds:
+    every_third = GpuRows(rank.trace.gpu, np.arange(0, len(rank.trace.gpu), 3))
+    times = [time.process_time()]
+    graph = graph_of(rank.trace, rank.window)
+    times.append(time.process_time())
+    graph.node_times()
+    times.append(time.process_time())
+    graph.node_times(apply_edits(graph, [(scale_durations(every_third, 0.5), 1.0)]))
+    times.append(time.process_time())
+    return Seconds(*np.diff(times).tolist())
+
+
+def print_gates(folder: Path) -> None:
+    """Print for every trace of a folder whether it may be replayed."""
+    print("| trace | calls | GPU items | window, ms | CPU waits, ms | error | launches known | explained | |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
+    for path in sorted(folder.rglob("*.json.gz")):
+        rank = Rank(perfdoctor.read(path))
+        replay = rank.replay
+        if replay is None:
+            continue
+        events, gates = replay.graph.events, replay.gates
+        print(
+            f"| {path.relative_to(folder).as_posix().removesuffix('.json.gz')} | {len(events.call):,} | "
+            f"{len(events.item):,} | {rank.window_ns / 1e6:,.1f} | {(rank.cpu_wait_ns or 0) / 1e6:,.2f} | "
+            f"{gates.error:.1%} | {gates.coverage:.1%} | {gates.explained_wait_share:.0%} | {gates.why or 'replayed'} |"
+        )
+
+
+def print_speeds(sample_path: Path, max_events: int, repeat: int) -> None:
+    """Print how fast the two long traces are replayed, each measured in another process."""
+    trace, sample = perfdoctor.read(sample_path), parse_sample(gzip.decompress(sample_path.read_bytes()))
+    print("| events | runtime calls | graph, ms | replay, ms | edit and replay | graph and replay | memory / trace |")
+    print("|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    for repeats in (_STEP_CALLS / len(trace.calls), max_events / trace.events):
+        with tempfile.TemporaryDirectory() as folder:
+            long = Path(folder) / "long.json"
+            write_repeated(sample, long, max(round(repeats), 1))
+            command = [sys.executable, "-m", "benchmarks.replay_speed", "--measure", str(long), "--repeat", str(repeat)]
+            subprocess.run(command, check=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="print which of these traces may be replayed")
+    parser.add_argument("--sample", type=Path, default=SAMPLE, help="the trace to lengthen, .json.gz")
+    parser.add_argument("--events", type=int, default=5_000_000, help="events of the larger trace")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--measure", type=Path, help="measure this trace, in this process")
+    options = parser.parse_args(arguments)
+    if options.folder is not None:
+        print_gates(options.folder)
+    elif options.measure is not None:
+        print(measure(options.measure, options.repeat))
+    else:
+        print_speeds(options.sample, options.events, options.repeat)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
