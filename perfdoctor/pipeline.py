@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank, Run
-from perfdoctor.report.finding import Finding, Saving
+from perfdoctor.report.finding import Finding, describe_error, failed_rule_finding
 from perfdoctor.report.merge_findings import merge_ranks
 from perfdoctor.report.rank_summary import Fleet, RankSummary, summary_of
 from perfdoctor.report.reduce_ranks import Part, leaf, merged
@@ -160,7 +160,9 @@ def run_one(analyzer: Analyzer, run: Run | Fleet) -> tuple[list[Finding], Outcom
     try:
         findings, status, why = [_checked(finding) for finding in _found(analyzer, run)], "ran", None
     except Exception as error:  # the others go on: law 6
-        findings, status, why = [_crashed(analyzer, error, run)], "failed", f"{type(error).__name__}: {error}"
+        only = run.ranks[0].trace.rank if isinstance(run, Run) and len(run.ranks) == 1 else None
+        findings = [failed_rule_finding(analyzer.rule, analyzer.name, error, only)]
+        status, why = "failed", describe_error(error)
     return findings, Outcome(analyzer.rule, status, why, round(time.perf_counter() - began, 6))  # type: ignore[arg-type]
 
 
@@ -180,19 +182,3 @@ def _checked(finding: Finding) -> Finding:
 def _what_to_capture(need: str) -> str:
     """What is missing, and how to get it."""
     return NEEDS.get(need, f"it needs '{need}', which is not known here")
-
-
-def _crashed(analyzer: Analyzer, error: Exception, run: Run | Fleet) -> Finding:
-    only = run.ranks[0].trace.rank if isinstance(run, Run) and len(run.ranks) == 1 else None
-    return Finding(
-        rule="PD901",
-        name="analyzer-failed",
-        title=f"{analyzer.rule} {analyzer.name} failed: {type(error).__name__}: {error}",
-        cost_ns=0,
-        share_of_step=None,
-        severity="info",
-        saving=Saving(),
-        advice="The other rules ran. Please report this with the trace, if you can share it.",
-        rank=only,
-        subject=analyzer.rule,
-    )

@@ -156,3 +156,34 @@ class Finding:
             "fix": self.fix,
             "references": list(self.references),
         }
+
+
+def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None) -> Finding:
+    """Finding PD901: a rule failed, and the others ran.
+
+    Args:
+        rule: The id of the rule that failed.
+        name: Its name.
+        error: Why it failed.
+        rank: The rank on which it failed; None for all ranks.
+    """
+    return Finding(
+        rule="PD901",
+        name="analyzer-failed",
+        title=f"{rule} {name} failed: {describe_error(error)}",
+        cost_ns=0,
+        share_of_step=None,
+        severity="info",
+        saving=Saving(),
+        advice="The other rules ran. Please report this with the trace, if you can share it.",
+        rank=rank,
+        subject=rule,
+    )
+
+
+def describe_error(error: Exception) -> str:
+    """The class and the message of an exception; the class alone where the message itself raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an exception of a third party
+        return type(error).__name__
