@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.reporters.output import emit
+from perfdoctor.reporters.output import write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.gpu.calibration import Calibration, SweepPoint
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 _BAR = 40
 
 
-def calibrate(
-    cpu: Annotated[bool, typer.Option("--cpu", help="The CPU, though there is a GPU.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="N", help="How long to measure: 40 on a GPU, 10 on a CPU.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Also write .html (the plot) or .json.")
-    ] = None,
-    store: Annotated[bool, typer.Option("--store/--no-store", help="Remember the rates for later analyses.")] = True,
-) -> None:
+@click.command(short_help="Measure this machine's GPU or CPU for later analyses.")
+@click.option("--cpu", is_flag=True, help="Measure the CPU, even if there is a GPU.")
+@click.option(
+    "--seconds", type=float, metavar="N", help="How long to measure; the default is 40 on a GPU, and 10 on a CPU."
+)
+@click.option("-o", "--output", metavar="FILE", help="Also write FILE, as .html (the plot) or .json.")
+@click.option("--store/--no-store", default=True, show_default=True, help="Remember the rates for later analyses.")
+def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
     """Measure the device at hand: products by type, copies, launches, and where maths begins to bind."""
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
@@ -38,16 +36,16 @@ def calibrate(
         raise UsageError("--seconds must be between 0 and 3600")
     path = _output(output)
     found = measure(gpu=False if cpu else None, seconds=seconds, progress=_said)
-    emit(rates(found, find_device(found.device)))
-    emit(plot(found.sweep))
+    write_stdout(rates(found, find_device(found.device)))
+    write_stdout(plot(found.sweep))
     if path is not None:
         _write(found, path)
     if store:
-        emit(f"\nstored in {store_calibration(found)}: analyses of traces from this device use these rates\n")
+        write_stdout(f"\nstored in {store_calibration(found)}: analyses of traces from this device use these rates\n")
 
 
 def _said(what: str) -> None:
-    typer.echo(f"measuring {what}", err=True)
+    click.echo(f"measuring {what}", err=True)
 
 
 def _output(name: str | None) -> Path | None:
@@ -61,7 +59,7 @@ def _output(name: str | None) -> Path | None:
 
 def rates(found: Calibration, device: Device | None) -> str:
     """What was measured as a table, beside the peaks of the device where they are known."""
-    from perfdoctor.cli.plain_table import table
+    from perfdoctor.cli.plain_table import format_table
 
     rows = []
     for dtype, rate in found.flops.items():
@@ -74,7 +72,7 @@ def rates(found: Calibration, device: Device | None) -> str:
         rows.append(("copy", f"{found.bandwidth_bytes_per_s / 1e9:,.1f} GB/s", share))
     if found.launch_s is not None:
         rows.append(("launch", f"{found.launch_s * 1e6:,.2f} us", "n/a"))
-    return f"{found.device}, measured on {found.measured_on}\n\n" + table(
+    return f"{found.device}, measured on {found.measured_on}\n\n" + format_table(
         ("what", "measured", "share of the peak"), rows
     )
 

@@ -1,4 +1,4 @@
-"""Reports written to files and streams: the only place of the reporters that does so."""
+"""Reports written to files and streams: with chrome.py the only place of the reporters that does so."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ if TYPE_CHECKING:
     from perfdoctor.report.report import Report
     from perfdoctor.reporters.terminal import Terminal
 
-ANNOTATED = ".json.gz"
-SUPPORTED = (".json", ".md", ".txt", ANNOTATED)
-_LATER = {".html": "HTML", ".htm": "HTML", ".sarif": "SARIF"}
+ANNOTATED_TRACE = ".json.gz"
+SUFFIXES = (".json", ".md", ".txt", ANNOTATED_TRACE)
+_PLANNED_SUFFIXES = {".html": "HTML", ".htm": "HTML", ".sarif": "SARIF"}
 # Wider lines are harder to read; narrower ones leave no room for a table.
-_WIDEST, _NARROWEST, _USUAL = 100, 60, 80
+_MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """Which of SUPPORTED a file name asks for.
+    """The one of SUFFIXES that a file name ends in.
 
     Raises:
-        UsageError: none of them.
+        UsageError: It ends in none of them.
     """
     name = Path(path).name.lower()
-    for suffix in sorted(SUPPORTED, key=len, reverse=True):
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
-    for suffix, kind in _LATER.items():
+    for suffix, kind in _PLANNED_SUFFIXES.items():
         if name.endswith(suffix):
             raise UsageError(f"{path}: {kind} reports come in a later version; use .md or .json")
-    raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUPPORTED)}")
+    raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUFFIXES)}")
 
 
-def save(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
-    """Write a report; the suffix decides the form: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
+def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+    """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
 
     The file appears whole or not at all.
 
     Raises:
-        UsageError: another suffix, or an annotated trace of several ranks with none chosen.
-        InputError: the file cannot be written, or the trace cannot be read again.
+        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)
-    if suffix == ANNOTATED:
+    if suffix == ANNOTATED_TRACE:
         from perfdoctor.reporters.chrome import export_chrome_trace
 
         export_chrome_trace(report, path, rank=rank)
         return
-    text = rendered(report, suffix)
-    with replacing(path) as out:
+    text = render_report(report, suffix)
+    with open_atomically(path) as out:
         out.write(text.encode(errors="replace"))
 
 
-def rendered(report: Report, suffix: str) -> str:
+def render_report(report: Report, suffix: str) -> str:
     """The report as the text that belongs to a suffix: .json, .md or .txt."""
     if suffix == ".json":
         from perfdoctor.reporters.json_ import Json
@@ -76,14 +76,14 @@ def rendered(report: Report, suffix: str) -> str:
 
 def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:
     """Print a report to standard output; see `terminal_for` for the colour."""
-    emit(terminal_for(sys.stdout, color=color, verbosity=verbosity).render(report))
+    write_stdout(terminal_for(sys.stdout, color=color, verbosity=verbosity).render(report))
 
 
-def emit(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write a text to standard output, with question marks for what its encoding cannot show.
 
     Raises:
-        InputError: it takes no more, as on a full disk.
+        InputError: It cannot be written, as on a full disk.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -92,14 +92,14 @@ def emit(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        silence()
+        discard_stdout()
         raise InputError(
             f"standard output cannot be written ({error.strerror or error}); choose another place with -o"
         ) from error
 
 
-def silence() -> None:
-    """Lead standard output nowhere: what is left in its buffer would fail once more when it is flushed at exit."""
+def discard_stdout() -> None:
+    """Redirect standard output to nowhere: what is left in its buffer would fail again when it is flushed at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -111,13 +111,15 @@ def terminal_for(stream: TextIO, *, color: bool | None = None, verbosity: int = 
     interactive = stream.isatty()
     if color is None:
         color = interactive and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = _USUAL
+    width = _DEFAULT_WIDTH
     if interactive:
-        width = min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _NARROWEST), _WIDEST)
+        columns = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
+        width = min(max(columns, _MIN_WIDTH), _MAX_WIDTH)
     return Terminal(width=width, color=color, verbosity=verbosity, unicode=_shows_blocks(stream))
 
 
 def _shows_blocks(stream: TextIO) -> bool:
+    """Whether the stream's encoding has the characters of the bar."""
     try:
         "█▓▒░─…".encode(stream.encoding or "ascii")
     except (UnicodeError, LookupError):
@@ -126,13 +128,13 @@ def _shows_blocks(stream: TextIO) -> bool:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write bytes to, which takes its name only once it is complete.
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write bytes to; it takes its name only once it is complete.
 
-    What is no regular file (a pipe, /dev/null) is written as it is.
+    A path that is no regular file (a pipe, /dev/null) is written directly.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: It cannot be written.
     """
     target = Path(os.path.realpath(path))
     direct = target.exists() and not target.is_file()
