@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ def _output(name: str | None) -> Path | None:
     path = Path(name)
     if path.suffix not in (".html", ".json"):
         raise UsageError(f"-o {name} must end in .html or .json")
+    if path.suffix == ".html" and find_spec("plotly") is None:
+        raise UsageError(f"-o {name} needs plotly: pip install 'perfdoctor[plot]', or write .json")
     return path
 
 
