@@ -18,8 +18,8 @@ from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.report import report as _report
 from perfdoctor.report.source_lines import with_source_lines
-from perfdoctor.reporters.output import print_report, save_report
 from perfdoctor.reporters.printable_findings import with_printable_findings
+from perfdoctor.reporters.write_report import print_report, save_report
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.output import terminal_for
+from perfdoctor.reporters.write_report import terminal_for
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> str:

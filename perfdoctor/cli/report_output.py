@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from perfdoctor.errors import InputError
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.output import print_report, render_report, save_report, suffix_of, write_stdout
+from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.write_report import print_report, render_report, save_report, suffix_of
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report

@@ -169,7 +169,7 @@ def _report(folder: Path, output: Sequence[str], *, as_json: bool, no_color: boo
     """Analyse the capture, write report.json into it, and print the report."""
     from perfdoctor.api import analyze as analyze_traces
     from perfdoctor.cli.config import load_config
-    from perfdoctor.reporters.output import save_report
+    from perfdoctor.reporters.write_report import save_report
 
     config = load_config((), (), (), Path.cwd())
     with open_progress_bar(enabled=verbosity >= 0 and not as_json) as progress:

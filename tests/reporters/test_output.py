@@ -8,8 +8,9 @@ import pytest
 import report_samples as samples
 
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.reporters.output import open_atomically, save_report, suffix_of
+from perfdoctor.reporters.output import open_atomically
 from perfdoctor.reporters.reporter import Reporter
+from perfdoctor.reporters.write_report import save_report, suffix_of
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import report_samples as samples
 from rich.cells import cell_len
 
 from perfdoctor.reporters.clean_text import clean_block
-from perfdoctor.reporters.output import terminal_for, write_stdout
+from perfdoctor.reporters.output import write_stdout
 from perfdoctor.reporters.terminal import Terminal
+from perfdoctor.reporters.write_report import terminal_for
 
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

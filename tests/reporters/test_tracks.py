@@ -19,8 +19,8 @@ import perfdoctor.trace
 from perfdoctor.errors import TraceError, UsageError
 from perfdoctor.report.finding import Claim
 from perfdoctor.reporters.chrome import export_chrome_trace
-from perfdoctor.reporters.output import save_report
 from perfdoctor.reporters.tracks import PID, coalesce_short_intervals, track_events
+from perfdoctor.reporters.write_report import save_report
 from perfdoctor.testing import TraceBuilder
 
 
