@@ -16,7 +16,7 @@ from perfdoctor.fleet.rank_tasks import Plan
 from perfdoctor.fleet.read_progress import FileProgress, Progress, Tracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
-from perfdoctor.report import report as _report
+from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.source_lines import with_source_lines
 from perfdoctor.reporters.printable_findings import with_printable_findings
 from perfdoctor.reporters.write_report import print_report, save_report
@@ -28,7 +28,7 @@ __all__ = ["FileProgress", "Progress", "Report", "analyze", "read"]
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
-class Report(_report.Report):
+class Report(BaseReport):
     """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
 
     __slots__ = ()
