@@ -1,4 +1,4 @@
-"""The functions that the package exports: read, analyze, and the Report that can print and save itself."""
+"""The functions that the package exports: `read`, `analyze`, and the Report that can print and save itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
-from perfdoctor.report import report as _report
 from perfdoctor.report.quote_lines import with_source_lines
+from perfdoctor.report.report import Report as BaseReport
+from perfdoctor.reporters.write_report import print_report, save_report
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
@@ -26,35 +27,35 @@ __all__ = ["FileProgress", "Progress", "Report", "analyze", "read"]
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
-class Report(_report.Report):
-    """The result of an analysis; see `perfdoctor.report.report.Report` for its fields."""
+class Report(BaseReport):
+    """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
 
     __slots__ = ()
 
     def print(self, *, color: bool | None = None) -> None:
-        """Print the report to standard output, with colour when that is a terminal (or as `color` says)."""
-        from perfdoctor.reporters import print_report
+        """Print the report to standard output.
 
+        Args:
+            color: Whether to use colours; None uses them where standard output is a terminal.
+        """
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report; the suffix decides the form: .json, .md, .txt, or .json.gz for the annotated trace.
+        """Write the report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
 
         Raises:
-            UsageError: another suffix.
-            InputError: the file cannot be written.
+            UsageError: The suffix is another one.
+            InputError: The file cannot be written.
         """
-        from perfdoctor.reporters import save
-
-        save(self, path)
+        save_report(self, path)
 
     def export_chrome_trace(self, path: PathLike) -> None:
-        """Write the analysed trace with steps, account and findings as tracks of their own.
+        """Write the analysed trace with steps, account and findings as additional tracks.
 
-        For Perfetto and chrome://tracing.
+        Open the file in Perfetto or chrome://tracing.
 
         Raises:
-            InputError: the trace cannot be read again, or the file cannot be written.
+            InputError: The trace cannot be read again, or the file cannot be written.
         """
         from perfdoctor.reporters.chrome import export_chrome_trace
 
@@ -76,31 +77,35 @@ def analyze(
 ) -> Report:
     """Analyse traces: a file, a capture folder, a folder of rank traces, a glob, a URL, or a list of them.
 
-    A file that holds several ranks is analysed as several. Of several files one that cannot be analysed costs only its
-    own rank: it is among `Report.missing` then.
+    A file that holds several ranks is analysed as several. Where several files are given, one that cannot be analysed
+    costs only its own rank, which is then in `Report.missing`.
 
     Args:
-        paths: where the traces are.
-        select: rule ids or their beginnings ("PD1"); all rules when empty.
-        ignore: rule ids or their beginnings to leave out.
-        device: the device's name, where the trace does not say it or is wrong.
-        rank: look at this rank only.
-        steps: which steps to look at, as slice(2, 5); all when None.
-        settings: thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
-        jobs: how many processes to share the files among, one thread each; as many as pay when None, 1 for this one.
-        dask: address of the scheduler of a Dask cluster that does the work instead, as "tcp://host:8786".
-        progress: called now and then while the files are read.
+        paths: Where the traces are.
+        select: Rule ids or their beginnings ("PD1"); empty for all rules.
+        ignore: Rule ids or their beginnings to leave out.
+        device: The name of the device, where the trace does not tell it or is wrong.
+        rank: Analyse this rank only.
+        steps: Which steps to analyse, as slice(2, 5); None for all.
+        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+        jobs: The number of processes that share the files, each with one thread; 1 is this process alone, and None
+            takes as many as pay.
+        dask: The address of the scheduler of a Dask cluster that does the work instead, as "tcp://host:8786".
+        progress: Is called again and again while the files are read.
+
+    Returns:
+        The report, as `perfdoctor.report.report.Report` describes it.
 
     Raises:
-        TraceError: a file is missing or is no trace, and there is no other.
-        InputError: nothing is left to analyse, or the cluster cannot be reached.
-        UsageError: a rule, setting or device name does not exist, or no process is to do it.
+        TraceError: A file is missing or is no trace, and there is no other.
+        InputError: Nothing is left to analyse, or the cluster cannot be reached.
+        UsageError: A rule, setting or device name does not exist, or `jobs` is below 1.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
-    known = registry.registered()
-    pipeline.check_settings(settings or {}, known)
-    chosen = registry.choose(known, select, ignore)
+    analyzers = registry.registered()
+    pipeline.check_settings(settings or {}, analyzers)
+    chosen = registry.choose(analyzers, select, ignore)
     if device is not None and find_device(device) is None and find_calibration(device) is None:
         raise UsageError(f"the device '{device}' is not in the table of devices")
     files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
@@ -114,5 +119,5 @@ def analyze(
     report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
-    values = {f.name: getattr(report, f.name) for f in fields(report)}
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
     return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})

@@ -1,8 +1,9 @@
-"""Fixtures for every test: the shared corpus when it is there, and a file system in memory."""
+"""Settings and fixtures of every test: the built-in rules alone, the shared corpus, a file system in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,21 @@ import fsspec
 import pytest
 from hypothesis import settings
 
+from perfdoctor.rules import registry
+
 # No test is timed: the first example of some compiles machine code, which takes seconds.
 settings.register_profile("perfdoctor", deadline=None)
 settings.load_profile("perfdoctor")
+
+# Plugins that happen to be installed change no result: the tests see the entry points of the built-in rules alone.
+_all_entry_points = registry.entry_points
+
+
+def _built_in_entry_points(group: str) -> list[EntryPoint]:
+    return [point for point in _all_entry_points(group=group) if point.value.startswith("perfdoctor.analyzers.")]
+
+
+registry.entry_points = _built_in_entry_points
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -164,8 +164,9 @@ def test_the_example_plugin_is_found_and_speaks(tmp_path: Path, trace: Path) -> 
     shutil.copytree(PLUGIN, source)
     pip("install", "--no-deps", "--no-build-isolation", "--target", site, source)
     answer = ask(site, trace)
-    assert set(answer["rules"]) == {*ENTRY_POINTS, "EX001"}
-    assert answer["broken"] == {}
+    # Other plugins may be installed as well.
+    assert set(answer["rules"]) >= {*ENTRY_POINTS, "EX001"}
+    assert answer["broken"].keys().isdisjoint({*ENTRY_POINTS, "EX001"})
     assert {"PD101", "EX001"} <= set(answer["findings"])
     assert answer["outcomes"]["EX001"] == ["ran", None]
 
@@ -184,8 +185,9 @@ def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: P
         "class Mine(DataLoaderStall):\n    rule = 'PD101'\n    name = 'mine'\n",
     )
     answer = ask(site, trace)
-    assert set(answer["rules"]) == set(ENTRY_POINTS)
-    assert set(answer["broken"]) == {"XX001", "XX002", "XX003", "XX004"}
+    assert set(answer["rules"]) >= set(ENTRY_POINTS)
+    assert set(answer["rules"]).isdisjoint({"XX001", "XX002", "XX003", "XX004"})
+    assert set(answer["broken"]) >= {"XX001", "XX002", "XX003", "XX004"}
     assert "RuntimeError('no luck')" in answer["broken"]["XX001"]
     assert "no subclass of perfdoctor.Analyzer" in answer["broken"]["XX002"]
     assert "PD101, which is taken" in answer["broken"]["XX004"]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.reporters.output import emit
+from perfdoctor.reporters.output import write_stdout
 
 if TYPE_CHECKING:
     from perfdoctor.gpu.calibration import Calibration, SweepPoint
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 40
 
 
-def calibrate(
-    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU even if there is a GPU.")] = False,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="N", help="How long to measure: 40 on a GPU, 10 on a CPU.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Also write .html (the plot) or .json.")
-    ] = None,
-    store: Annotated[bool, typer.Option("--store/--no-store", help="Store the rates for later analyses.")] = True,
-) -> None:
+@click.command(short_help="Measure this machine's GPU or CPU for later analyses.")
+@click.option("--cpu", is_flag=True, help="Measure the CPU, even if there is a GPU.")
+@click.option(
+    "--seconds", type=float, metavar="N", help="How long to measure; the default is 40 on a GPU, and 10 on a CPU."
+)
+@click.option("-o", "--output", metavar="FILE", help="Also write FILE, as .html (the plot) or .json.")
+@click.option("--store/--no-store", default=True, show_default=True, help="Store the rates for later analyses.")
+def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
     """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind."""
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
@@ -38,16 +37,17 @@ def calibrate(
         raise UsageError("--seconds must be between 0 and 3600")
     path = _output_path(output)
     calibration = measure_device(gpu=False if cpu else None, seconds=seconds, progress=_print_progress)
-    emit(format_rates(calibration, find_device(calibration.device)))
-    emit(format_sweep(calibration.sweep))
+    write_stdout(format_rates(calibration, find_device(calibration.device)))
+    write_stdout(format_sweep(calibration.sweep))
     if path is not None:
         _write(calibration, path)
     if store:
-        emit(f"\nstored in {store_calibration(calibration)}: analyses of traces from this device use these rates\n")
+        path = store_calibration(calibration)
+        write_stdout(f"\nstored in {path}: analyses of traces from this device use these rates\n")
 
 
 def _print_progress(what: str) -> None:
-    typer.echo(f"measuring {what}", err=True)
+    click.echo(f"measuring {what}", err=True)
 
 
 def _output_path(name: str | None) -> Path | None:
@@ -57,12 +57,14 @@ def _output_path(name: str | None) -> Path | None:
     path = Path(name)
     if path.suffix not in (".html", ".json"):
         raise UsageError(f"-o {name} must end in .html or .json")
+    if path.suffix == ".html" and find_spec("plotly") is None:
+        raise UsageError(f"-o {name} needs plotly: pip install 'perfdoctor[plot]', or write .json")
     return path
 
 
 def format_rates(calibration: Calibration, device: Device | None) -> str:
     """Return the measured rates as a table, beside the peaks of the device where they are known."""
-    from perfdoctor.cli.plain_table import table
+    from perfdoctor.cli.plain_table import format_table
 
     rows = []
     for dtype, rate in calibration.flops.items():
@@ -75,7 +77,7 @@ def format_rates(calibration: Calibration, device: Device | None) -> str:
         rows.append(("copy", f"{calibration.bandwidth_bytes_per_s / 1e9:,.1f} GB/s", share))
     if calibration.launch_s is not None:
         rows.append(("launch", f"{calibration.launch_s * 1e6:,.2f} us", "n/a"))
-    return f"{calibration.device}, measured on {calibration.measured_on}\n\n" + table(
+    return f"{calibration.device}, measured on {calibration.measured_on}\n\n" + format_table(
         ("what", "measured", "share of the peak"), rows
     )
 

@@ -11,17 +11,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from perfdoctor.errors import GateError
-from perfdoctor.reporters.output import emit
+from perfdoctor.reporters.output import write_stdout
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 _TORCH_TIMEOUT_S = 120  # the first import of a CUDA build from a network disk can take a minute
-# Run by a Python of its own: a torch that crashes or hangs must not take us along.
-_PROBE = """
+# Run in a Python process of its own: a torch that crashes or hangs must not end this one.
+_TORCH_PROBE = """
 import json, torch
 from torch import profiler
 gpus = torch.cuda.is_available()
@@ -36,45 +36,43 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: "ok", "missing" or "broken", what was seen, what to do."""
+    """The state of one part of the machine: OK, MISSING or BROKEN, with what was seen and what to do."""
 
-    what: str
+    part: str
     state: str
-    seen: str
+    detail: str
 
 
-def check(
-    *,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Compile the reader of large traces now, not with the first.")
-    ] = False,
-) -> None:
+@click.command(short_help="Say whether this machine can record and analyse.")
+@click.option("--warm", is_flag=True, help="Compile the reader of large traces now, not with the first large trace.")
+def check(warm: bool) -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""
-    from perfdoctor.cli.plain_table import table
+    from perfdoctor.cli.plain_table import format_table
 
     if warm:
-        _warm()
-    found = list(_checks())
+        _compile_ahead()
+    checks = list(_check_all())
     colours = {OK: "green", MISSING: "yellow", BROKEN: "bold red"}
-    emit(table(("what", "state", "seen, and what to do"), [(c.what, c.state, c.seen) for c in found], colours))
-    broken = [c.what for c in found if c.state == BROKEN]
+    rows = [(c.part, c.state, c.detail) for c in checks]
+    write_stdout(format_table(("what", "state", "seen, and what to do"), rows, colours))
+    broken = [c.part for c in checks if c.state == BROKEN]
     if broken:
         raise GateError(f"{', '.join(broken)}: broken; what to do stands in the table")
 
 
-def _checks() -> Iterator[Check]:
+def _check_all() -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("Python", OK, f"{version} at {sys.executable}")
-    driver = _driver()
+    driver = _check_driver()
     yield driver
-    yield _nvml(has_driver=driver.state == OK)
-    yield _counters()
-    yield from _torch()
-    yield _numba()
-    yield _folder(Path.cwd())
+    yield _check_nvml(has_driver=driver.state == OK)
+    yield _check_cupti()
+    yield from _check_torch()
+    yield _check_numba()
+    yield _check_folder(Path.cwd())
 
 
-def _driver() -> Check:
+def _check_driver() -> Check:
     """The kernel module of an NVIDIA or AMD GPU."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
@@ -86,7 +84,7 @@ def _driver() -> Check:
     return Check("GPU driver", MISSING, "no NVIDIA or AMD driver: training runs on the CPU; analysing needs no GPU")
 
 
-def _nvml(*, has_driver: bool) -> Check:
+def _check_nvml(*, has_driver: bool) -> Check:
     try:
         import pynvml
     except ImportError:
@@ -98,9 +96,9 @@ def _nvml(*, has_driver: bool) -> Check:
         return Check("NVML", BROKEN if nvidia else MISSING, f"{error}; clocks and power are not recorded")
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [_text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        names = [_decode(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
         return Check(
-            "NVML", OK, f"{', '.join(names) or 'no device'}; driver {_text(pynvml.nvmlSystemGetDriverVersion())}"
+            "NVML", OK, f"{', '.join(names) or 'no device'}; driver {_decode(pynvml.nvmlSystemGetDriverVersion())}"
         )
     except pynvml.NVMLError as error:
         return Check("NVML", BROKEN, f"{error}; look at nvidia-smi")
@@ -108,12 +106,12 @@ def _nvml(*, has_driver: bool) -> Check:
         pynvml.nvmlShutdown()
 
 
-def _text(value: Any) -> str:
+def _decode(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _counters() -> Check:
-    """Whether the driver keeps hardware counters for administrators; tracing kernels does not need them."""
+def _check_cupti() -> Check:
+    """Whether the driver reserves hardware counters for administrators; tracing kernels does not need them."""
     try:
         params = Path("/proc/driver/nvidia/params").read_text(encoding="utf-8")
     except OSError:
@@ -123,8 +121,8 @@ def _counters() -> Check:
     return Check("CUPTI", OK, "kernels can be traced, hardware counters too")
 
 
-def _torch() -> Iterator[Check]:
-    facts = _ask_torch()
+def _check_torch() -> Iterator[Check]:
+    facts = _probe_torch()
     if isinstance(facts, Check):
         yield facts
         return
@@ -144,11 +142,11 @@ def _torch() -> Iterator[Check]:
         yield Check("profiler", BROKEN, "torch was built without Kineto: install a torch from pytorch.org")
 
 
-def _ask_torch() -> dict[str, Any] | Check:
-    """What torch says about itself, or the check that failed."""
+def _probe_torch() -> dict[str, Any] | Check:
+    """What torch reports about itself, or the check that failed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TORCH_TIMEOUT_S, check=False
+            [sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=_TORCH_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return Check(
@@ -166,35 +164,35 @@ def _ask_torch() -> dict[str, Any] | Check:
     return Check("torch", BROKEN, f"importing it fails: {reason}; reinstall it")
 
 
-def _warm() -> None:
-    """Compile the reader and the replay; `_numba` says how that went."""
+def _compile_ahead() -> None:
+    """Compile the reader and the replay; `_check_numba` reports the result."""
     from perfdoctor.savings import longest_path
-    from perfdoctor.trace.scanner import scanner_code as native
+    from perfdoctor.trace.scanner import scanner_code
 
-    with contextlib.suppress(Exception):  # whatever numba cannot do here
-        native.load()
+    with contextlib.suppress(Exception):  # numba may fail in any way on this machine
+        scanner_code.load()
         longest_path.compiled.load()
 
 
-def _numba() -> Check:
-    """Whether large traces are read by compiled code, and where that is kept."""
+def _check_numba() -> Check:
+    """Whether large traces are read by compiled code, and in which folder that code is stored."""
     from importlib.util import find_spec
 
-    from perfdoctor.trace.scanner import scanner_code as native
+    from perfdoctor.trace.scanner import scanner_code
 
-    kept = native.cached_in()
-    if kept is not None:
-        return Check("numba", OK, f"the compiled reader is kept in {kept}")
+    folder = scanner_code.cached_in()
+    if folder is not None:
+        return Check("numba", OK, f"the compiled reader is kept in {folder}")
     if find_spec("numba") is None:
         return Check("numba", MISSING, "large traces are read 15 times as slowly; pip install numba")
-    if native.is_loaded():
+    if scanner_code.is_loaded():
         return Check(
             "numba", OK, "no cache folder can be written: every process that reads a large trace compiles, 5 s"
         )
     return Check("numba", OK, "the first large trace compiles the reader, 5 s; perfdoctor check --warm does it now")
 
 
-def _folder(folder: Path) -> Check:
+def _check_folder(folder: Path) -> Check:
     try:
         with tempfile.TemporaryFile(dir=folder):
             return Check("folder", OK, f"captures can be written to {folder}")

@@ -1,20 +1,18 @@
-"""`perfdoctor compare`: not there yet."""
+"""`perfdoctor compare`: refused with a sentence until it exists."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from perfdoctor.errors import UsageError
 
 
-def compare(
-    before: Annotated[str, typer.Argument(metavar="BEFORE")],
-    after: Annotated[str, typer.Argument(metavar="AFTER")],
-    fail_over: Annotated[str | None, typer.Option("--fail-over", metavar="PERCENT")] = None,
-) -> None:
-    """What got faster or slower between two recordings (comes in a later version)."""
+@click.command(short_help="Compare two recordings (comes in a later version).")
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.option("--fail-over", metavar="PERCENT", help="Exit with 1 if the step became slower by more than this.")
+def compare(before: str, after: str, fail_over: str | None) -> None:
+    """Say what got faster or slower between two recordings (comes in a later version)."""
     del fail_over
     raise UsageError(
         f"compare comes in a later version; until then analyze both: perfdoctor analyze -q {before}, then {after}"

@@ -1,4 +1,4 @@
-"""Settings from pyproject.toml and from the command line, which wins.
+"""Settings from pyproject.toml and from the command line, which has priority.
 
 ::
 
@@ -21,7 +21,7 @@ from perfdoctor.errors import UsageError
 
 
 class Config(NamedTuple):
-    """Which rules apply, and their thresholds by rule id."""
+    """The rules to apply (ids or families), and thresholds by rule id."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -29,30 +29,31 @@ class Config(NamedTuple):
 
 
 def load_config(select: Sequence[str], ignore: Sequence[str], assignments: Sequence[str], start: Path) -> Config:
-    """The settings that hold: those of the nearest pyproject.toml, changed by the command line.
+    """The settings of the nearest pyproject.toml, overridden by the command line.
 
     Args:
-        select: values of --select, each one or several rule ids or families, separated by commas.
-        ignore: values of --ignore.
-        assignments: values of --set, as "PD101.min_share=0.1".
-        start: the folder to look in first, then its parents.
+        select: Values of --select, each one or several rule ids or families, separated by commas.
+        ignore: Values of --ignore.
+        assignments: Values of --set, as "PD101.min_share=0.1".
+        start: The folder to look in first, then its parents.
 
     Raises:
-        UsageError: a file or an option is not as it must be.
+        UsageError: A file or an option is malformed.
     """
-    file = _from_file(start)
+    file = _read_nearest_file(start)
     settings = {rule: dict(table) for rule, table in file.settings.items()}
     for assignment in assignments:
-        rule, name, value = _assigned(assignment)
+        rule, name, value = _parse_assignment(assignment)
         settings.setdefault(rule, {})[name] = value
-    return Config(_split(select) or file.select, _split(ignore) or file.ignore, settings)
+    return Config(_split_ids(select) or file.select, _split_ids(ignore) or file.ignore, settings)
 
 
-def _split(values: Iterable[str]) -> tuple[str, ...]:
+def _split_ids(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(part.strip().upper() for value in values for part in value.split(",") if part.strip())
 
 
-def _assigned(assignment: str) -> tuple[str, str, float]:
+def _parse_assignment(assignment: str) -> tuple[str, str, float]:
+    """Rule id, threshold and value of "PD101.min_share=0.1"."""
     target, equals, text = assignment.partition("=")
     rule, dot, name = target.strip().partition(".")
     try:
@@ -63,27 +64,27 @@ def _assigned(assignment: str) -> tuple[str, str, float]:
         raise UsageError(f"--set {assignment} must be RULE.name=number, such as --set PD101.min_share=0.1") from None
 
 
-def _from_file(start: Path) -> Config:
+def _read_nearest_file(start: Path) -> Config:
+    """The settings of the pyproject.toml in `start` or its nearest parent; none where there is no such file."""
     path = next((p for folder in (start, *start.parents) if (p := folder / "pyproject.toml").is_file()), None)
     if path is None:
         return Config()
-    table = _table(path)
     settings: dict[str, dict[str, float]] = {}
-    lists: dict[str, tuple[str, ...]] = {}
-    for name, value in table.items():
+    rules: dict[str, tuple[str, ...]] = {}
+    for name, value in _read_table(path).items():
         if isinstance(value, dict):
-            settings[name.upper()] = _thresholds(path, name, value)
+            settings[name.upper()] = _check_thresholds(path, name, value)
         elif name in ("select", "ignore"):
-            lists[name] = _rules(path, name, value)
+            rules[name] = _check_rule_ids(path, name, value)
         else:
             raise UsageError(
                 f"{path}: [tool.perfdoctor] has no setting '{name}'; it has select, ignore and a table a rule"
             )
-    return Config(lists.get("select", ()), lists.get("ignore", ()), settings)
+    return Config(rules.get("select", ()), rules.get("ignore", ()), settings)
 
 
-def _table(path: Path) -> Mapping[str, Any]:
-    """The table [tool.perfdoctor] of a file; empty when there is none."""
+def _read_table(path: Path) -> Mapping[str, Any]:
+    """The table [tool.perfdoctor] of a file; empty where there is none."""
     import tomllib
 
     try:
@@ -97,13 +98,13 @@ def _table(path: Path) -> Mapping[str, Any]:
     return table
 
 
-def _rules(path: Path, name: str, value: Any) -> tuple[str, ...]:
+def _check_rule_ids(path: Path, name: str, value: Any) -> tuple[str, ...]:
     if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         raise UsageError(f'{path}: {name} of [tool.perfdoctor] must be a list of rule ids, such as ["PD101"]')
-    return _split(value)
+    return _split_ids(value)
 
 
-def _thresholds(path: Path, rule: str, table: Mapping[str, Any]) -> dict[str, float]:
+def _check_thresholds(path: Path, rule: str, table: Mapping[str, Any]) -> dict[str, float]:
     for name, value in table.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UsageError(f"{path}: {name} of [tool.perfdoctor.{rule}] must be a number")

@@ -1,20 +1,20 @@
-"""`perfdoctor explain`: one rule's manual page."""
+"""`perfdoctor explain`: the manual page of one rule."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping
 
-import typer
+import click
 
 from perfdoctor.errors import UsageError
-from perfdoctor.reporters.output import emit
+from perfdoctor.reporters.output import write_stdout
 
-_ITEM = re.compile(r"[-*] |\d+[.)] ")
-_OWN = {
+_LIST_ITEM = re.compile(r"[-*] |\d+[.)] ")
+# Findings of the engine itself, by id: the name and the manual page.
+_ENGINE_FINDINGS = {
     "PD901": (
         "analyzer-failed",
         "A rule crashed; the others ran.\n\n"
@@ -24,49 +24,50 @@ _OWN = {
 }
 
 
-def explain(rule: Annotated[str, typer.Argument(metavar="RULE", help="A rule's id or name, such as PD201.")]) -> None:
-    """Tell one rule in full: what it finds, how it is measured, how to fix it, when it is wrong."""
+@click.command(short_help="Explain one rule in full.")
+@click.argument("rule", metavar="RULE")
+def explain(rule: str) -> None:
+    """Explain one rule in full: what it finds, how it is measured, how to fix it, when it is wrong.
+
+    RULE is the id or the name of a rule, such as PD201.
+    """
     from perfdoctor.rules.registry import registered
 
     wanted = rule.strip()
-    if wanted.upper() in _OWN:
-        name, text = _OWN[wanted.upper()]
-        emit(f"{wanted.upper()} {name}\n\n{text}\n")
+    if wanted.upper() in _ENGINE_FINDINGS:
+        name, text = _ENGINE_FINDINGS[wanted.upper()]
+        write_stdout(f"{wanted.upper()} {name}\n\n{text}\n")
         return
-    known = registered()
-    for analyzer in known:
+    analyzers = registered()
+    for analyzer in analyzers:
         if wanted.upper() == analyzer.rule or wanted.lower() == analyzer.name:
-            emit(
-                page(
-                    analyzer.rule, analyzer.name, inspect.getdoc(analyzer) or "", analyzer.defaults, analyzer.references
-                )
-            )
+            text = inspect.getdoc(analyzer) or ""
+            write_stdout(format_page(analyzer.rule, analyzer.name, text, analyzer.defaults, analyzer.references))
             return
-    raise UsageError(_unknown(wanted, [(a.rule, a.name) for a in known]))
+    raise UsageError(_unknown_rule_message(wanted, [(a.rule, a.name) for a in analyzers]))
 
 
-def page(rule: str, name: str, text: str, defaults: object, references: Iterable[str]) -> str:
+def format_page(rule: str, name: str, text: str, defaults: Mapping[str, float], references: Iterable[str]) -> str:
     """A manual page: the docstring, the thresholds with their defaults, and the references."""
-    parts = [f"{rule} {name}", reflowed(text)]
-    if isinstance(defaults, dict) or hasattr(defaults, "items"):
-        lines = [f"    {key} = {value:g}    (--set {rule}.{key}={value:g})" for key, value in defaults.items()]
-        if lines:
-            parts.append("\n".join(["Thresholds:", *lines]))
+    parts = [f"{rule} {name}", reflow(text)]
+    thresholds = [f"    {key} = {value:g}    (--set {rule}.{key}={value:g})" for key, value in defaults.items()]
+    if thresholds:
+        parts.append("\n".join(["Thresholds:", *thresholds]))
     links = [f"    {reference}" for reference in references]
     if links:
         parts.append("\n".join(["See also:", *links]))
     return "\n\n".join(parts) + "\n"
 
 
-def reflowed(text: str, width: int = 80) -> str:
-    """A docstring for a terminal: lines of one paragraph and indentation are filled anew, items of lists stay apart."""
-    blocks: list[tuple[str, list[str]]] = []
+def reflow(text: str, width: int = 80) -> str:
+    """A docstring in lines of `width`: paragraphs and indented blocks are filled again, items of lists stay apart."""
+    blocks: list[tuple[str, list[str]]] = []  # indentation, and the lines without it
     previous = ""
     for line in text.splitlines():
         words = line.strip()
         indent = line[: len(line) - len(line.lstrip())]
-        goes_on = blocks and words and previous and blocks[-1][0] == indent and not previous.endswith(":")
-        if goes_on and not _ITEM.match(words):
+        continues = blocks and words and previous and blocks[-1][0] == indent and not previous.endswith(":")
+        if continues and not _LIST_ITEM.match(words):
             blocks[-1][1].append(words)
         else:
             blocks.append((indent, [words]))
@@ -77,10 +78,10 @@ def reflowed(text: str, width: int = 80) -> str:
     )
 
 
-def _unknown(wanted: str, known: list[tuple[str, str]]) -> str:
+def _unknown_rule_message(wanted: str, rules: list[tuple[str, str]]) -> str:
     from difflib import get_close_matches
 
-    names = {alias.upper(): f"{rule} ({name})" for rule, name in known for alias in (rule, name)}
-    near = list(dict.fromkeys(names[match] for match in get_close_matches(wanted.upper(), names, n=3, cutoff=0.6)))
+    labels = {alias.upper(): f"{rule} ({name})" for rule, name in rules for alias in (rule, name)}
+    near = list(dict.fromkeys(labels[match] for match in get_close_matches(wanted.upper(), labels, n=3, cutoff=0.6)))
     hint = f"did you mean {', '.join(near)}?" if near else "perfdoctor rules lists them"
     return f"no rule is called '{wanted}'; {hint}"

@@ -2,65 +2,59 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, TypeAlias
-
-import typer
+import click
 
 from perfdoctor.errors import UsageError
 
-Select: TypeAlias = Annotated[
-    list[str],
-    typer.Option("--select", metavar="RULES", help="Only these rules or families: PD101, PD2; comma or again."),
-]
-Ignore: TypeAlias = Annotated[list[str], typer.Option("--ignore", metavar="RULES", help="Leave these out.")]
-Settings: TypeAlias = Annotated[
-    list[str], typer.Option("--set", metavar="RULE.NAME=VALUE", help="A threshold, such as PD101.min_share=0.1.")
-]
-Device: TypeAlias = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="The device, where the trace does not say it.")
-]
-Rank: TypeAlias = Annotated[int | None, typer.Option("--rank", metavar="N", help="Look at this rank only.")]
-Steps: TypeAlias = Annotated[
-    str | None, typer.Option("--steps", metavar="A:B", help="Only these steps, counted from 0, B left out.")
-]
-Output: TypeAlias = Annotated[
-    list[str],
-    typer.Option("-o", "--output", metavar="FILE", help="Also write .json, .md, .txt or .json.gz (annotated trace)."),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on standard output, and nothing else there.")]
-NoColor: TypeAlias = Annotated[bool, typer.Option("--no-color", help="No colours; NO_COLOR does the same.")]
-Quiet: TypeAlias = Annotated[bool, typer.Option("-q", "--quiet", help="The verdict, and a line a finding.")]
-Verbose: TypeAlias = Annotated[
-    bool, typer.Option("-v", "--verbose", help="All evidence, and what became of each rule.")
-]
+select = click.option(
+    "--select",
+    multiple=True,
+    metavar="RULES",
+    help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
+)
+ignore = click.option(
+    "--ignore", multiple=True, metavar="RULES", help="Leave out these rules or families; may be given several times."
+)
+settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="RULE.NAME=VALUE",
+    help="Set a threshold of a rule, such as PD101.min_share=0.1; may be given several times.",
+)
+device = click.option("--device", metavar="NAME", help="The name of the device, where the trace does not tell it.")
+rank = click.option("--rank", type=int, metavar="N", help="Analyse this rank only.")
+steps = click.option(
+    "--steps", metavar="A:B", help="Analyse only the steps from A up to, but not including, B; the first step is 0."
+)
+output = click.option(
+    "-o",
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
+)
+no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")
 
 
-class Level(StrEnum):
-    """Severities, for --fail-on."""
-
-    info = "info"
-    low = "low"
-    medium = "medium"
-    high = "high"
-
-
-def verbosity(quiet: bool, verbose: bool) -> int:
+def parse_verbosity(quiet: bool, verbose: bool) -> int:
     """-1, 0 or 1.
 
     Raises:
-        UsageError: both at once.
+        UsageError: Both are set.
     """
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     return int(verbose) - int(quiet)
 
 
-def step_slice(text: str | None) -> slice | None:
+def parse_steps(text: str | None) -> slice | None:
     """The steps that "A:B", "A:", ":B" or "A" mean.
 
     Raises:
-        UsageError: it is none of these, or holds no step.
+        UsageError: It is none of these, or holds no step.
     """
     if text is None:
         return None
@@ -75,11 +69,11 @@ def step_slice(text: str | None) -> slice | None:
     return slice(start, stop)
 
 
-def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+def parse_numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     """The whole numbers of a list separated by commas.
 
     Raises:
-        UsageError: it holds something else.
+        UsageError: It holds something else.
     """
     if text is None:
         return None

@@ -5,24 +5,23 @@ from __future__ import annotations
 import inspect
 import textwrap
 
-from perfdoctor.reporters.output import emit
+import click
+
+from perfdoctor.reporters.output import write_stdout
 
 _INDENT = " " * 7
 
 
+@click.command(short_help="List the rules.")
 def rules() -> None:
-    """List the rules: id, name, what each needs, and what it says."""
+    """List the rules: the id, the name, what each needs, and what it finds."""
     from perfdoctor.rules.registry import broken, registered
 
     for analyzer in registered():
         needs = ", ".join(sorted(analyzer.needs)) or "nothing special"
-        emit(f"{analyzer.rule}  {analyzer.name}  (needs {needs})\n")
-        emit(textwrap.fill(summary_of(analyzer), 80, initial_indent=_INDENT, subsequent_indent=_INDENT) + "\n")
+        summary = (inspect.getdoc(analyzer) or "").partition("\n")[0]
+        write_stdout(f"{analyzer.rule}  {analyzer.name}  (needs {needs})\n")
+        write_stdout(textwrap.fill(summary, 80, initial_indent=_INDENT, subsequent_indent=_INDENT) + "\n")
     for plugin in broken():
-        emit(f"{plugin.name} is not usable: {plugin.why}\n")
-    emit("\nperfdoctor explain RULE tells one in full.\n")
-
-
-def summary_of(analyzer: type) -> str:
-    """The first line of an analyzer's manual page."""
-    return (inspect.getdoc(analyzer) or "").partition("\n")[0]
+        write_stdout(f"{plugin.name} is not usable: {plugin.why}\n")
+    write_stdout("\nperfdoctor explain RULE tells one in full.\n")

@@ -126,9 +126,11 @@ class Finding:
         _require_type("fix", self.fix, str, None)
         _require_type("rank", self.rank, int, None)
         _require_type("cost_ns", self.cost_ns, int)
+        _require_type("confidence", self.confidence, int, float)
         _require_number("confidence", self.confidence, most=1)
         _require_number("share_of_step", self.share_of_step, most=1)
         _require_number("order_key_ns", self.order_key_ns)
+        _require_type("severity", self.severity, str)
         if self.severity not in SEVERITIES:
             raise ValueError(f"severity is one of {', '.join(SEVERITIES)}, not {self.severity!r}")
         if self.cost_ns < 0:
@@ -191,9 +193,16 @@ def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None
 def _require_type(name: str, value: object, *kinds: type | None) -> None:
     """See that a value is exactly of one of these types: a subclass may compare, print or change as it likes."""
     if type(value) in [type(None) if kind is None else kind for kind in kinds]:
+        _require_64_bits(name, value)
         return
     wanted = " or ".join("None" if kind is None else kind.__name__ for kind in kinds)
     raise TypeError(f"{name} of a finding must be {wanted}, not {type(value).__name__}")
+
+
+def _require_64_bits(name: str, value: object) -> None:
+    """See that an integer is none that readers of JSON, and int64 columns, cannot hold."""
+    if type(value) is int and value.bit_length() > 63:
+        raise ValueError(f"{name} of a finding has {value.bit_length()} bits, more than the 64 of an integer")
 
 
 def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
@@ -202,8 +211,9 @@ def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
         return
     if not isinstance(value, np.integer | np.floating) and type(value) not in (int, float):
         raise TypeError(f"{name} of a finding must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or (most < math.inf and not 0 <= value <= most):
+    if not abs(value) < math.inf or (most < math.inf and not 0 <= value <= most):
         raise ValueError(f"{name} of a finding cannot be {value}")
+    _require_64_bits(name, value)
 
 
 def _check_location(location: object) -> None:
@@ -234,6 +244,7 @@ def _check_claim(claim: object) -> None:
     edges = intervals.ravel()
     if (np.diff(edges) < 0).any() or (intervals[:, 0] >= intervals[:, 1]).any():
         raise ValueError("the intervals of a claim must be sorted, disjoint and not empty")
+    _require_type("kernels of the claim", claim.kernels, bool)
     _require_type("the rank of the claim", claim.rank, int, None)
     _require_type("exclusive_ns of the claim", claim.exclusive_ns, int)
 

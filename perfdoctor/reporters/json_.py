@@ -18,27 +18,28 @@ class Json(Reporter):
 
     suffix: ClassVar[str] = ".json"
 
-    def render(self, report: Report) -> str:
+    def render_printable(self, report: Report) -> str:
         """The report as JSON text."""
         plain = report.to_dict()
         try:
-            return _dumped(plain)
+            return _dump_json(plain)
         except TypeError:  # a lone surrogate, from a file name that is not UTF-8: no JSON text can hold it
-            return _dumped(_encodable(plain))
+            return _dump_json(_replace_surrogates(plain))
 
 
-def _dumped(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return orjson.dumps(
         value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
     ).decode()
 
 
-def _encodable(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
+    """The same plain data with a question mark for each lone surrogate."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list) else value
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def load_schema() -> dict[str, Any]:

@@ -10,111 +10,127 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters import rank_table as ranks
-from perfdoctor.reporters import report_text as summary
+from perfdoctor.reporters import report_notes
+from perfdoctor.reporters.clean_text import clean_block, clean_line
+from perfdoctor.reporters.format_values import (
+    format_duration,
+    format_evidence,
+    format_location,
+    format_saving,
+    format_share,
+)
+from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.report_facts import has_steps, info_findings, main_findings, per_step_suffix
 from perfdoctor.reporters.reporter import Reporter
-from perfdoctor.reporters.wording import clean, clean_block, duration, place, quantity, saving, share
+from perfdoctor.reporters.time_split import time_split_of
+from perfdoctor.reporters.verdict import describe_fix_chain, verdict_of
 
 _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
-# Underscores within a word are no emphasis, and num_workers stays readable.
+# An underscore within a word is no emphasis, so num_workers stays readable.
 _EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 
-_MOST_PATHS = 8  # in the heading
-_ADDRESS = re.compile(r"https://[\w./#?=&%~+-]+")
+_MAX_PATHS = 8  # in the heading
+_URL = re.compile(r"https://[\w./#?=&%~+-]+")
 
 
 def escape(text: str) -> str:
     """`text` as Markdown that shows it literally, on one line: no tag, link, emphasis, table cell, code or mention."""
-    text = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = clean_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = _EDGE_UNDERSCORE.sub(r"\\_", _SPECIAL.sub(r"\\\1", text))
-    # GitHub links bare addresses, and tells whoever is @named; an entity or a word joiner stops both.
+    # GitHub makes links of bare addresses and notifies whoever is @named; an entity or a word joiner prevents both.
     text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
     return text.replace("@", "@\N{WORD JOINER}")
 
 
-def code(text: str) -> str:
+def code_span(text: str) -> str:
     """`text` as a code span, whatever backticks it holds. Not for table cells: a pipe would end the cell."""
-    text = clean(text)
+    text = clean_line(text)
     if not text:
         return ""
-    fence = "`" * (_longest_run(text) + 1)
+    fence = "`" * (_longest_backtick_run(text) + 1)
     pad = " " if text[0] == "`" or text[-1] == "`" else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
-def fenced(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """`text` as a code block whose fence is longer than any run of backticks in it."""
     block = clean_block(text)
-    fence = "`" * max(3, _longest_run(block) + 1)
+    fence = "`" * max(3, _longest_backtick_run(block) + 1)
     return f"{fence}{language}\n{block}\n{fence}"
 
 
-def _longest_run(text: str) -> int:
+def _longest_backtick_run(text: str) -> int:
     return max((len(run) for run in re.findall(r"`+", text)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown(Reporter):
-    """The whole report, headings from the second level on, so that it fits into a longer text."""
+    """The whole report, with headings from the second level on, so that it fits into a longer text."""
 
     suffix: ClassVar[str] = ".md"
 
-    def render(self, report: Report) -> str:
+    def render_printable(self, report: Report) -> str:
         """The report as Markdown text."""
-        return "\n\n".join(self._blocks(report)) + "\n"
-
-    def _blocks(self, report: Report) -> Iterator[str]:
-        yield f"## perfdoctor: {', '.join(code(t.path) for t in report.traces[:_MOST_PATHS]) or 'no trace'}"
-        yield f"**{escape(summary.verdict(report))}**"
-        cut = summary.cut_short(report)
-        if cut:
-            yield f"> **Note:** {cut}"
-        yield from _split(report)
-        if len(report.account) > 1:
-            yield _ranks(report)
-        together = summary.together(report)
-        if together:
-            yield f"**{escape(together)}**"
-        for number, finding in enumerate(summary.advised(report), 1):
-            yield from _finding(number, finding, report)
-        notes = summary.noted(report)
-        if notes:
-            yield "### Also seen"
-            yield "\n".join(_note(finding, summary.per_step(report)) for finding in notes)
-        skipped = summary.skipped(report)
-        if skipped:
-            yield "### Not judged"
-            yield "\n".join(f"- {escape(', '.join(group.rules))}: {escape(group.why)}" for group in skipped)
-        oddities = summary.oddities(report)
-        if oddities:
-            yield "### About the trace"
-            yield "\n".join(f"- {escape(oddity)}" for oddity in oddities)
+        return "\n\n".join(_blocks(report)) + "\n"
 
 
-def _split(report: Report) -> Iterator[str]:
-    split = summary.split(report)
+def _blocks(report: Report) -> Iterator[str]:
+    paths = ", ".join(code_span(trace.path) for trace in report.traces[:_MAX_PATHS])
+    yield f"## perfdoctor: {paths or 'no trace'}"
+    yield f"**{escape(verdict_of(report))}**"
+    incomplete = report_notes.describe_incomplete_input(report)
+    if incomplete:
+        yield f"> **Note:** {incomplete}"
+    yield from _time_split(report)
+    if len(report.account) > 1:
+        yield _rank_table(report)
+    fix_chain = describe_fix_chain(report)
+    if fix_chain:
+        yield f"**{escape(fix_chain)}**"
+    for number, finding in enumerate(main_findings(report), 1):
+        yield from _finding(number, finding, report)
+    infos = info_findings(report)
+    if infos:
+        yield "### Also seen"
+        yield "\n".join(_info_line(finding, per_step_suffix(report)) for finding in infos)
+    skipped = report_notes.skipped_rules(report)
+    if skipped:
+        yield "### Not judged"
+        yield "\n".join(f"- {escape(', '.join(group.rules))}: {escape(group.why)}" for group in skipped)
+    warnings = report_notes.group_trace_warnings(report)
+    if warnings:
+        yield "### About the trace"
+        yield "\n".join(f"- {escape(warning)}" for warning in warnings)
+
+
+def _time_split(report: Report) -> Iterator[str]:
+    split = time_split_of(report)
     if split is None:
         return
     yield f"### {escape(split.title)}"
     rows = ["| | time | share |", "|---|---:|---:|"]
-    rows += [f"| {part.words} | {duration(part.ns)} | {escape(share(part.share))} |" for part in split.buckets]
+    rows += [
+        f"| {part.label} | {format_duration(part.ns)} | {escape(format_share(part.share))} |" for part in split.buckets
+    ]
     yield "\n".join(rows)
     if split.details:
-        yield "\n".join(f"- {part.words}: {duration(part.ns)} ({escape(share(part.share))})" for part in split.details)
-    said = [escape(line) for line in (split.tensor_cores, split.rates) if line]
-    if said:
-        yield "  \n".join(said)
+        yield "\n".join(
+            f"- {part.label}: {format_duration(part.ns)} ({escape(format_share(part.share))})" for part in split.details
+        )
+    rates = [escape(line) for line in (split.tensor_cores, split.rates) if line]
+    if rates:
+        yield "  \n".join(rates)
 
 
-def _ranks(report: Report) -> str:
-    rows, left_out = summary.rank_rows(report)
-    step = "step" if summary.has_steps(report) else "window"
-    lines = [f"| rank | {step} | {' | '.join(ranks.COLUMNS)} | late by |", "|---:" * (3 + len(ranks.COLUMNS)) + "|"]
+def _rank_table(report: Report) -> str:
+    rows, left_out = rank_rows(report)
+    step = "step" if has_steps(report) else "window"
+    lines = [f"| rank | {step} | {' | '.join(COLUMNS)} | late by |", "|---:" * (3 + len(COLUMNS)) + "|"]
     lines += [
-        f"| {row.rank} | {duration(row.step_ns)} | {' | '.join(escape(share(s)) for s in row.shares)} "
-        f"| {duration(row.late_ns)} |"
+        f"| {row.rank} | {format_duration(row.step_ns)} | {' | '.join(escape(format_share(s)) for s in row.shares)} "
+        f"| {format_duration(row.late_ns)} |"
         for row in rows
     ]
     return "\n".join(lines) + (f"\n\n{escape(left_out)}" if left_out else "")
@@ -122,33 +138,35 @@ def _ranks(report: Report) -> str:
 
 def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     yield f"### {number}. {escape(finding.title)} ({finding.severity}, {escape(finding.rule)})"
-    per = summary.per_step(report)
-    cost = f"{duration(finding.cost_ns)}{per} ({escape(share(finding.share_of_step))}){ranks.whose(report, finding)}"
-    lines = [f"- costs {cost}; {escape(saving(finding.saving, per))}"]
+    per_step = per_step_suffix(report)
+    share = escape(format_share(finding.share_of_step))
+    cost = f"{format_duration(finding.cost_ns)}{per_step} ({share}){format_finding_ranks(report, finding)}"
+    lines = [f"- costs {cost}; {escape(format_saving(finding.saving, per_step))}"]
     if finding.confidence < 0.8:
-        lines.append(f"- confidence {escape(share(finding.confidence))}")
+        lines.append(f"- confidence {escape(format_share(finding.confidence))}")
     if finding.location:
-        lines.append(f"- at {code(place(finding.location))}")
-    lines += [f"- {escape(e.label)}: {_value(e.value, quantity(e))}" for e in finding.evidence]
+        lines.append(f"- at {code_span(format_location(finding.location))}")
+    lines += [f"- {escape(evidence.label)}: {_evidence_value(evidence)}" for evidence in finding.evidence]
     yield "\n".join(lines)
     yield f"**What to do:** {escape(finding.advice)}"
     if finding.fix:
-        yield fenced(finding.fix)
+        yield code_block(finding.fix)
     if finding.references:
         yield "See " + ", ".join(_reference(reference) for reference in finding.references)
 
 
-def _value(value: object, words: str) -> str:
-    """Texts are names as a rule, and names read best as code."""
-    return code(words) if isinstance(value, str) else escape(words)
+def _evidence_value(evidence: Evidence) -> str:
+    """The value; a text is a name as a rule, and a name reads best as code."""
+    value = format_evidence(evidence)
+    return code_span(value) if isinstance(evidence.value, str) else escape(value)
 
 
 def _reference(text: str) -> str:
-    """A link where it is nothing but an address."""
-    return f"<{text}>" if _ADDRESS.fullmatch(text) else escape(text)
+    """A link where the text is nothing but a URL."""
+    return f"<{text}>" if _URL.fullmatch(text) else escape(text)
 
 
-def _note(finding: Finding, per: str) -> str:
-    where = f", at {code(str(finding.location))}" if finding.location else ""
-    cost = f" ({duration(finding.cost_ns)}{per})" if finding.cost_ns else ""
-    return f"- {escape(finding.rule)}: {escape(finding.title)}{cost}{where}"
+def _info_line(finding: Finding, per_step: str) -> str:
+    place = f", at {code_span(str(finding.location))}" if finding.location else ""
+    cost = f" ({format_duration(finding.cost_ns)}{per_step})" if finding.cost_ns else ""
+    return f"- {escape(finding.rule)}: {escape(finding.title)}{cost}{place}"

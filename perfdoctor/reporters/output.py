@@ -1,89 +1,22 @@
-"""Reports written to files and streams: the only place of the reporters that does so."""
+"""Texts to standard output, and bytes to files that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import BinaryIO
 
-from perfdoctor.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from perfdoctor.report.report import Report
-    from perfdoctor.reporters.terminal import Terminal
-
-ANNOTATED = ".json.gz"
-SUPPORTED = (".json", ".md", ".txt", ANNOTATED)
-_LATER = {".html": "HTML", ".htm": "HTML", ".sarif": "SARIF"}
-# Wider lines are harder to read; narrower ones leave no room for a table.
-_WIDEST, _NARROWEST, _USUAL = 100, 60, 80
+from perfdoctor.errors import InputError
 
 
-def suffix_of(path: str | os.PathLike[str]) -> str:
-    """Which of SUPPORTED a file name asks for.
-
-    Raises:
-        UsageError: none of them.
-    """
-    name = Path(path).name.lower()
-    for suffix in sorted(SUPPORTED, key=len, reverse=True):
-        if name.endswith(suffix):
-            return suffix
-    for suffix, kind in _LATER.items():
-        if name.endswith(suffix):
-            raise UsageError(f"{path}: {kind} reports come in a later version; use .md or .json")
-    raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUPPORTED)}")
-
-
-def save(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
-    """Write a report; the suffix decides the form: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
-
-    The file appears whole or not at all.
-
-    Raises:
-        UsageError: another suffix, or an annotated trace of several ranks with none chosen.
-        InputError: the file cannot be written, or the trace cannot be read again.
-    """
-    suffix = suffix_of(path)
-    if suffix == ANNOTATED:
-        from perfdoctor.reporters.chrome import export_chrome_trace
-
-        export_chrome_trace(report, path, rank=rank)
-        return
-    text = rendered(report, suffix)
-    with replacing(path) as out:
-        out.write(text.encode(errors="replace"))
-
-
-def rendered(report: Report, suffix: str) -> str:
-    """The report as the text that belongs to a suffix: .json, .md or .txt."""
-    if suffix == ".json":
-        from perfdoctor.reporters.json_ import Json
-
-        return Json().render(report)
-    if suffix == ".md":
-        from perfdoctor.reporters.markdown import Markdown
-
-        return Markdown().render(report)
-    from perfdoctor.reporters.terminal import Terminal
-
-    return Terminal().render(report)
-
-
-def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:
-    """Print a report to standard output; see `terminal_for` for the colour."""
-    emit(terminal_for(sys.stdout, color=color, verbosity=verbosity).render(report))
-
-
-def emit(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Write a text to standard output, with question marks for what its encoding cannot show.
 
     Raises:
-        InputError: it takes no more, as on a full disk.
+        InputError: It cannot be written, as on a full disk.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -92,47 +25,26 @@ def emit(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        silence()
+        discard_stdout()
         raise InputError(
             f"standard output cannot be written ({error.strerror or error}); choose another place with -o"
         ) from error
 
 
-def silence() -> None:
-    """Lead standard output nowhere: what is left in its buffer would fail once more when it is flushed at exit."""
+def discard_stdout() -> None:
+    """Redirect standard output to nowhere: what is left in its buffer would fail again when it is flushed at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def terminal_for(stream: TextIO, *, color: bool | None = None, verbosity: int = 0) -> Terminal:
-    """A Terminal reporter that suits a stream: as wide as its window, coloured on a terminal unless NO_COLOR is set."""
-    from perfdoctor.reporters.terminal import Terminal
-
-    interactive = stream.isatty()
-    if color is None:
-        color = interactive and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = _USUAL
-    if interactive:
-        width = min(max(shutil.get_terminal_size((_USUAL, 24)).columns, _NARROWEST), _WIDEST)
-    return Terminal(width=width, color=color, verbosity=verbosity, unicode=_shows_blocks(stream))
-
-
-def _shows_blocks(stream: TextIO) -> bool:
-    try:
-        "█▓▒░─…".encode(stream.encoding or "ascii")
-    except (UnicodeError, LookupError):
-        return False
-    return True
-
-
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write bytes to, which takes its name only once it is complete.
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write bytes to; it takes its name only once it is complete.
 
-    What is no regular file (a pipe, /dev/null) is written as it is.
+    A path that is no regular file (a pipe, /dev/null) is written directly.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: It cannot be written.
     """
     target = Path(os.path.realpath(path))
     direct = target.exists() and not target.is_file()

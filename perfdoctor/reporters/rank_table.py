@@ -1,4 +1,4 @@
-"""The ranks of a report as a table, and which of them a finding is about. Values only, no layout."""
+"""The ranks of a report as a table, and the ranks of a finding in words. Values only, no layout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.merge_findings import RANKS, format_ranges
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.wording import clean, counted, share
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import format_count, format_share
+from perfdoctor.reporters.report_facts import step_count_of
 
-# Of more ranks than this only the outliers are shown: so many of each column.
-MOST_RANKS = 16
-_OUTLIERS_A_COLUMN = 2
+# Of more ranks than this only the outliers are shown: so many for each column.
+MAX_RANKS = 16
+_OUTLIERS_PER_COLUMN = 2
 
 COLUMNS = ("compute", "exposed communication", "idle")
 """The parts of a rank's step, which add up to it: work, waiting for the network or other ranks, and nothing at all."""
@@ -24,10 +26,10 @@ class RankRow(NamedTuple):
     """One rank.
 
     Attributes:
-        rank: Its name.
+        rank: Its number, "?" where unknown.
         step_ns: Its average step, or its window where there are no steps.
-        parts_ns: What the step holds of each of COLUMNS.
-        late_ns: How much later than the second-latest it comes to the collectives of a step; None where not known.
+        parts_ns: How much of the step each of COLUMNS takes.
+        late_ns: How much later than the second-latest rank it comes to the collectives of a step; None where unknown.
     """
 
     rank: str
@@ -41,28 +43,24 @@ class RankRow(NamedTuple):
         return tuple(part / self.step_ns if self.step_ns else 0.0 for part in self.parts_ns)
 
 
-def rank_rows(report: Report, steps_of: Sequence[int]) -> tuple[list[RankRow], str]:
-    """A row a rank and a sentence about those that were left out, empty when none was.
-
-    Args:
-        report: the report.
-        steps_of: how many steps the account of each rank is about.
-    """
-    rows = [_row(a, steps, report) for a, steps in zip(report.account, steps_of, strict=True)]
-    if len(rows) <= MOST_RANKS:
+def rank_rows(report: Report) -> tuple[list[RankRow], str]:
+    """One row for each rank, and a sentence about the ranks that were left out; "" where all are shown."""
+    rows = [_rank_row(account, report) for account in report.account]
+    if len(rows) <= MAX_RANKS:
         return rows, ""
     figures = [(row.step_ns, *row.parts_ns, row.late_ns or 0.0) for row in rows]
-    middle = [median(column) for column in zip(*figures, strict=True)]
-    away = [[abs(value - mid) for value, mid in zip(row, middle, strict=True)] for row in figures]
-    shown = sorted({i for column in zip(*away, strict=True) for i in _largest(column)})
-    others = [row for i, row in enumerate(away) if i not in set(shown)]
-    within = max(max(row) for row in others) / (middle[0] or 1.0)
-    return [rows[i] for i in shown], (
-        f"and {counted(len(others), 'other')}, each figure within {share(within)} of a step from the median"
-    )
+    medians = [median(column) for column in zip(*figures, strict=True)]
+    deviations = [[abs(value - middle) for value, middle in zip(row, medians, strict=True)] for row in figures]
+    shown = sorted({i for column in zip(*deviations, strict=True) for i in _largest_rows(column)})
+    others = [row for i, row in enumerate(deviations) if i not in set(shown)]
+    largest = max(max(row) for row in others) / (medians[0] or 1.0)
+    count = format_count(len(others), "other")
+    left_out = f"and {count}, each figure within {format_share(largest)} of a step from the median"
+    return [rows[i] for i in shown], left_out
 
 
-def _row(account: Account, steps: int, report: Report) -> RankRow:
+def _rank_row(account: Account, report: Report) -> RankRow:
+    steps = step_count_of(account, report)
     communication = account.detail["communication"]
     idle = sum(ns for name, ns in account.detail.items() if name.startswith("idle_"))
     parts = (account.window_ns - communication - idle, communication, idle)
@@ -74,33 +72,33 @@ def _row(account: Account, steps: int, report: Report) -> RankRow:
     )
 
 
-def _largest(column: Sequence[float]) -> list[int]:
-    """The rows of the largest values of a column, those of zero left out."""
+def _largest_rows(column: Sequence[float]) -> list[int]:
+    """The rows with the largest values of a column, without rows of zero."""
     order = sorted(range(len(column)), key=lambda i: (-column[i], i))
-    return [i for i in order[:_OUTLIERS_A_COLUMN] if column[i] > 0]
+    return [i for i in order[:_OUTLIERS_PER_COLUMN] if column[i] > 0]
 
 
-def whose(report: Report, finding: Finding) -> str:
-    """The words that name a finding's ranks, where there are several to choose from: " on ranks 0-3"."""
+def format_finding_ranks(report: Report, finding: Finding) -> str:
+    """The ranks of a finding: " on rank 2", " on ranks 0-3", " on all 4 ranks"; "" where the report has one trace."""
     if len(report.traces) < 2:
         return ""
     if finding.rank is not None:
         return f" on rank {finding.rank}"
-    ranks = next((clean(str(e.value)) for e in finding.evidence if e.label == RANKS), None)
+    ranks = next((clean_line(str(e.value)) for e in finding.evidence if e.label == RANKS), None)
     if ranks is None:
         return ""
-    every = format_ranges(a.rank for a in report.account if a.rank is not None)
+    every = format_ranges(account.rank for account in report.account if account.rank is not None)
     return f" on all {len(report.account)} ranks" if ranks == every else f" on ranks {ranks}"
 
 
-def missing(report: Report) -> str | None:
-    """A sentence about the ranks that could not be analysed; None when there are none."""
+def describe_missing_ranks(report: Report) -> str | None:
+    """A sentence about the ranks that could not be analysed; None where there are none."""
     if not report.missing:
         return None
     first = report.missing[0]
-    names = [clean(trace.path) if trace.rank is None else f"rank {trace.rank}" for trace in report.missing]
+    names = [clean_line(trace.path) if trace.rank is None else f"rank {trace.rank}" for trace in report.missing]
     numbers = [trace.rank for trace in report.missing if trace.rank is not None]
     if len(names) == 1:
-        return f"{names[0]}: {clean(first.warnings[0])}"
+        return f"{names[0]}: {clean_line(first.warnings[0])}"
     which = f"ranks {format_ranges(numbers)} are" if len(numbers) == len(names) else f"{len(names)} files are"
-    return f"{which} missing from the analysis; the first, {names[0]}: {clean(first.warnings[0])}"
+    return f"{which} missing from the analysis; the first, {names[0]}: {clean_line(first.warnings[0])}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from perfdoctor.reporters.printable_findings import with_printable_findings
+
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
 
 
 class Reporter(ABC):
-    """Renders a Report. Pure: the same Report gives the same text; writing it is the caller's work.
+    """Renders a Report. Pure: the same Report gives the same text; the caller writes it.
 
-    A subclass names the file `suffix` that stands for it, with its dot.
+    A subclass implements `render_printable`, and sets `suffix` to the file suffix of its format, with the dot.
     """
 
     __slots__ = ()
@@ -23,6 +25,13 @@ class Reporter(ABC):
         if not cls.suffix.startswith("."):
             raise TypeError(f"{cls.__name__}.suffix must be a file suffix such as '.md', not {cls.suffix!r}")
 
-    @abstractmethod
     def render(self, report: Report) -> str:
-        """The whole report as one text that ends in a line break."""
+        """The whole report as one text that ends in a line break.
+
+        A finding that cannot be printed is replaced by finding PD901 with the name of its rule.
+        """
+        return self.render_printable(with_printable_findings(report))
+
+    @abstractmethod
+    def render_printable(self, report: Report) -> str:
+        """The same for a report whose findings hold nothing but plain values."""

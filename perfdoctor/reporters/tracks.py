@@ -1,38 +1,40 @@
 """A report as tracks of a Chrome trace: the account, the steps, each finding's time, and how busy the GPU was.
 
-They live in a process of their own. Within a track the events neither overlap nor nest, so every viewer can draw them.
+The tracks are in a process of their own. Within a track the events neither overlap nor nest, so every viewer can draw
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from perfdoctor.analysis.timeline.account import BUSY_DETAILS, Account
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report, TraceSummary
-from perfdoctor.reporters.nvml_counters import counter_points
-from perfdoctor.reporters.report_text import CPU_WORDS, DETAIL_WORDS, has_gpu, per_step
-from perfdoctor.reporters.wording import clean, duration, place, saving, share
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import format_duration, format_location, format_saving, format_share
+from perfdoctor.reporters.nvml_counters import nvml_counter_points
+from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
+from perfdoctor.reporters.time_split import detail_labels
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.intervals import Intervals, overlap, total, union_of
 
-# Larger than any process id of Linux (2**22) and than rank * 1e8 + pid in merged traces of 20 ranks; viewers want it
+# Larger than any process id of Linux (2**22), and than rank * 1e8 + pid in merged traces of 20 ranks. Viewers want it
 # below 2**31.
 PID = 2_147_483_000
-_STEPS, _ACCOUNT, _FIRST_FINDING = 1, 2, 10
-# A viewer stays fluent with some hundred thousand events a track.
-MOST_EVENTS = 200_000
-_COUNTER_POINTS = 500
-_SEVERAL = -1
+_STEP_TID, _ACCOUNT_TID, _FIRST_FINDING_TID = 1, 2, 10
+# A viewer stays responsive up to some hundred thousand events in a track.
+MAX_EVENTS = 200_000
+_BUSY_POINTS = 500
+_COALESCED = -1
 
-# Names of the colours that the viewers reserve; Perfetto ignores them and colours by name.
+# Names of the colours that chrome://tracing reserves; Perfetto ignores them and colours by name.
 _COLOURS: Mapping[str, str] = MappingProxyType(
     {
         "compute": "thread_state_running",
@@ -51,162 +53,163 @@ _COLOURS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What all events of one kind on a track share: name, colour, arguments."""
+class EventKind:
+    """What all events of one kind on a track share."""
 
     name: str
     colour: str | None = None
     args: Mapping[str, Any] | None = None
 
+    def json_tail(self) -> bytes:
+        """The end of the JSON object of an event, after its times."""
+        fields: dict[str, Any] = {"name": self.name}
+        if self.colour:
+            fields["cname"] = self.colour
+        if self.args:
+            fields["args"] = self.args
+        return b"," + orjson.dumps(fields)[1:]
 
-def track_events(report: Report, index: int) -> Iterator[bytes]:
+
+def track_events(report: Report, index: int, nvml_samples: bytes = b"") -> Iterator[bytes]:
     """The events for one trace of the report, each a JSON object in bytes; times are those of the trace's file.
 
     Args:
-        report: a report with the intervals of its account and claims, as analysis makes it.
-        index: which of `report.traces`.
+        report: A report with the intervals of its account and claims, as analysis makes it, and with printable findings
+            (see `with_printable_findings`).
+        index: Which of `report.traces`.
+        nvml_samples: The text of the capture's nvml.jsonl; empty where there is none.
     """
     account = report.account[index] if index < len(report.account) else None
     yield _metadata("process_name", None, {"name": "perfdoctor"})
     yield _metadata("process_sort_index", None, {"sort_index": -1})
     if account is not None:
-        yield from _steps(account)
-        yield from _account(account, DETAIL_WORDS if has_gpu(report) else CPU_WORDS)
+        yield from _step_track(account)
+        yield from _account_track(account, detail_labels(report))
         if has_gpu(report):
-            yield from _busy(account)
-        yield from _samples(report.traces[index], account)
+            yield from _busy_counter(account)
+        yield from _nvml_counters(nvml_samples, report.traces[index], account)
     rank = report.traces[index].rank
     for number, finding in enumerate(report.findings, 1):
-        if len(finding.claim.intervals) and _claims(finding, rank, alone=len(report.traces) == 1):
-            yield from _finding(number, finding, per_step(report))
+        if len(finding.claim.intervals) and (len(report.traces) == 1 or _claims_time_of(finding, rank)):
+            yield from _finding_track(number, finding, per_step_suffix(report))
 
 
-def _claims(finding: Finding, rank: int | None, *, alone: bool) -> bool:
-    """Whether the claimed time is time of this rank."""
-    return alone or rank in (finding.claim.rank, finding.rank)
+def _claims_time_of(finding: Finding, rank: int | None) -> bool:
+    return rank in (finding.claim.rank, finding.rank)
 
 
-def _steps(account: Account) -> Iterator[bytes]:
+def _step_track(account: Account) -> Iterator[bytes]:
     if len(account.steps):
-        yield from _thread(_STEPS, "steps")
-        looks = [Look(f"step {number}") for number in range(1, len(account.steps) + 1)]
-        yield from _events(_STEPS, account.steps, np.arange(len(looks)), looks)
+        yield from _name_thread(_STEP_TID, "steps")
+        kinds = [EventKind(f"step {number}") for number in range(1, len(account.steps) + 1)]
+        yield from _complete_events(_STEP_TID, account.steps, np.arange(len(kinds)), kinds)
 
 
-def _account(account: Account, words: Mapping[str, str]) -> Iterator[bytes]:
+def _account_track(account: Account, labels: Mapping[str, str]) -> Iterator[bytes]:
     names = [name for name in account.parts if len(account.parts[name])]
     if not names:
         return
-    yield from _thread(_ACCOUNT, "account")
+    yield from _name_thread(_ACCOUNT_TID, "account")
     rows = np.concatenate([account.parts[name] for name in names])
     kind = np.repeat(np.arange(len(names)), [len(account.parts[name]) for name in names])
     order = np.argsort(rows[:, 0], kind="stable")
-    looks = [Look(name, _COLOURS.get(name), {"meaning": words.get(name, name)}) for name in names]
-    yield from _events(_ACCOUNT, rows[order], kind[order], looks)
+    kinds = [EventKind(name, _COLOURS.get(name), {"meaning": labels.get(name, name)}) for name in names]
+    yield from _complete_events(_ACCOUNT_TID, rows[order], kind[order], kinds)
 
 
-def _busy(account: Account) -> Iterator[bytes]:
-    """The share of each of _COUNTER_POINTS equal slices of the window in which the GPU was busy."""
+def _busy_counter(account: Account) -> Iterator[bytes]:
+    """In how much of each of _BUSY_POINTS equal slices of the window the GPU was busy, in percent."""
     busy = union_of(account.parts[name] for name in BUSY_DETAILS if name in account.parts)
     window = union_of(account.parts.values())
     if not len(window):
         return
-    edges = np.linspace(window[0, 0], window[-1, 1], _COUNTER_POINTS + 1).astype(np.int64)
+    edges = np.linspace(window[0, 0], window[-1, 1], _BUSY_POINTS + 1).astype(np.int64)
     length = np.maximum(np.diff(edges), 1)
-    covered = overlap(edges[:-1], edges[1:], busy) / length
-    for at, value in zip(edges[:-1].tolist(), covered.tolist(), strict=True):
-        yield b'{"ph":"C","cat":"perfdoctor","name":"GPU busy","pid":%d,"ts":%s,"args":{"%%":%.1f}}' % (
-            PID,
-            _us(at),
-            100 * value,
-        )
-    yield b'{"ph":"C","cat":"perfdoctor","name":"GPU busy","pid":%d,"ts":%s,"args":{"%%":0}}' % (
-        PID,
-        _us(int(edges[-1])),
-    )
+    share = overlap(edges[:-1], edges[1:], busy) / length
+    counter = b'{"ph":"C","cat":"perfdoctor","name":"GPU busy","pid":%d,"ts":%s,"args":{"%%":%s}}'
+    for time, value in zip(edges[:-1].tolist(), share.tolist(), strict=True):
+        yield counter % (PID, _microseconds(time), b"%.1f" % (100 * value))
+    yield counter % (PID, _microseconds(int(edges[-1])), b"0")
 
 
-def _samples(trace: TraceSummary, account: Account) -> Iterator[bytes]:
-    """Clocks, power and the like as the capture has sampled them."""
+def _nvml_counters(samples: bytes, trace: TraceSummary, account: Account) -> Iterator[bytes]:
+    """Clocks, power and the like, as the capture sampled them."""
     window = union_of(account.parts.values())
     if not len(window):
         return
-    for name, at, values in counter_points(trace.path, trace.base_ns, int(window[0, 0]), int(window[-1, 1])):
-        head = _json({"ph": "C", "cat": "perfdoctor", "name": name, "pid": PID, "args": values})
-        yield head[:-1] + b',"ts":' + _us(at) + b"}"
+    for name, time, values in nvml_counter_points(samples, trace.base_ns, int(window[0, 0]), int(window[-1, 1])):
+        head = orjson.dumps({"ph": "C", "cat": "perfdoctor", "name": name, "pid": PID, "args": values})
+        yield head[:-1] + b',"ts":' + _microseconds(time) + b"}"
 
 
-def _finding(number: int, finding: Finding, per: str) -> Iterator[bytes]:
-    tid = _FIRST_FINDING + number
-    name = clean(f"{finding.rule} {finding.name}")
+def _finding_track(number: int, finding: Finding, per_step: str) -> Iterator[bytes]:
+    tid = _FIRST_FINDING_TID + number
+    name = clean_line(f"{finding.rule} {finding.name}")
     args = {
-        "title": clean(finding.title),
+        "title": clean_line(finding.title),
         "severity": finding.severity,
-        "cost": f"{duration(finding.cost_ns)}{per} ({share(finding.share_of_step)})",
-        "saving": saving(finding.saving, per),
-        "place": place(finding.location) if finding.location else None,
-        "advice": clean(finding.advice),
-        "claimed": duration(total(finding.claim.intervals)),
+        "cost": f"{format_duration(finding.cost_ns)}{per_step} ({format_share(finding.share_of_step)})",
+        "saving": format_saving(finding.saving, per_step),
+        "place": format_location(finding.location) if finding.location else None,
+        "advice": clean_line(finding.advice),
+        "claimed": format_duration(total(finding.claim.intervals)),
     }
-    yield from _thread(tid, f"{number}. {name}")
+    yield from _name_thread(tid, f"{number}. {name}")
     rows = finding.claim.intervals
-    yield from _events(tid, rows, np.zeros(len(rows), np.int64), [Look(name, None, args)])
+    yield from _complete_events(tid, rows, np.zeros(len(rows), np.int64), [EventKind(name, None, args)])
 
 
-def _thread(tid: int, name: str) -> Iterator[bytes]:
+def _name_thread(tid: int, name: str) -> Iterator[bytes]:
     yield _metadata("thread_name", tid, {"name": name})
     yield _metadata("thread_sort_index", tid, {"sort_index": tid})
 
 
 def _metadata(name: str, tid: int | None, args: Mapping[str, Any]) -> bytes:
-    return _json({"ph": "M", "name": name, "pid": PID, "tid": tid or 0, "ts": 0, "args": args})
+    return orjson.dumps({"ph": "M", "name": name, "pid": PID, "tid": tid or 0, "ts": 0, "args": args})
 
 
-def _events(tid: int, rows: Intervals, kind: npt.NDArray[np.int64], looks: list[Look]) -> Iterator[bytes]:
-    """Complete events for intervals that are sorted and disjoint; `kind` says which look each has."""
-    start, end, kind, count = thinned(rows[:, 0], rows[:, 1], kind)
-    tails = [_tail(look) for look in looks]
-    front = b'{"ph":"X","cat":"perfdoctor","pid":%d,"tid":%d,"ts":' % (PID, tid)
-    for at, until, which, parts in zip(start.tolist(), end.tolist(), kind.tolist(), count.tolist(), strict=True):
-        tail = tails[which] if which != _SEVERAL else _tail(Look("several short parts", "white", {"parts": parts}))
-        yield front + _us(at) + b',"dur":' + _us(until - at) + tail
+def _complete_events(tid: int, rows: Intervals, kind: Int64Array, kinds: Sequence[EventKind]) -> Iterator[bytes]:
+    """Complete events for intervals that are sorted and disjoint; `kind` is the index in `kinds` of each."""
+    start, end, kind, count = coalesce_short_intervals(rows[:, 0], rows[:, 1], kind)
+    tails = [each.json_tail() for each in kinds]
+    head = b'{"ph":"X","cat":"perfdoctor","pid":%d,"tid":%d,"ts":' % (PID, tid)
+    for at, until, index, parts in zip(start.tolist(), end.tolist(), kind.tolist(), count.tolist(), strict=True):
+        if index == _COALESCED:
+            tail = EventKind("several short parts", "white", {"parts": parts}).json_tail()
+        else:
+            tail = tails[index]
+        yield head + _microseconds(at) + b',"dur":' + _microseconds(until - at) + tail
 
 
-def _tail(look: Look) -> bytes:
-    fields: dict[str, Any] = {"name": look.name}
-    if look.colour:
-        fields["cname"] = look.colour
-    if look.args:
-        fields["args"] = look.args
-    return b"," + _json(fields)[1:]
+def coalesce_short_intervals(
+    start: Int64Array, end: Int64Array, kind: Int64Array, max_events: int = MAX_EVENTS
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """About `max_events` intervals at most: the longest stay, half that number; each run of shorter ones becomes one.
 
+    With `max_events` 4, the two longest of these five intervals stay::
 
-def thinned(
-    start: Int64Array, end: Int64Array, kind: npt.NDArray[np.int64], most: int = MOST_EVENTS
-) -> tuple[Int64Array, Int64Array, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """At most about `most` intervals: the longest half of that number stay, runs of shorter ones become one each.
+        start  0  10  20  30  40        start  0  10  30  40
+        end    9  12  23  39  41   ->   end    9  23  39  41
+        kind   0   1   2   0   1        kind   0  -1   0   1
 
-    Returns start, end, kind and the number of parts of each; the kind of a run of several is -1. What comes in sorted
-    and disjoint goes out so.
+    Returns:
+        Start, end, kind, and the number of intervals that each stands for. The kind of several is -1. Sorted and
+        disjoint intervals come out sorted and disjoint.
     """
-    if len(start) <= most:
+    if len(start) <= max_events:
         return start, end, kind, np.ones(len(start), np.int64)
     keep = np.zeros(len(start), bool)
-    keep[np.argpartition(end - start, -(most // 2))[-(most // 2) :]] = True
+    keep[np.argpartition(end - start, -(max_events // 2))[-(max_events // 2) :]] = True
     first = keep.copy()
     first[0] = True
     first[1:] |= keep[:-1]
     heads = np.flatnonzero(first)
     tails = np.append(heads[1:], len(start)) - 1
     count = tails - heads + 1
-    return start[heads], end[tails], np.where(count == 1, kind[heads], _SEVERAL), count
+    return start[heads], end[tails], np.where(count == 1, kind[heads], _COALESCED), count
 
 
-def _us(ns: int) -> bytes:
+def _microseconds(ns: int) -> bytes:
     """Nanoseconds as microseconds in decimal, exactly: a float would lose the fraction of times since the epoch."""
     whole, fraction = divmod(abs(ns), 1000)
     return b"%s%d.%03d" % (b"-" if ns < 0 else b"", whole, fraction)
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(value)

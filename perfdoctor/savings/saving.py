@@ -30,11 +30,11 @@ class Saving:
 
     def __post_init__(self) -> None:
         known = [v for v in (self.low_ns, self.expected_ns, self.high_ns) if v is not None]
-        if any(isinstance(v, bool) or not isinstance(v, int) for v in known):
+        if any(type(v) is not int for v in known):
             raise TypeError(f"a saving is in whole nanoseconds or None, not {self}")
         if self.basis not in BASES:
             raise ValueError(f"the basis of a saving is one of {', '.join(BASES)}, not {self.basis!r}")
-        if known != sorted(known) or any(v < 0 for v in known):
+        if known != sorted(known) or any(v < 0 or v.bit_length() > 63 for v in known):
             raise ValueError(f"a saving needs 0 <= low <= expected <= high, not {self}")
         if self.basis == "unknown" and known:
             raise ValueError("a saving with a number needs a basis")

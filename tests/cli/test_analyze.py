@@ -21,7 +21,7 @@ def test_a_stalled_trace_gets_its_report_on_stdout(perfdoctor, stalled):
     assert "\x1b" not in ended.out
 
 
-def test_a_busy_trace_gets_a_clean_bill(perfdoctor, busy):
+def test_in_a_busy_trace_nothing_is_found(perfdoctor, busy):
     ended = perfdoctor("analyze", busy)
     assert (ended.code, ended.err) == (0, "")
     assert "nothing was found" in ended.out
@@ -108,11 +108,11 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
         (["-o", "r.sarif"], "SARIF reports come in a later version; use .md or .json"),
         (["-o", "r.pdf"], "must be one of .json, .md, .txt, .json.gz"),
         (["-o", "missing/r.md"], "its folder does not exist"),
-        (["--select", "PD9"], "no rule is called 'PD9'"),
+        (["--select", "XX9"], "no rule is called 'XX9'"),
         (["--set", "PD101.min_share"], "must be RULE.name=number"),
         (["--set", "PD101.min_share=much"], "must be RULE.name=number"),
         (["--set", "PD101.min_shore=1"], "PD101 has no setting 'min_shore'"),
-        (["--set", "PD777.x=1"], "the rule 'PD777'"),
+        (["--set", "XX777.x=1"], "the rule 'XX777'"),
         (["--steps", "5:2"], "--steps 5:2 must be A:B"),
         (["--steps", "x"], "--steps x must be A:B"),
         (["--steps", "7:9"], "no steps are left"),
@@ -137,7 +137,7 @@ def test_a_wrong_option_is_one_sentence_and_exit_code_2(perfdoctor, stalled, opt
         ("[tool.perfdoctor.PD101]\nmin_share = 'x'\n", "must be a number"),
         ("[tool.perfdoctor.PD101]\nmin_share = true\n", "must be a number"),
         ("[tool]\nperfdoctor = 3\n", "must be a table"),
-        ("[tool.perfdoctor.PD777]\nx = 1\n", "the rule 'PD777'"),
+        ("[tool.perfdoctor.XX777]\nx = 1\n", "the rule 'XX777'"),
         ("[[", "cannot be read as settings"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_wrong_settings_file_is_one_sentence_and_exit_code_2(perfdoctor, stall
     assert words in ended.line
 
 
-def test_a_settings_file_of_others_is_no_matter(perfdoctor, stalled):
+def test_a_pyproject_without_our_settings_is_ignored(perfdoctor, stalled):
     Path("pyproject.toml").write_text("[tool.other]\nx = 1\n")
     assert perfdoctor("analyze", "-q", stalled).code == 0
 
@@ -218,7 +218,7 @@ def ranks(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_rank_that_is_missing_is_told_and_no_error(perfdoctor, ranks, jobs):
+def test_a_missing_rank_is_named_and_no_error(perfdoctor, ranks, jobs):
     ended = perfdoctor("analyze", ranks, "--jobs", jobs, "-o", "r.md")
     assert ended.code == 0
     assert ended.out.count("rank 1: this rank is missing from the analysis") == 1
@@ -235,12 +235,12 @@ def test_strict_makes_a_missing_rank_an_error_after_the_report(perfdoctor, ranks
     assert "rank1.json: this rank is missing from the analysis" in ended.line
 
 
-def test_strict_is_content_where_all_ranks_are_there(perfdoctor, ranks):
+def test_strict_passes_where_all_ranks_are_there(perfdoctor, ranks):
     (ranks / "rank1.json").unlink()
     assert perfdoctor("analyze", ranks, "--strict").code == 0
 
 
-def test_strict_misses_ranks_without_a_trace(perfdoctor, tmp_path):
+def test_strict_fails_for_ranks_without_a_trace(perfdoctor, tmp_path):
     for rank in (0, 5):
         trace = TraceBuilder(rank=rank, world_size=6).step(0, 1000).kernel("k", 5, 990)
         trace.write(tmp_path / f"rank{rank}.json")

@@ -11,7 +11,7 @@ import pytest
 
 import perfdoctor as package
 from perfdoctor.cli import main as main_module
-from perfdoctor.cli.explain import reflowed
+from perfdoctor.cli.explain import reflow
 from perfdoctor.rules.registry import registered
 
 
@@ -45,6 +45,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(perfdoctor, argv):
     assert ended.out == ""
 
 
+def test_a_misspelled_command_gets_the_nearest_one(perfdoctor):
+    assert "No such command 'analyse'. Did you mean 'analyze'?" in perfdoctor("analyse", "x").line
+
+
 def test_compare_is_refused_until_it_is_there(perfdoctor):
     ended = perfdoctor("compare", "a.json", "b.json")
     assert ended.code == 2
@@ -60,7 +64,7 @@ def test_rules_lists_all_that_are_registered(perfdoctor):
 
 
 @pytest.mark.parametrize("wanted", ["PD101", "pd101", "dataloader-stall"])
-def test_explain_tells_a_rule_by_id_or_name(perfdoctor, wanted):
+def test_explain_finds_a_rule_by_id_or_name(perfdoctor, wanted):
     ended = perfdoctor("explain", wanted)
     assert ended.code == 0
     assert ended.out.startswith("PD101 dataloader-stall\n")
@@ -81,9 +85,9 @@ def test_explain_names_what_is_near_an_unknown_rule(perfdoctor, wanted, near):
     assert near in ended.line
 
 
-def test_a_manual_page_is_filled_anew_and_keeps_its_lists():
+def test_a_manual_page_is_reflowed_without_joining_its_lists():
     text = "Title:\n    one two\n    three\n    - item\n    - other item\n\n    next\n"
-    assert reflowed(text, 18).splitlines() == [
+    assert reflow(text, 18).splitlines() == [
         "Title:", "    one two three", "    - item", "    - other item", "", "    next",
     ]  # fmt: skip
 
@@ -131,7 +135,7 @@ def test_an_interrupt_or_a_closed_pipe_is_quiet(perfdoctor, monkeypatch, stalled
     def stop(*_args: object, **_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(main_module, "_quiet_pipe", lambda: 141)
+    monkeypatch.setattr(main_module, "_discard_stdout", lambda: None)
     monkeypatch.setattr("perfdoctor.api.analyze", stop)
     ended = perfdoctor("analyze", stalled)
     assert ended.code == code

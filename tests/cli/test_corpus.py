@@ -14,11 +14,11 @@ from rich.cells import cell_len
 
 import perfdoctor
 from perfdoctor.reporters.chrome import export_chrome_trace
+from perfdoctor.reporters.clean_text import clean_block
 from perfdoctor.reporters.json_ import Json, load_schema
 from perfdoctor.reporters.markdown import Markdown
 from perfdoctor.reporters.terminal import Terminal
 from perfdoctor.reporters.tracks import PID
-from perfdoctor.reporters.wording import clean_block
 
 pytestmark = pytest.mark.corpus
 

@@ -28,7 +28,7 @@ def test_a_process_of_ours_collects_no_garbage_at_its_end():
     assert ended("NOTHING", "--version") == ["True", "None"]
 
 
-def test_a_callers_process_keeps_its_own_ways(capsys):
+def test_main_leaves_the_settings_of_its_callers_process_alone(capsys):
     before = gc.get_threshold(), gc.get_freeze_count()
     assert main(["--version"]) == 0
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
@@ -53,7 +53,7 @@ def test_a_program_that_is_run_may_start_them(tmp_path):
     assert "None" in done.stdout.split()
 
 
-def told(shell: str, *arguments: str) -> tuple[int, list[str]]:
+def run_after(shell: str, *arguments: str) -> tuple[int, list[str]]:
     """The exit code of the command line after something else in its shell, and what it says on stderr."""
     command = ["/bin/sh", "-c", f'{shell} exec "$@"', "sh", sys.executable, "-m", "perfdoctor", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -62,15 +62,15 @@ def told(shell: str, *arguments: str) -> tuple[int, list[str]]:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has such a device")
 def test_a_full_disk_is_one_sentence(stalled):
-    code, said = told("exec >/dev/full;", "analyze", "-q", str(stalled))
-    assert (code, len(said)) == (2, 1)
-    assert said[0].startswith("perfdoctor: standard output cannot be written (")
+    code, lines = run_after("exec >/dev/full;", "analyze", "-q", str(stalled))
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith("perfdoctor: standard output cannot be written (")
 
 
 def test_output_that_was_closed_leads_nowhere(stalled, tmp_path):
-    assert told("exec >&-;", "analyze", "-q", str(stalled)) == (0, [])
-    assert told("exec 2>&-;", "analyze", str(tmp_path / "gone.json")) == (2, [])
-    assert told("exec <&- >&- 2>&-;", "analyze", str(stalled)) == (0, [])
+    assert run_after("exec >&-;", "analyze", "-q", str(stalled)) == (0, [])
+    assert run_after("exec 2>&-;", "analyze", str(tmp_path / "gone.json")) == (2, [])
+    assert run_after("exec <&- >&- 2>&-;", "analyze", str(stalled)) == (0, [])
 
 
 def test_too_little_memory_is_one_sentence(monkeypatch, capsys):

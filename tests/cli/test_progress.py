@@ -20,7 +20,7 @@ import pytest
 
 from perfdoctor.api import FileProgress, analyze
 from perfdoctor.cli import progress_bar as progress
-from perfdoctor.cli.progress_bar import reading_bar
+from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.testing import TraceBuilder
 
 
@@ -39,7 +39,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """Seconds that pass when the test says so."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -58,7 +58,7 @@ def plain(text: str) -> str:
 
 def test_what_takes_a_second_gets_a_bar_with_name_and_bytes(terminal: Terminal) -> None:
     clock = Clock()
-    with reading_bar(stream=terminal, clock=clock) as show:
+    with open_progress_bar(stream=terminal, clock=clock) as show:
         assert show is not None
         show(at(100))
         assert terminal.getvalue() == ""
@@ -73,7 +73,7 @@ def test_what_takes_a_second_gets_a_bar_with_name_and_bytes(terminal: Terminal) 
 
 def test_many_ranks_get_one_bar_that_counts_them(terminal: Terminal) -> None:
     clock = Clock()
-    with reading_bar(stream=terminal, clock=clock) as show:
+    with open_progress_bar(stream=terminal, clock=clock) as show:
         assert show is not None
         clock.now += 2
         show(FileProgress("rank7.json", 8, 64, 500, 1000, finished=7.5))
@@ -84,7 +84,7 @@ def test_many_ranks_get_one_bar_that_counts_them(terminal: Terminal) -> None:
 
 def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:
     clock = Clock()
-    with reading_bar(stream=terminal, clock=clock) as show:
+    with open_progress_bar(stream=terminal, clock=clock) as show:
         assert show is not None
         show(at(100))
         clock.now += 0.99
@@ -92,20 +92,20 @@ def test_what_takes_less_than_a_second_gets_none(terminal: Terminal) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_a_bar_comes_although_nothing_does(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.01)
+def test_a_bar_appears_although_no_update_comes(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_DELAY_SECONDS", 0.01)
     came = threading.Event()
     monkeypatch.setattr(terminal, "flush", came.set)
-    with reading_bar(stream=terminal) as show:
+    with open_progress_bar(stream=terminal) as show:
         assert show is not None
         assert came.wait(30)
     assert "reading" in plain(terminal.getvalue())
 
 
 def test_no_bar_comes_for_what_is_read_or_over(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_DELAY_SECONDS", 0.01)
     before = set(threading.enumerate())
-    with reading_bar(stream=terminal, clock=Clock()) as show:
+    with open_progress_bar(stream=terminal, clock=Clock()) as show:
         assert show is not None
         show(at(1000))
         for thread in set(threading.enumerate()) - before:
@@ -115,7 +115,7 @@ def test_no_bar_comes_for_what_is_read_or_over(terminal: Terminal, monkeypatch: 
 
 def test_an_unknown_total_is_shown_as_unknown(terminal: Terminal) -> None:
     clock = Clock()
-    with reading_bar(stream=terminal, clock=clock) as show:
+    with open_progress_bar(stream=terminal, clock=clock) as show:
         assert show is not None
         clock.now += 2
         show(at(500, total=None))
@@ -124,7 +124,7 @@ def test_an_unknown_total_is_shown_as_unknown(terminal: Terminal) -> None:
 
 def test_a_long_name_is_cut_in_front(terminal: Terminal) -> None:
     clock = Clock()
-    with reading_bar(stream=terminal, clock=clock) as show:
+    with open_progress_bar(stream=terminal, clock=clock) as show:
         assert show is not None
         clock.now += 2
         show(at(1, name="x" * 100 + "rank3.json"))
@@ -132,15 +132,15 @@ def test_a_long_name_is_cut_in_front(terminal: Terminal) -> None:
     assert "xrank3.json" in plain(terminal.getvalue())
 
 
-def test_nothing_is_shown_where_silence_is_wanted_or_no_terminal_is(
+def test_nothing_is_shown_where_it_is_disabled_or_without_a_terminal(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with reading_bar(wanted=False, stream=terminal) as show:
+    with open_progress_bar(enabled=False, stream=terminal) as show:
         assert show is None
-    with reading_bar(stream=io.StringIO()) as show:
+    with open_progress_bar(stream=io.StringIO()) as show:
         assert show is None
     monkeypatch.setenv("TERM", "dumb")
-    with reading_bar(stream=terminal) as show:
+    with open_progress_bar(stream=terminal) as show:
         assert show is None
 
 
@@ -148,7 +148,7 @@ def test_the_bar_goes_away_when_reading_fails(terminal: Terminal) -> None:
     clock = Clock()
 
     def read() -> None:
-        with reading_bar(stream=terminal, clock=clock) as show:
+        with open_progress_bar(stream=terminal, clock=clock) as show:
             assert show is not None
             clock.now += 2
             show(at(1))
@@ -163,11 +163,11 @@ def test_the_bar_goes_away_when_reading_fails(terminal: Terminal) -> None:
     assert terminal.getvalue().rstrip().endswith("\x1b[2K")
 
 
-def test_analysis_tells_how_far_each_file_is(tmp_path) -> None:
+def test_analysis_reports_progress_for_each_file(tmp_path) -> None:
     paths = [TraceBuilder(rank=rank).step(0, 9).kernel("k", 1, 5).write(tmp_path / f"r{rank}.json") for rank in (0, 1)]
-    told: list[FileProgress] = []
-    analyze(paths, progress=told.append)
-    last = {state.name: state for state in told}
+    states: list[FileProgress] = []
+    analyze(paths, progress=states.append)
+    last = {state.name: state for state in states}
     assert [(state.number, state.files) for state in last.values()] == [(1, 2), (2, 2)]
     for path in paths:
         assert last[path.name].done_bytes == last[path.name].total_bytes == path.stat().st_size
@@ -232,7 +232,7 @@ IMPATIENT = """
 import sys
 from perfdoctor.cli import progress_bar as progress
 from perfdoctor.cli import main
-progress._PATIENCE_SECONDS = 0.0
+progress._DELAY_SECONDS = 0.0
 sys.exit(main.main(sys.argv[1:]))
 """
 needs_terminal = pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
@@ -279,7 +279,7 @@ def database(path: Path) -> None:
 
 @needs_terminal
 @pytest.mark.parametrize("option", [None, "-q"])
-def test_the_report_of_a_run_has_a_bar_unless_silence_is_wanted(tmp_path: Path, option: str | None) -> None:
+def test_the_report_of_a_run_has_a_bar_unless_quiet(tmp_path: Path, option: str | None) -> None:
     pytest.importorskip("torch")
     program = tmp_path / "train.py"
     program.write_text(TRAINING)

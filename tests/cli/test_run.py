@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.run import as_typed
+from perfdoctor.cli.run import restore_dashes
 
 pytest.importorskip("torch")
 
@@ -103,8 +103,8 @@ def test_what_cannot_be_run_is_one_sentence_and_exit_code_2(perfdoctor, argv, wo
         (["train.py"], ["train.py"], ["train.py"]),
     ],
 )
-def test_the_target_is_taken_as_it_was_typed(arguments, target, typed):
-    assert as_typed(arguments, target) == typed
+def test_the_dashes_before_a_command_are_restored(arguments, target, typed):
+    assert restore_dashes(arguments, target) == typed
 
 
 def test_a_training_is_recorded_and_reported(perfdoctor, training):
@@ -131,7 +131,7 @@ def test_a_report_that_fails_leaves_the_programs_exit_code(perfdoctor, training)
     assert "Traceback" not in ended.err
 
 
-def test_a_program_of_few_steps_gets_one_hint(perfdoctor, training):
+def test_a_program_of_few_steps_gets_one_line_of_what_to_do(perfdoctor, training):
     ended = perfdoctor("run", "--out", "capture", training, "5")
     assert (ended.code, ended.out) == (5, "trained\n")
     lines = [line for line in ended.err.splitlines() if line.startswith("perfdoctor: ")]

@@ -23,8 +23,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     shutil.copytree(Path(package.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # Root may write to any folder, but nobody into a file.
     (copy / "trace" / "scanner" / "__pycache__").write_bytes(b"")
-    told = {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
-    return os.environ | told | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "LOCALAPPDATA": str(tmp_path / "cache")}
+    variables = {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
+    return os.environ | variables | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "LOCALAPPDATA": str(tmp_path / "cache")}
 
 
 def python(environment: dict[str, str], *arguments: object) -> str:

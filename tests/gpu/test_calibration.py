@@ -171,6 +171,27 @@ def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.Cap
     assert "stored" not in capsys.readouterr().out
 
 
+def test_the_plot_is_written_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("plotly")
+
+    path = tmp_path / "c.html"
+    assert main(["calibrate", "--cpu", "--seconds", "0.1", "--no-store", "-o", str(path)]) == 0
+    assert "arithmetic intensity" in path.read_text(encoding="utf-8")
+    assert capsys.readouterr().out
+
+
+def test_without_plotly_a_page_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perfdoctor.cli.calibrate.find_spec", lambda _: None)
+
+    assert main(["calibrate", "--cpu", "-o", "c.html"]) == 2
+    assert capsys.readouterr().err == (
+        "perfdoctor: -o c.html needs plotly: pip install 'perfdoctor[plot]', or write .json\n"
+    )
+
+
 @pytest.mark.parametrize("options", [["--seconds", "0"], ["--seconds", "nan"], ["-o", "plot.png"]])
 def test_bad_options_are_refused_before_anything_is_measured(
     options: list[str], capsys: pytest.CaptureFixture[str]

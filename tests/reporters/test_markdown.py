@@ -7,7 +7,7 @@ import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.reporters.markdown import Markdown, code, escape, fenced
+from perfdoctor.reporters.markdown import Markdown, code_block, code_span, escape
 
 
 @pytest.mark.parametrize("name", samples.ALL)
@@ -16,7 +16,7 @@ def test_the_markdown_report_is_as_recorded(name, golden):
 
 
 def _outside_code(text: str) -> str:
-    """The text without fenced blocks and code spans, as a Markdown parser would see them."""
+    """The text without code_block blocks and code spans, as a Markdown parser would see them."""
     text = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.S | re.M)
     return re.sub(r"(?<![`\\])(`+)(?!`).*?(?<!`)\1(?!`)", "", text)
 
@@ -59,7 +59,7 @@ def test_ordinary_words_stay_readable(text):
 
 @given(st.text(alphabet="a` |\n", max_size=30))
 def test_a_code_span_cannot_be_left_early(text):
-    span = code(text)
+    span = code_span(text)
     if span:
         fence = re.match("`+", span)[0] if not span.startswith("` ") else "`"
         inside = span[len(fence) : len(span) - len(fence)]
@@ -70,7 +70,7 @@ def test_a_code_span_cannot_be_left_early(text):
 
 @given(st.text(alphabet="a`~\n ", max_size=60))
 def test_a_fence_is_longer_than_any_backticks_within(text):
-    first, *inside, last = fenced(text).split("\n")
+    first, *inside, last = code_block(text).split("\n")
     assert first == last
     assert set(first) == {"`"}
     assert first not in "\n".join(inside)

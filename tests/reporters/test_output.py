@@ -8,8 +8,9 @@ import pytest
 import report_samples as samples
 
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.reporters import Reporter, save
-from perfdoctor.reporters.output import replacing, suffix_of
+from perfdoctor.reporters.output import open_atomically
+from perfdoctor.reporters.reporter import Reporter
+from perfdoctor.reporters.write_report import save_report, suffix_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_other_suffixes_are_refused_with_those_that_work(name):
 
 def test_saved_files_hold_the_rendered_report(tmp_path):
     for suffix in (".json", ".md", ".txt"):
-        save(samples.loader_stall(), tmp_path / f"r{suffix}")
+        save_report(samples.loader_stall(), tmp_path / f"r{suffix}")
     assert orjson.loads((tmp_path / "r.json").read_bytes())["schema"] == "perfdoctor.report/1"
     assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## perfdoctor")
     assert "DataLoader" in (tmp_path / "r.txt").read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(tmp_path):
     path.write_text("old")
 
     def fail() -> None:
-        with replacing(path) as out:
+        with open_atomically(path) as out:
             out.write(b"half")
             raise KeyboardInterrupt
 
@@ -56,8 +57,8 @@ def test_a_failure_while_writing_leaves_the_old_file_and_no_other(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["missing/r.md", "."])
-def test_what_cannot_be_written_is_said_in_a_sentence(tmp_path, where):
-    with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / where) as out:
+def test_what_cannot_be_written_is_one_sentence(tmp_path, where):
+    with pytest.raises(InputError, match="cannot be written"), open_atomically(tmp_path / where) as out:
         out.write(b"")
     assert list(tmp_path.iterdir()) == []
 
@@ -66,7 +67,7 @@ def test_a_link_is_followed_and_permissions_are_the_users_own(tmp_path):
     target, link = tmp_path / "real.md", tmp_path / "link.md"
     target.write_text("old")
     link.symlink_to(target)
-    with replacing(link) as out:
+    with open_atomically(link) as out:
         out.write(b"new")
     assert link.is_symlink()
     assert target.read_text() == "new"
@@ -77,12 +78,14 @@ def test_a_link_is_followed_and_permissions_are_the_users_own(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no /dev/null here")
 def test_a_device_is_written_and_never_replaced():
-    with replacing("/dev/null") as out:
+    with open_atomically("/dev/null") as out:
         out.write(b"gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 def test_a_reporter_needs_its_suffix():
     with pytest.raises(TypeError, match="suffix"):
-        type("Nameless", (Reporter,), {"render": lambda _self, _report: ""})
-    assert type("Csv", (Reporter,), {"suffix": ".csv", "render": lambda _self, _report: ""})().suffix == ".csv"
+        type("Nameless", (Reporter,), {"render_printable": lambda _self, _report: ""})
+    assert (
+        type("Csv", (Reporter,), {"suffix": ".csv", "render_printable": lambda _self, _report: ""})().suffix == ".csv"
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import TraceError
-from perfdoctor.reporters.splice import spliced
+from perfdoctor.reporters.splice import splice_events
 
 OURS = [b'{"ours":1}', b'{"ours":2}']
 EVENT = {"ph": "X", "name": 'a "quoted\\" ] } name', "args": {"list": [1, {"x": "]"}]}}
@@ -18,7 +18,7 @@ def blocks(text: bytes, size: int) -> list[bytes]:
 
 
 def annotated(text: bytes, size: int = 1 << 20, *, cut: bool = False) -> bytes:
-    return b"".join(spliced(blocks(text, size), OURS, cut=cut))
+    return b"".join(splice_events(blocks(text, size), OURS, cut=cut))
 
 
 def events_of(text: bytes) -> list[dict]:

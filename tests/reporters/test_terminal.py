@@ -7,9 +7,10 @@ import pytest
 import report_samples as samples
 from rich.cells import cell_len
 
-from perfdoctor.reporters.output import emit, terminal_for
+from perfdoctor.reporters.clean_text import clean_block
+from perfdoctor.reporters.output import write_stdout
 from perfdoctor.reporters.terminal import Terminal
-from perfdoctor.reporters.wording import clean_block
+from perfdoctor.reporters.write_report import terminal_for
 
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -82,7 +83,7 @@ def test_quiet_is_the_verdict_and_a_line_a_finding():
     assert "HIGH   PD201 37.5 ms   79%  Matrix" in text
 
 
-def test_verbose_tells_what_the_usual_report_leaves_out():
+def test_verbose_shows_what_the_usual_report_leaves_out():
     usual, verbose = (Terminal(verbosity=v).render(samples.loader_stall()) for v in (0, 1))
     for more in ("batch size: n/a", "https://pytorch.org/docs", "0.013 s"):
         assert more in verbose
@@ -95,7 +96,7 @@ def test_a_long_kernel_name_is_shortened_in_the_middle():
     assert re.search(r"largest kernel: void cutlass\S* ?\S*\.\.\.\S*Params\)", text)
 
 
-def test_a_cut_trace_is_said_to_be_cut():
+def test_a_cut_trace_is_called_incomplete():
     assert "the trace is incomplete" in Terminal().render(samples.incomplete())
     assert "incomplete" not in Terminal().render(samples.healthy())
 
@@ -145,6 +146,6 @@ def test_the_width_is_the_windows_within_reason(monkeypatch, columns, width):
 def test_a_stream_that_cannot_encode_gets_question_marks(monkeypatch):
     stream = Stream(tty=False, encoding="ascii")
     monkeypatch.setattr("sys.stdout", stream)
-    emit("naïve")
+    write_stdout("naïve")
     assert stream.getvalue() == "na?ve"
     assert not terminal_for(stream).unicode

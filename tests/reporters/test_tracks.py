@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import perfdoctor.trace
 from perfdoctor.errors import TraceError, UsageError
-from perfdoctor.reporters import save
 from perfdoctor.reporters.chrome import export_chrome_trace
-from perfdoctor.reporters.tracks import PID, thinned, track_events
+from perfdoctor.reporters.tracks import PID, coalesce_short_intervals, track_events
+from perfdoctor.reporters.write_report import save_report
 from perfdoctor.savings.saving import Claim
 from perfdoctor.testing import TraceBuilder
 
@@ -107,12 +107,12 @@ def test_the_counter_shows_when_the_gpu_was_busy():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 50)), min_size=1, max_size=80), st.integers(4, 40))
-def test_thinning_keeps_order_extent_and_the_number_of_parts(pairs, most):
+def test_coalescing_preserves_order_extent_and_the_number_of_parts(pairs, most):
     gap, length = np.array(pairs, np.int64).T
     start = np.cumsum(gap + np.concatenate(([0], length[:-1])))
     end = start + length
     kind = np.arange(len(start))
-    s, e, k, count = thinned(start, end, kind, most)
+    s, e, k, count = coalesce_short_intervals(start, end, kind, most)
     assert len(s) <= most + 1
     assert count.sum() == len(start)
     assert (s[0], e[-1]) == (start[0], end[-1])
@@ -121,9 +121,10 @@ def test_thinning_keeps_order_extent_and_the_number_of_parts(pairs, most):
     assert ((k == -1) == (count > 1)).all()
 
 
-def test_few_events_are_not_thinned():
+def test_few_events_are_not_coalesced():
     start = np.arange(10) * 10
-    assert thinned(start, start + 1, start, 10)[3].sum() == len(thinned(start, start + 1, start, 10)[0]) == 10
+    count = coalesce_short_intervals(start, start + 1, start, 10)[3]
+    assert count.tolist() == [1] * 10
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def recorded(tmp_path):
 
 def test_the_annotated_trace_reads_back_with_the_same_gpu_items(recorded, tmp_path):
     out = tmp_path / "annotated.json.gz"
-    save(recorded, out)
+    save_report(recorded, out)
     before, after = (perfdoctor.trace.read(p) for p in (recorded.traces[0].path, out))
     assert len(before.gpu) == 20
     for column in ("start_ns", "end_ns", "stream", "correlation", "call"):
@@ -174,7 +175,7 @@ def test_a_cut_source_gives_a_whole_annotated_trace(recorded, tmp_path, share, p
     assert len(after.gpu) == len(perfdoctor.trace.read(cut).gpu)
 
 
-def test_a_source_that_is_gone_is_said_to_be_gone(recorded, tmp_path):
+def test_a_source_that_is_gone_cannot_be_read_again(recorded, tmp_path):
     report = replace(recorded, traces=(replace(recorded.traces[0], path=str(tmp_path / "gone.json")),))
     with pytest.raises(TraceError, match="cannot be read again"):
         export_chrome_trace(report, tmp_path / "out.json.gz")

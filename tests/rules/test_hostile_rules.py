@@ -111,7 +111,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "rank": (None, 3),
     "cost_ns": (3,),
     "share_of_step": (None,),
-    "confidence": (None,),
+    "confidence": (3, 2.5),
     "order_key_ns": (None, 3, 2.5, 7),
     "location": (None,),
     "edit": (None,),

@@ -9,18 +9,36 @@ import os
 import platform
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from . import machine_facts
 from .compile_counters import describe_compilation
+from .loader_records import LoaderRecords
 from .model_facts import describe_models
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
+from .nvml_sampler import GpuSampler
+from .run_totals import RunTotals
+from .step_detector import StepDetector
 
 SCHEMA = "perfdoctor.facts/1"
+
+
+class Recording(Protocol):
+    """What the facts say of a recording: what `Recorder` knows so far."""
+
+    rank: int
+    world_size: int
+    pid: int
+    exit_reason: str
+    automatic: bool
+    step: int
+    detector: StepDetector
+    windows: dict[str, dict[str, Any]]
+    totals: RunTotals
+    loaders: LoaderRecords
+    gpu_sampler: GpuSampler | None
+    notes: list[str]
 
 
 def describe_program() -> dict[str, Any]:
@@ -28,31 +46,31 @@ def describe_program() -> dict[str, Any]:
     return {"models": describe_models(), "libraries": machine_facts.describe_libraries()}
 
 
-def collect_facts(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]:
+def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
     """The whole of facts.json.
 
     Args:
-        recorder: Steps, windows, loaders and counts so far.
+        recording: Steps, windows, loaders and counts so far.
         program: What `describe_program` returned; empty before it was called.
     """
-    totals = recorder.totals
+    totals = recording.totals
     return {
         "schema": SCHEMA,
-        "rank": recorder.rank,
-        "world_size": recorder.world_size,
-        "pid": recorder.pid,
+        "rank": recording.rank,
+        "world_size": recording.world_size,
+        "pid": recording.pid,
         "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "exit": recorder.exit_reason,
-        "steps_seen": recorder.step,
-        "step_source": recorder.detector.source if recorder.automatic else "session",
-        "windows": recorder.windows,
+        "exit": recording.exit_reason,
+        "steps_seen": recording.step,
+        "step_source": recording.detector.source if recording.automatic else "session",
+        "windows": recording.windows,
         "base_step_ns": totals.step_ns["base"],
         "base_loader_wait_ns": totals.wait_ns["base"],
         "timing_step_ns": totals.step_ns["timing"],
         "evidence_step_ns": totals.step_ns["evidence"],
-        "loaders": [record.to_dict() for record in recorder.loaders.records],
+        "loaders": [record.to_dict() for record in recording.loaders.records],
         "optimizers": list(totals.optimizers.values()),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
@@ -63,8 +81,8 @@ def collect_facts(recorder: Recorder, program: dict[str, Any]) -> dict[str, Any]
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
-        "nvml": None if recorder.gpu_sampler is None else recorder.gpu_sampler.facts(),
-        "notes": recorder.notes,
+        "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
+        "notes": recording.notes,
     }
 
 

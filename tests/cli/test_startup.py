@@ -1,4 +1,4 @@
-"""What the command line may load, and how long its help may take to come."""
+"""What the command line may load: its start is a large part of a short analysis."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from perfdoctor.cli import main as main_module
+from perfdoctor.cli.main import COMMANDS
 
-HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas")
+HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas", "pydantic")
 
 
 def loaded(code: str) -> set[str]:
@@ -25,7 +25,7 @@ def test_help_loads_nothing_heavy():
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "typer", "rich"}
+    assert not loaded("import perfdoctor") & {*HEAVY, "numpy", "click", "rich"}
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,11 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
         f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, {options}]) == 0"
     )
     assert "numpy" in modules
-    assert not modules & {"torch", "dask", "plotly", "jinja2", "pandas", "pydantic"}
-
-
-def test_a_gate_needs_no_validator(stalled):
-    gate = f"from perfdoctor.cli.main import main; assert main(['analyze', {str(stalled)!r}, '--fail-on', 'low']) == 1"
-    assert "pydantic" not in loaded(gate)
+    assert not modules & {*HEAVY} - {"numba"}
 
 
 def test_a_command_brings_no_other_command_along():
-    commands = {f"perfdoctor.cli.{name}" for name in main_module._COMMANDS}
+    commands = {f"perfdoctor.cli.{name}" for name in COMMANDS}
     run = "from perfdoctor.cli.main import main; assert main([{!r}]) == 0"
     assert loaded(run.format("rules")) & commands == {"perfdoctor.cli.rules"}
     assert loaded(run.format("--help")) >= commands

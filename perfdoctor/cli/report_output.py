@@ -1,0 +1,53 @@
+"""How `analyze` and `run` put a report out: on standard output, and into the files of -o."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdoctor.errors import InputError
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.write_report import print_report, render_report, save_report, suffix_of
+
+if TYPE_CHECKING:
+    from perfdoctor.report.report import Report
+
+
+def check_outputs(paths: Sequence[str]) -> None:
+    """Check before the work that every output can be written.
+
+    Raises:
+        UsageError: A suffix is unknown.
+        InputError: A folder does not exist.
+    """
+    for path in paths:
+        suffix_of(path)
+        check_folder(path)
+
+
+def check_folder(path: str) -> None:
+    """Check that the folder of a file exists.
+
+    Raises:
+        InputError: It does not.
+    """
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(f"{path} cannot be written: its folder does not exist; make it first")
+
+
+def print_analysis(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
+    """Print the report on standard output, as JSON or for a terminal."""
+    if as_json:
+        write_stdout(render_report(report, ".json"))
+    else:
+        print_report(report, color=False if no_color else None, verbosity=verbosity)
+
+
+def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = None) -> None:
+    """Write the report to each path, and say so on stderr; `rank` chooses the trace that .json.gz annotates."""
+    for path in paths:
+        save_report(report, path, rank=rank)
+        sys.stderr.write(f"wrote {clean_line(path)}\n")

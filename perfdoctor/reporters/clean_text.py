@@ -1,0 +1,53 @@
+r"""Text from a trace, cleaned so that it can be printed.
+
+A name in a trace is data. Whatever it holds, it must not move a cursor, colour a line, reorder text or break a line.
+Every reporter passes what it prints through `clean_line` or `clean_block` first, and then through the escaping of its
+own format.
+"""
+
+from __future__ import annotations
+
+import re
+
+# ECMA-48: CSI sequences, OSC/DCS/SOS/PM/APC strings up to their terminator, and two-byte escapes.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_LINE_BREAKS = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+# C0, DEL, C1, and marks that change the reading direction or have no width: they make a name look like another one.
+_INVISIBLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+)
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+def clean_line(text: str) -> str:
+    """One line without escape sequences, control characters, invisible marks and lone surrogates.
+
+    A line break becomes a blank.
+    """
+    text = _LINE_BREAKS.sub(" ", _ESCAPES.sub("", text))
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", text)).strip()
+
+
+def clean_block(text: str) -> str:
+    """Several lines, each cleaned; line breaks and indentation stay, and a tab becomes four spaces."""
+    lines = text.replace("\r\n", "\n").expandtabs(4).split("\n")
+    cleaned = [" " * (len(line) - len(line.lstrip(" "))) + clean_line(line) for line in lines]
+    return "\n".join(line.rstrip() for line in cleaned).strip("\n")
+
+
+def shorten(text: str, width: int, ellipsis: str = "...") -> str:
+    """`text` in at most `width` characters; the middle is left out, because both ends of a kernel's name matter."""
+    if len(text) <= width:
+        return text
+    room = max(width - len(ellipsis), 2)
+    head = (room + 1) // 2
+    return text[:head].rstrip() + ellipsis + text[len(text) - (room - head) :].lstrip()
+
+
+def shorten_words(text: str, width: int) -> str:
+    """`text` with every word longer than `width` shortened in its middle, so that lines can break."""
+    return " ".join(shorten(word, width) for word in text.split(" "))

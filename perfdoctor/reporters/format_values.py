@@ -1,0 +1,107 @@
+"""Times, shares, sizes, savings and places in the code as people read them."""
+
+from __future__ import annotations
+
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.report.finding import Evidence
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.savings.saving import Saving
+
+UNKNOWN = "n/a"
+
+_TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits, or the whole number from 100 on: 9.87, 43.1, 812, 3600."""
+    if value < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def format_duration(ns: float | None) -> str:
+    """A time in the unit that suits it: "43.1 ms", "812 us", "1.24 s"; "n/a" for None."""
+    if ns is None:
+        return UNKNOWN
+    if round(ns) == 0:
+        return "0 ms"
+    for factor, unit in _TIME_UNITS:
+        if ns >= 0.9995 * factor:
+            return f"{ns:.0f} ns" if unit == "ns" else f"{_three_digits(ns / factor)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_share(share: float | None) -> str:
+    """A share from 0 to 1 as a percentage: "44%", "3.2%"; "n/a" for None, "<0.1%" for what would round to nothing."""
+    return UNKNOWN if share is None else format_percent(100 * share)
+
+
+def format_percent(percent: float) -> str:
+    """A percentage: one decimal below 10, none above."""
+    if percent and abs(percent) < 0.05:
+        return "<0.1%"
+    return f"{percent:.1f}%" if 0 < abs(percent) < 9.95 else f"{percent:.0f}%"
+
+
+def format_size(size_bytes: float) -> str:
+    """A number of bytes in decimal units: "1.31 GB"."""
+    for factor, unit in _SIZE_UNITS:
+        if size_bytes >= 0.9995 * factor:
+            return f"{_three_digits(size_bytes / factor)} {unit}"
+    return f"{size_bytes:.0f} bytes"
+
+
+def format_evidence(evidence: Evidence) -> str:
+    """The value of an Evidence in its unit; a name is cleaned, but not shortened."""
+    value, unit = evidence.value, evidence.unit
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return clean_line(f"{value} {unit}")
+    if unit == "ns":
+        return format_duration(value)
+    if unit == "%":
+        return format_percent(value)
+    if unit == "bytes":
+        return format_size(value)
+    whole = float(value).is_integer()
+    number = f"{int(value):,}" if whole else f"{value:,.0f}" if abs(value) >= 1000 else _three_digits(value)
+    return number if unit in ("", "count") else clean_line(f"{number} {unit}")
+
+
+def format_location(location: SourceLocation) -> str:
+    """A place in the user's code: "train.py:41 in main"."""
+    place = clean_line(str(location))
+    return f"{place} in {clean_line(location.function)}" if location.function else place
+
+
+def format_saving(saving: Saving, per_step: str) -> str:
+    """A saving with its basis: "saves up to 12.3 ms a step (bounded, expected 9.80 ms)".
+
+    Args:
+        saving: The saving.
+        per_step: What follows an amount: " a step", or "" where there are no steps.
+    """
+    low, expected, high = saving.low_ns, saving.expected_ns, saving.high_ns
+    best = expected if expected is not None else high if high is not None else low
+    if best is None:
+        return f"saving: {UNKNOWN}"
+    if high == 0:
+        return f"saves nothing by itself ({saving.basis}): other work sets the pace, or a finding above counts it"
+    if saving.basis == "bounded" and high is not None:
+        return f"saves up to {format_duration(high)}{per_step} (bounded{_format_bounds(low, expected, high)})"
+    known = low is not None and high is not None and low < high
+    between = f", {format_duration(low)} to {format_duration(high)}" if known else ""
+    about = "about " if saving.basis == "replayed" else ""
+    return f"saves {about}{format_duration(best)}{per_step} ({saving.basis}{between})"
+
+
+def _format_bounds(low: int | None, expected: int | None, high: int) -> str:
+    least = f", at least {format_duration(low)}" if low else ""
+    return least + (f", expected {format_duration(expected)}" if expected is not None and expected < high else "")
+
+
+def format_count(count: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 step", "8 steps"."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

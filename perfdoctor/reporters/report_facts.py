@@ -1,0 +1,42 @@
+"""What several reporters ask of a Report: whether there are GPU items and steps, and which findings come first."""
+
+from __future__ import annotations
+
+from perfdoctor.analysis.timeline.account import Account
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report
+
+
+def has_gpu(report: Report) -> bool:
+    """Whether any trace has a GPU item."""
+    return any(timeline.window_ns is not None for timeline in report.timeline)
+
+
+def gpu_not_recorded(report: Report) -> bool:
+    """Whether a trace names a GPU and none of its work was recorded: CPU events alone do not show where time went."""
+    return not has_gpu(report) and any(trace.device for trace in report.traces)
+
+
+def has_steps(report: Report) -> bool:
+    """Whether costs and savings are per step; else they are of the whole window."""
+    return report.steps.source != "none" and report.steps.median_ns is not None
+
+
+def per_step_suffix(report: Report) -> str:
+    """What follows a cost: " a step", or "" where the whole window is meant."""
+    return " a step" if has_steps(report) else ""
+
+
+def step_count_of(account: Account, report: Report) -> int:
+    """The number of steps that an account covers; 1 for a window without steps."""
+    return len(account.steps) or (report.steps.count if has_steps(report) else 1) or 1
+
+
+def main_findings(report: Report) -> list[Finding]:
+    """The findings that are shown in full, in their order: all but those of severity info."""
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
+def info_findings(report: Report) -> list[Finding]:
+    """The findings of severity info, which are shown in one line each."""
+    return [finding for finding in report.findings if finding.severity == "info"]

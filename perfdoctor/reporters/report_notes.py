@@ -1,0 +1,68 @@
+"""What stands around the findings: incomplete input, rules that could not judge, warnings. Values only, no layout."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from perfdoctor.report.report import Report
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import format_count
+from perfdoctor.reporters.rank_table import describe_missing_ranks
+from perfdoctor.rules.requirements import REQUIREMENTS
+
+_NUMBER = re.compile(r"[\d.,]+")
+
+
+class SkippedRules(NamedTuple):
+    """Rules that could not judge for the same reason."""
+
+    rules: tuple[str, ...]
+    why: str
+
+
+def skipped_rules(report: Report) -> list[SkippedRules]:
+    """The rules that were skipped or failed, grouped by reason.
+
+    That one rank has no others to compare with is left out where nothing says that there are others.
+    """
+    single = len(report.traces) == 1 and (report.traces[0].world_size or 1) == 1
+    rules_of: dict[str, list[str]] = {}
+    for outcome in report.outcomes:
+        if outcome.status != "ran" and not (single and outcome.why == REQUIREMENTS["ranks"]):
+            why = clean_line(outcome.why or "no reason was given")
+            rules_of.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
+    return [SkippedRules(tuple(rules), why) for why, rules in rules_of.items()]
+
+
+def describe_incomplete_input(report: Report) -> str | None:
+    """A sentence about missing ranks and traces that were cut short; None where everything is there."""
+    cut = [trace for trace in report.traces[: len(report.timeline)] if not trace.complete]
+    which = "the trace is" if len(report.traces) == 1 else f"{len(cut)} of {len(report.traces)} traces are"
+    sentences = [
+        describe_missing_ranks(report),
+        f"{which} incomplete (cut short) and analysed as far as it goes" if cut else None,
+    ]
+    return "; ".join(filter(None, sentences)) or None
+
+
+def group_trace_warnings(report: Report) -> list[str]:
+    """The warnings about the traces; warnings of several ranks that differ only in numbers become one line.
+
+    A single missing rank is left out: `describe_incomplete_input` gives its warning.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}  # by the warning without its numbers: rank and warning
+    shown_above = 1 if len(report.missing) == 1 else 0
+    for number, trace in enumerate(report.traces[: len(report.traces) - shown_above]):
+        rank = f"rank {number if trace.rank is None else trace.rank}"
+        for warning in map(clean_line, trace.warnings):
+            groups.setdefault(_NUMBER.sub("0", warning), []).append((rank, warning.rstrip(".")))
+    return [_merge_warnings(group, len(report.traces)) for group in groups.values()]
+
+
+def _merge_warnings(group: list[tuple[str, str]], traces: int) -> str:
+    rank, warning = group[0]
+    if traces == 1:
+        return warning
+    others = f" (alike on {format_count(len(group) - 1, 'more rank')})" if len(group) > 1 else ""
+    return f"{rank}: {warning}{others}"

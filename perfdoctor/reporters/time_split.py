@@ -1,0 +1,158 @@
+"""Where the time of a step went: the account of an average step, with a label for each part. No layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
+from perfdoctor.gpu import has_tensor_cores
+from perfdoctor.report.report import Report
+from perfdoctor.reporters.format_values import UNKNOWN, format_count, format_duration, format_share
+from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_count_of
+
+# A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
+_MIN_SHARE = 0.01
+# Steps whose variation (standard deviation over mean) is smaller are not said to vary.
+_MIN_VARIATION = 0.10
+
+DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "compute": "compute",
+        "bandwidth": "memory-bound kernels",
+        "memcpy": "copies",
+        "communication": "exposed communication",
+        "kernel_latency": "kernels too short to fill the GPU",
+        "idle_dataloader": "idle, waiting for the DataLoader",
+        "idle_sync": "idle after a host-device synchronisation",
+        "idle_launch": "idle, waiting for launches",
+        "idle_communication": "idle, waiting for other ranks",
+        "idle_allocator": "idle, waiting for memory allocation",
+        "idle_unexplained": "idle, unexplained",
+    }
+)
+# Without GPU items the account is about the program on the CPU.
+CPU_DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        **DETAIL_LABELS,
+        "bandwidth": "ops other than matrix products and convolutions",
+        "kernel_latency": "ops too short to do much work",
+        "idle_dataloader": "waiting for the DataLoader",
+        "idle_sync": "waiting for a device",
+        "idle_launch": "Python and the dispatcher, between ops",
+        "idle_communication": "waiting for other ranks",
+        "idle_allocator": "waiting for memory allocation",
+        "idle_unexplained": "outside of PyTorch, unexplained",
+    }
+)
+# Details that are a whole bucket, or the largest part of one: the bar shows them already.
+_SHOWN_IN_BAR = ("compute", "bandwidth", "communication")
+_TENSOR_CORE_LABELS = (
+    ("used", "used"),
+    ("slow_path", "slow path"),
+    ("not_used", "not used"),
+    ("unknown", "unknown"),
+)
+
+
+class TimeSlice(NamedTuple):
+    """One part of a step: its label, its ns (per step where there are steps), and its share of the step."""
+
+    label: str
+    ns: float
+    share: float
+
+
+class TimeSplit(NamedTuple):
+    """Where the time of an average step went, or of the window where there are no steps.
+
+    Attributes:
+        window_ns: The average step.
+        title: The heading.
+        buckets: The four buckets in the order of the bar; they add up to `window_ns`.
+        details: Parts of the buckets that take a share worth showing, the largest first.
+        tensor_cores: A line about the use of Tensor Cores; None where nothing is known.
+        rates: A line about MFU and memory bandwidth; None without a GPU.
+    """
+
+    window_ns: float
+    title: str
+    buckets: tuple[TimeSlice, ...]
+    details: tuple[TimeSlice, ...]
+    tensor_cores: str | None
+    rates: str | None = None
+
+
+def detail_labels(report: Report) -> Mapping[str, str]:
+    """The labels of the account's details, by the name of the detail."""
+    return DETAIL_LABELS if has_gpu(report) else CPU_DETAIL_LABELS
+
+
+def time_split_of(report: Report) -> TimeSplit | None:
+    """The account of an average step over all ranks; None without an account, or where GPU time was not recorded."""
+    window_ns = sum(account.window_ns for account in report.account)
+    if not window_ns or gpu_not_recorded(report):
+        return None
+    steps = sum(step_count_of(account, report) for account in report.account)
+    detail = {name: sum(account.detail.get(name, 0) for account in report.account) for name in DETAILS}
+
+    def slice_of(label: str, ns: int) -> TimeSlice:
+        return TimeSlice(label, ns / steps, ns / window_ns)
+
+    labels = detail_labels(report)
+    details = [slice_of(labels[name], ns) for name, ns in detail.items() if name not in _SHOWN_IN_BAR]
+    return TimeSplit(
+        window_ns / steps,
+        _title(report, window_ns / steps),
+        tuple(slice_of(bucket, sum(detail[name] for name in names)) for bucket, names in BUCKETS.items()),
+        tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
+        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, steps),
+        _describe_rates(report),
+    )
+
+
+def _title(report: Report, mean_ns: float) -> str:
+    ranks = f" over {format_count(len(report.account), 'rank')}" if len(report.account) > 1 else ""
+    if not has_steps(report):
+        return f"Where the {format_duration(mean_ns)} went{ranks and ' (mean' + ranks + ')'}"
+    steps = format_count(report.steps.count, "step")
+    inferred = ", inferred" if report.steps.source == "inferred" else ""
+    variation = report.steps.variation
+    varying = f", varying by {format_share(variation)}" if variation is not None and variation >= _MIN_VARIATION else ""
+    mean = "mean of " if report.steps.count > 1 or ranks else ""
+    return f"Where a step's {format_duration(mean_ns)} go ({mean}{steps}{ranks}{inferred}{varying})"
+
+
+def _describe_rates(report: Report) -> str | None:
+    """How much of the device the steps use, on the mean of all ranks; None without a GPU."""
+    if not has_gpu(report):
+        return None
+    mfu = [account.mfu for account in report.account if account.mfu is not None]
+    rates = [a.achieved_bytes_per_s for a in report.account if a.achieved_bytes_per_s is not None]
+    if not mfu and not rates:
+        return f"MFU {UNKNOWN}: it takes input shapes and a device whose peaks are known"
+    bandwidth = f"{sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else UNKNOWN
+    return f"MFU {format_share(sum(mfu) / len(mfu) if mfu else None)}; memory-bound kernels move {bandwidth}"
+
+
+def _lacks_tensor_cores(report: Report) -> bool:
+    """Whether no device has Tensor Cores: that they are not used is no news then."""
+    return all(has_tensor_cores(trace.device, None, trace.vendor) is False for trace in report.traces)
+
+
+def describe_tensor_cores(accounts: Iterable[Account], steps: int) -> str | None:
+    """How much of the matrix work runs on Tensor Cores, per step; None where nothing is known about any of it."""
+    totals: dict[str, int] = {}
+    for account in accounts:
+        for use, ns in account.tensor_core.items():
+            totals[use] = totals.get(use, 0) + (ns or 0)
+    whole_ns = sum(totals.values())
+    if not whole_ns or totals.get("unknown", 0) == whole_ns:
+        return None
+    uses = [
+        f"{label} {format_share(totals.get(use, 0) / whole_ns)}"
+        for use, label in _TENSOR_CORE_LABELS
+        if totals.get(use, 0) >= _MIN_SHARE * whole_ns
+    ]
+    return f"Tensor Cores in {format_duration(whole_ns / steps)} of matrix work: {', '.join(uses)}"
