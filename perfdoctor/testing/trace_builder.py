@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from perfdoctor.trace.vocabulary import profiler_step_name
+
 if TYPE_CHECKING:
     from perfdoctor.trace import Trace
 
@@ -70,7 +72,7 @@ class TraceBuilder:
         """A `ProfilerStep#` range; they are numbered from 0 unless told."""
         number = self._steps if number is None else number
         self._steps = number + 1
-        return self.range(f"ProfilerStep#{number}", start_us, dur_us, thread)
+        return self.range(profiler_step_name(number), start_us, dur_us, thread)
 
     def range(self, name: str, start_us: float, dur_us: float, thread: int = 1) -> Self:
         """An annotation on the CPU: record_function, an optimizer step, a wait in the DataLoader."""

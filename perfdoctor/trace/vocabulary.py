@@ -9,7 +9,6 @@ called stands in `perfdoctor.gpu.kernel_rules`.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 # Steps of the training loop.
@@ -257,13 +256,11 @@ The line is the one that executes. Recordings of 0.1.0 name no function.
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
-@lru_cache(maxsize=4096)  # all calls of a step stand on the same few lines
 def marked_line(name: str) -> SourceLine | None:
     """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
     return _source_line(re.match(SOURCE_MARK, name))
 
 
-@lru_cache(maxsize=4096)
 def frame_line(name: str) -> SourceLine | None:
     """The place in the name "file(line): function" of a Python frame, with the line of the `def`; None for others."""
     return _source_line(re.match(_FRAME, name))

@@ -6,7 +6,6 @@ that they can be made in other processes and on other machines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -23,8 +22,6 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
-
-_MARK = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 # A row takes about 100 bytes: so many keep a rank's summary under 200 KB.
 MOST_ROWS = 1500
@@ -177,12 +174,6 @@ def collectives_of(
         window_ns=iv.total(window),
         left_out=kept.start,
     )
-
-
-def profiler_step_numbers(trace: Trace) -> list[int]:
-    """The numbers in the profiler's marks of steps, ascending."""
-    names = np.flatnonzero(trace.match_strings(trace.ranges, _MARK)).tolist()
-    return sorted(int(mark[1]) for name in names if (mark := _MARK.match(trace.strings[name])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
