@@ -9,18 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from perfdoctor.trace.vocabulary import profiler_step_name
+from perfdoctor.trace.vocabulary import (
+    COPY_DIRECTIONS,
+    HOST_MEMORY,
+    HTOD,
+    PAGEABLE,
+    PINNED,
+    copy_name,
+    profiler_step_name,
+)
 
 if TYPE_CHECKING:
     from perfdoctor.trace import Trace
 
 _HOST_PID = 1000
-_COPIES = {
-    "HtoD": "Memcpy HtoD ({memory} -> Device)",
-    "DtoH": "Memcpy DtoH (Device -> {memory})",
-    "DtoD": "Memcpy DtoD (Device -> Device)",
-    "PtoP": "Memcpy PtoP (Device -> Device)",
-}
 
 
 class TraceBuilder:
@@ -167,7 +169,10 @@ class TraceBuilder:
         pinned: bool = False,
     ) -> Self:
         """A copy; `kind` is HtoD, DtoH, DtoD, PtoP or a whole name; `launch_us` adds the `cudaMemcpyAsync`."""
-        name = _COPIES.get(kind, kind).format(memory="Pinned" if pinned else "Pageable")
+        memory = {"H": HOST_MEMORY[PINNED if pinned else PAGEABLE]}
+        name = kind
+        if kind in COPY_DIRECTIONS[HTOD:]:
+            name = copy_name(kind, memory.get(kind[0], "Device"), memory.get(kind[-1], "Device"))
         correlation = self._launched("cudaMemcpyAsync", launch_us, thread, correlation)
         return self._item("gpu_memcpy", name, start_us, dur_us, device, stream, correlation, {"bytes": size_bytes})
 

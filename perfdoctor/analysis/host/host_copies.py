@@ -59,10 +59,16 @@ class HostCopies:
         return HostCopies(self.rows[keep], self.calls[keep], self.maker[keep], self.begin_ns[keep], self.done_ns[keep])
 
 
-def host_copies(trace: Trace, window: Intervals, pattern: str) -> HostCopies:
-    """The copies of the window with a matching name and a launching call in the window, by time of that call."""
+def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopies:
+    """The wanted GPU items with a launching call in the window, by time of that call.
+
+    Args:
+        trace: The trace.
+        window: The analysed time.
+        wanted: For each GPU item whether it counts, see `CopyKinds.matches`.
+    """
     gpu, calls = trace.gpu, trace.calls
-    rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & trace.match_rows(gpu, pattern))
+    rows = np.flatnonzero(wanted & (gpu.call >= 0))
     rows = rows[iv.contains(window, calls.start_ns[gpu.call[rows]])]
     rows = rows[np.lexsort((gpu.start_ns[rows], calls.start_ns[gpu.call[rows]]))]
     call = gpu.call[rows]

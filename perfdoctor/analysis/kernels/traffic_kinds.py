@@ -24,9 +24,11 @@ from perfdoctor.analysis.launching_ops import (
 )
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMSET, Trace
 
 TRAFFIC_KINDS = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
 OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KINDS))
@@ -85,7 +87,7 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
         for name in ("elementwise", "random", "copy")
     }
     pointwise = category["elementwise"] | category["random"]
-    copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.match_rows(gpu, "DtoD"))
+    copies = category["copy"] | copy_kinds_of(trace).matches(vocabulary.DTOD)
     compiled, accumulating, packing, casting, copying, convolving = launched_inside_each(
         trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )

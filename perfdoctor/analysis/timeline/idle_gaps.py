@@ -24,13 +24,12 @@ from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, find_queue_stalls
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import Trace
 
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
-# A copy within the device or between devices returns at once, however long its submission took.
-ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
 _COMMUNICATION_WAIT = rf"{BY_CPU}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
@@ -118,7 +117,7 @@ def blocking_calls(trace: Trace) -> BoolArray:
     """
     calls, gpu = trace.calls, trace.gpu
     blocking = trace.match_rows(calls, _SYNC_CALL)
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.match_rows(gpu, ON_DEVICE))
+    copies = np.flatnonzero(copy_kinds_of(trace).with_host & (gpu.call >= 0))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
     blocking[call[waited]] = True

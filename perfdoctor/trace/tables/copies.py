@@ -34,6 +34,16 @@ class CopyKinds:
     def __len__(self) -> int:
         return len(self.direction)
 
+    def matches(self, direction: int, *host_memory: int) -> BoolArray:
+        """For each GPU item whether it is a copy in that direction.
+
+        Args:
+            direction: Index into `vocabulary.COPY_DIRECTIONS`.
+            host_memory: The kinds of host memory that count, indices into `vocabulary.HOST_MEMORY`; by default all.
+        """
+        matches: BoolArray = self.direction == direction
+        return matches & np.isin(self.host_memory, host_memory) if host_memory else matches
+
     @property
     def between_devices(self) -> BoolArray:
         """For each GPU item whether it copies within a device or to another: such calls return at once."""
