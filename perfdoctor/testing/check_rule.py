@@ -30,7 +30,7 @@ from perfdoctor.savings.saving import Saving
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 from perfdoctor.testing.trace_builder import TraceBuilder
 from perfdoctor.trace import parse
-from perfdoctor.trace.vocabulary import PROFILER_STEP
+from perfdoctor.trace.vocabulary import PROFILER_STEP, SINGLE_PROCESS_LOADER, dataloader_next_name
 
 HEADINGS = (
     "What it finds",
@@ -45,7 +45,7 @@ HEADINGS = (
 
 _GEMM = "ampere_sgemm_128x64_nn"
 _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-_LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
 ODD_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
+from perfdoctor.trace.vocabulary import MULTI_PROCESS_LOADER, dataloader_next_name
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 OPTIMIZER = (
@@ -17,7 +18,7 @@ OPTIMIZER = (
     "FusedAdamMathFunctor<float, 4>>"
 )
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+LOADER = dataloader_next_name(MULTI_PROCESS_LOADER)
 
 _LAYERS = 4
 _BATCH, _WIDTH = 64, 4096

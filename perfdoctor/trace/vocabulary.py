@@ -50,14 +50,12 @@ def counted_step(name: str) -> CountedStep | None:
 
 # DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".
 
-DATALOADER_NEXT_NAME = "enumerate(DataLoader)#__next__"
-"""The name of that range for a loader of any kind."""
+SINGLE_PROCESS_LOADER, MULTI_PROCESS_LOADER = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+"""Classes of the iterators that load in the training process, and in workers: part of the name of their ranges."""
 DATALOADER_NEXT = r"^enumerate\(DataLoader\)#"
 """Pattern of PyTorch's range around `__next__`."""
-LOADER_NEXT = rf"{DATALOADER_NEXT}|\b_(SingleProcess|MultiProcessing)DataLoaderIter\b.*__next__"
+LOADER_NEXT = rf"{DATALOADER_NEXT}|\b({SINGLE_PROCESS_LOADER}|{MULTI_PROCESS_LOADER})\b.*__next__"
 """Pattern of any range around `__next__`: scripts and frameworks use the iterator's own name for theirs."""
-SINGLE_PROCESS_LOADER, MULTI_PROCESS_LOADER = r"_SingleProcessDataLoaderIter", r"_MultiProcessingDataLoaderIter"
-"""Patterns of loaders that load in the training process, and in workers."""
 LOADER_NEXT_FRAME = (
     r"(torch/utils/data/dataloader|torchdata/[\w/]+|nvidia/dali/plugin/[\w/]+|ffcv/loader/[\w/]+|webdataset/[\w/]+)"
     r"\.py\(\d+\): __next__"
@@ -67,6 +65,12 @@ LOADER_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator
 """Pattern of the Python frames with which an epoch of a DataLoader begins."""
 LOADER_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
 """Pattern of the Python frames that put items together to a batch."""
+
+
+def dataloader_next_name(iterator: str = "") -> str:
+    """The name of PyTorch's range around `__next__` of an iterator of that class, or of any."""
+    return f"enumerate(DataLoader)#{iterator and iterator + '.'}__next__"
+
 
 # Optimizers. PyTorch's ranges are called "Optimizer.step#AdamW.step" and "Optimizer.zero_grad#AdamW.zero_grad".
 
