@@ -30,7 +30,7 @@ from perfdoctor.savings.saving import Saving
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 from perfdoctor.testing.trace_builder import TraceBuilder
 from perfdoctor.trace import parse
-from perfdoctor.trace.vocabulary import PROFILER_STEP, SINGLE_PROCESS_LOADER, dataloader_next_name
+from perfdoctor.trace.vocabulary import PROFILER_STEP, SINGLE_PROCESS_LOADER, dataloader_next_name, optimizer_step_name
 
 HEADINGS = (
     "What it finds",
@@ -137,7 +137,7 @@ def well_fed_steps(steps: int = 3) -> TraceBuilder:
             trace.op("aten::mm", at + 10 + 20 * row, 15, shapes=[[512, 512], [512, 512]])
             name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
             trace.kernel(name, at + 13 + 109 * row, 109, launch_us=at + 10.5 + (19 * row if row else 0))
-        trace.range("Optimizer.step#AdamW.step", at + 200, 60)
+        trace.range(optimizer_step_name("AdamW"), at + 200, 60)
         trace.call("cudaStreamSynchronize", at + 300, 694)
     return trace
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
-from perfdoctor.trace.vocabulary import MULTI_PROCESS_LOADER, dataloader_next_name
+from perfdoctor.trace.vocabulary import MULTI_PROCESS_LOADER, dataloader_next_name, optimizer_step_name
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 OPTIMIZER = (
@@ -248,7 +248,7 @@ class SyntheticFleet:
     def _update(self, rank: _Clockwork, began_us: float, step: int) -> None:
         """The optimizer begins when the gradients are reduced; the step ends with a wait for it."""
         start_us = max(rank.gpu_us, rank.comm_us)
-        rank.trace.range("Optimizer.step#AdamW.step", rank.own(rank.cpu_us), 40)
+        rank.trace.range(optimizer_step_name("AdamW"), rank.own(rank.cpu_us), 40)
         rank.trace.kernel(OPTIMIZER, rank.own(start_us), _OPTIMIZER_US, _COMPUTE_STREAM, rank.own(rank.cpu_us + 5))
         rank.gpu_us = start_us + _OPTIMIZER_US
         rank.cpu_us += 50

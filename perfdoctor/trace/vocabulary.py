@@ -74,10 +74,18 @@ def dataloader_next_name(iterator: str = "") -> str:
 
 # Optimizers. PyTorch's ranges are called "Optimizer.step#AdamW.step" and "Optimizer.zero_grad#AdamW.zero_grad".
 
-OPTIMIZER_STEP_NAME, ZERO_GRAD_NAME = "Optimizer.step#", "Optimizer.zero_grad#"
-"""The names of these ranges for an optimizer of any class."""
 OPTIMIZER_STEP, ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
 """Patterns of the ranges around an optimizer's `step` and `zero_grad`."""
+
+
+def optimizer_step_name(optimizer: str = "") -> str:
+    """The name of the range around `step` of an optimizer of that class, or of any."""
+    return f"Optimizer.step#{optimizer and optimizer + '.step'}"
+
+
+def zero_grad_name(optimizer: str = "") -> str:
+    """The name of the range around `zero_grad` of an optimizer of that class, or of any."""
+    return f"Optimizer.zero_grad#{optimizer and optimizer + '.zero_grad'}"
 
 
 def optimizer_class(range_name: str) -> str:
@@ -107,6 +115,8 @@ DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"
 """Pattern of the op in which DDP searches the graph for unused parameters."""
 DDP_COPY_BUCKET = r"ddp\.reducer::copy_bucket_to_grad"
 """Pattern of the op in which DDP copies a bucket back into the gradients."""
+CAST_BACKWARD = r"ToCopyBackward0"
+"""Pattern of the op that casts a gradient back."""
 ALL_REDUCE_OP = r"^c10d::allreduce_$"
 """Pattern of the op that issues an all-reduce of a list of tensors, as DDP does."""
 

@@ -20,8 +20,8 @@ _STEP = "step"
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "data": vocabulary.dataloader_next_name(),
-        "optimizer": vocabulary.OPTIMIZER_STEP_NAME,
-        "zero_grad": vocabulary.ZERO_GRAD_NAME,
+        "optimizer": vocabulary.optimizer_step_name(),
+        "zero_grad": vocabulary.zero_grad_name(),
         "forward": vocabulary.FORWARD_MARK_NAME,
         "backward": vocabulary.BACKWARD_MARK_NAME,
     }
