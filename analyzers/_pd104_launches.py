@@ -9,14 +9,12 @@ import numpy as np
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.analysis.timeline.queue_stalls import GRAPH_LAUNCH
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Calls, Ops
-
-# Dynamo's ranges around code that torch.compile made.
-_COMPILED = r"^Torch-Compiled Region|^## Call CompiledFxGraph"
 
 
 class Launching(NamedTuple):
@@ -70,9 +68,7 @@ def launching(run: Rank) -> Launching | None:
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
         steady=_steady(run, calls.start_ns[rows]),
-        compiled=bool(
-            (trace.match_rows(trace.ranges, _COMPILED)).any() or trace.match_rows(trace.ops, _COMPILED).any()
-        ),
+        compiled=any(trace.match_rows(t, vocabulary.COMPILED_CODE).any() for t in (trace.ranges, trace.ops)),
     )
 
 

@@ -33,8 +33,6 @@ from perfdoctor.trace.tables.model import KERNEL, MEMSET, Trace
 TRAFFIC_KINDS = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
 OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KINDS))
 
-GENERATED = re.compile(r"^_*triton_")
-_COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
 _LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
@@ -85,9 +83,9 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
     pointwise = category["elementwise"] | category["random"]
     copies = category["copy"] | copy_kinds_of(trace).matches(vocabulary.DTOD)
     compiled, accumulating, packing, casting, copying, convolving = launched_inside_each(
-        trace, (_COMPILED, vocabulary.ACCUMULATE_GRAD, _PACKS, _CASTS, COPIES, _CONVOLUTION)
+        trace, (vocabulary.COMPILED_OP, vocabulary.ACCUMULATE_GRAD, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )
-    compiled |= trace.match_rows(gpu, GENERATED)
+    compiled |= trace.match_rows(gpu, vocabulary.TRITON_KERNEL)
     kind[pointwise & ~accumulating & ~_launched_by_matrix_op(trace)] = POINTWISE
     moving = copies & ~packing
     kind[category["copy"] & moving & casting] = POINTWISE
