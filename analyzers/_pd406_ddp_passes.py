@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.launching_ops import climb_ops
 from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
@@ -78,7 +77,7 @@ def exposed_in(rank: Rank, passes: Passes, chosen: BoolArray) -> Intervals:
     """Exposed communication that was issued in some of the passes."""
     trace, gpu = rank.trace, rank.trace.gpu
     if rank.device_kind == "cpu":
-        rows = np.flatnonzero(trace.match_rows(trace.ranges, BY_CPU))
+        rows = np.flatnonzero(trace.match_rows(trace.ranges, vocabulary.CPU_COLLECTIVE_RANGE))
         start, end, issued = (
             column[rows] for column in (trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.start_ns)
         )

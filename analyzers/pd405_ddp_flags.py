@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.launching_ops import launched_inside
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
@@ -19,6 +18,7 @@ from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Names of torch's reducer.cpp, as traces of PyTorch 2.13 have them.
 
@@ -103,7 +103,7 @@ class DdpFlags(RankAnalyzer):
         if not rank.trace.match_rows(rank.trace.ranges, vocabulary.DDP_FORWARD).any():
             return
         table = rank.collectives
-        rows = np.flatnonzero((table.kind == KINDS.index("broadcast")) & (table.exposed_ns > 0))
+        rows = np.flatnonzero((table.kind == COLLECTIVE_KINDS.index("broadcast")) & (table.exposed_ns > 0))
         exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
         yield from self._judged(
             rank,

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
@@ -63,7 +62,7 @@ def _has_locations(trace: Trace) -> bool:
 def _longest_breaks(trace: Trace, window: Intervals) -> Intervals:
     """The longest times of the window without any op, on any thread, and without a collective of the CPU."""
     ops, ranges = trace.ops, trace.ranges
-    collective = trace.match_rows(ranges, BY_CPU)
+    collective = trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, find_queue_stalls
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
@@ -30,7 +30,6 @@ from perfdoctor.trace.tables.model import Trace
 
 _SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
 ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
-_COMMUNICATION_WAIT = rf"{BY_CPU}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
 # us).
@@ -173,7 +172,7 @@ def _waits_for_ranks(trace: Trace, launching_thread: int) -> Intervals:
     """Collectives on the CPU, and barriers: on the launching thread all of them, on others as far as it has no op."""
     own, others = [], []
     for table in (trace.ranges, trace.ops):
-        waits = trace.match_rows(table, _COMMUNICATION_WAIT)
+        waits = trace.match_rows(table, vocabulary.COLLECTIVE_WAIT)
         mine = waits & (table.thread == launching_thread)
         own.append(iv.union(table.start_ns[mine], table.end_ns[mine]))
         others.append(iv.union(table.start_ns[waits & ~mine], table.end_ns[waits & ~mine]))
