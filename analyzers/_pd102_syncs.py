@@ -38,10 +38,10 @@ _BY_OP: Mapping[str, str] = MappingProxyType(
 )
 _BY_CALL: Mapping[str, str] = MappingProxyType(
     {
-        r"(Device|Ctx)Synchronize": DEVICE,
-        r"EventSynchronize": EVENT,
-        r"StreamSynchronize": STREAM,
-        r"Memcpy": COPY,
+        vocabulary.DEVICE_SYNC_CALL: DEVICE,
+        vocabulary.EVENT_SYNC_CALL: EVENT,
+        vocabulary.STREAM_SYNC_CALL: STREAM,
+        vocabulary.COPY_CALL: COPY,
     }
 )
 # An index is a mask only where the positions of its hits are counted, else it is a copy of indices from the CPU.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
-from perfdoctor.analysis.timeline.queue_stalls import GRAPH_LAUNCH
 from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
@@ -61,7 +60,7 @@ def launching(run: Rank) -> Launching | None:
     count = len(rows)
     return Launching(
         launches=count,
-        graphs=int(trace.match_rows(calls, GRAPH_LAUNCH)[rows].sum()),
+        graphs=int(trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)[rows].sum()),
         depth=int(np.median(waiting)),
         ahead_share=float((waiting > 0).mean()),
         runtime_ns=round(iv.total(runtime) / count),

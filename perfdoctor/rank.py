@@ -46,6 +46,7 @@ from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time
 from perfdoctor.savings.what_if import Replay, replay_of
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -103,7 +104,7 @@ class Rank:
         trace = self.raw_trace
         if len(trace.gpu):
             return "gpu"
-        launched = trace.match_rows(trace.calls, r"Launch|Memcpy").any()
+        launched = trace.match_rows(trace.calls, vocabulary.LAUNCH_CALL).any()
         return "gpu_not_recorded" if launched or trace.device.name is not None else "cpu"
 
     @cached_property

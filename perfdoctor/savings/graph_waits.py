@@ -8,12 +8,12 @@ from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_NS, LEAST_QUEUE
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
 
-_WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 _QUEUE = 1_024  # launches that CUDA queues
 
 
@@ -25,7 +25,7 @@ def wait_edges(trace: Trace, edges: Edges) -> None:
         last, other = edges.last_ends
         end = events.call_end[rows]
         edges.join(end, WAIT, _awaited(trace, edges, rows))
-        whole = trace.match_rows(trace.calls, _WHOLE_DEVICE)[events.call[rows]]
+        whole = trace.match_rows(trace.calls, vocabulary.DEVICE_SYNC_CALL)[events.call[rows]]
         edges.before[end[whole], WAIT] = last[end[whole]]
         edges.join(end[whole], WAIT, last[end[whole]])
         edges.before[end[whole], OTHER] = other[end[whole]]

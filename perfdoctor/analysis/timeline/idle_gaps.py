@@ -28,9 +28,6 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
-_SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
-ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
-
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
 # us).
 RETURN_LAG_NS = 20_000
@@ -115,7 +112,7 @@ def blocking_calls(trace: Trace) -> BoolArray:
     Synchronize calls, and copies from or to the host that returned only with their copy.
     """
     calls, gpu = trace.calls, trace.gpu
-    blocking = trace.match_rows(calls, _SYNC_CALL)
+    blocking = trace.match_rows(calls, vocabulary.SYNC_CALL)
     copies = np.flatnonzero(copy_kinds_of(trace).with_host & (gpu.call >= 0))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
@@ -155,7 +152,7 @@ def cause_layers(
     Made for `intervals.partition`.
     """
     calls = trace.calls
-    allocator = trace.match_rows(calls, ALLOCATOR_CALL)
+    allocator = trace.match_rows(calls, vocabulary.ALLOCATOR_CALL)
     waiting = gaps.stall == EVENT
     return {
         "dataloader": loading,
