@@ -50,10 +50,10 @@ class Launching(NamedTuple):
 def launching(run: Rank) -> Launching | None:
     """How the window's launches came about; None without launches."""
     trace, calls = run.trace, run.trace.calls
-    rows = occurring(trace.gpu.call[run.in_window], len(calls))
+    rows = occurring(trace.gpu.call[run.in_window])
     if not len(rows):
         return None
-    used = occurring(trace.gpu.call, len(calls))
+    used = occurring(trace.gpu.call)
     waiting = _waiting(run, used)[np.isin(used, rows)]
     threads = distinct(calls.thread[rows])
     runtime, dispatcher, python = _cpu_time(run, threads)

@@ -95,7 +95,7 @@ class UnfusedOptimizer(RankAnalyzer):
         trace = rank.trace
         launched = rank.traffic.optimizer_step
         ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
-        for code in occurring(ranges[rank.traffic.match_rows(OPTIMIZER)], len(trace.strings)).tolist():
+        for code in occurring(ranges[rank.traffic.match_rows(OPTIMIZER)]).tolist():
             steps = steps_of(rank, np.flatnonzero(ranges == code), trace.strings[code])
             if steps is not None:
                 yield from self._judge(rank, steps)

@@ -15,7 +15,7 @@ from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.distinct import distinct
 
 # The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.
 _MOVES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")
@@ -67,7 +67,7 @@ class DataParallelUsed(RankAnalyzer):
         in_ops = trace.match_rows(trace.ops, vocabulary.DATA_PARALLEL_FORWARD)
         count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
         count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
-        devices = len(occurring(trace.gpu.device, 1 + int(trace.gpu.device.max(initial=0))))
+        devices = len(distinct(trace.gpu.device[trace.gpu.device >= 0]))
         if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
             return
         parts = rank.account.parts

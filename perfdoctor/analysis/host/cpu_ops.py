@@ -85,7 +85,7 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
     rows = np.flatnonzero(outermost)
     fused, foreach = trace.match_rows(trace.ops, r"fused"), trace.match_rows(trace.ops, r"_foreach_")
     name = ranges.name[around[rows]]
-    for code in occurring(name, len(trace.strings)).tolist():
+    for code in occurring(name).tolist():
         mine = rows[name == code]
         time_ns = int(trace.ops.dur_ns[mine].sum())
         if not time_ns or fused[mine].any():

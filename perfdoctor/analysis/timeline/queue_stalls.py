@@ -80,7 +80,7 @@ def _launched_before(trace: Trace, item: Int32Array) -> Int32Array:
     found = np.full(len(item), NONE, np.int32)
     for device, stream in sorted(set(zip(gpu.device[item].tolist(), gpu.stream[item].tolist(), strict=True))):
         lane = (gpu.device == device) & (gpu.stream == stream)
-        calls = occurring(gpu.call[lane], len(trace.calls))  # rows of calls are sorted by start
+        calls = occurring(gpu.call[lane])  # rows of calls are sorted by start
         mine = lane[item]
         at = np.searchsorted(calls, gpu.call[item[mine]])
         found[mine] = np.where(at > 0, calls[np.maximum(at, 1) - 1], NONE)
@@ -98,7 +98,7 @@ def _first_start(trace: Trace) -> Int64Array:
 def _is_collective(trace: Trace, item: Int32Array) -> BoolArray:
     """Collectives run on a stream of their own and wait there for the event of their input."""
     names = trace.gpu.name[item]
-    used = occurring(names, len(trace.strings)).tolist()
+    used = occurring(names).tolist()
     codes = [code for code in used if is_collective(trace.strings[code])]
     result: BoolArray = np.isin(names, codes) & (trace.gpu.kind[item] == KERNEL)
     return result

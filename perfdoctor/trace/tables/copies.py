@@ -68,7 +68,7 @@ def copy_kinds_of(trace: Trace) -> CopyKinds:
         rows = np.flatnonzero(gpu.kind == MEMCPY)
         codes = gpu.name[rows]
         by_code = np.full((2, len(trace.strings)), NONE, np.int8)
-        for code in occurring(codes, len(trace.strings)).tolist():
+        for code in occurring(codes).tolist():
             name = trace.strings[code]
             by_code[:, code] = vocabulary.copy_direction(name), vocabulary.copy_host_memory(name)
         direction, host_memory = np.full((2, len(gpu)), NONE, np.int8)
