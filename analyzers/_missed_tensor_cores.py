@@ -136,7 +136,7 @@ def missed_tensor_cores(rank: Rank, category: MatrixCategory) -> tuple[Missed, .
     rows = exclude_small_products(rank, rows)
     operand = verdicts.operand[rank.kernel_costs.kind]
     found = []
-    for code in occurring(operand[rows], len(verdicts.operands)).tolist():
+    for code in occurring(operand[rows]).tolist():
         of_type = rows & (operand == code)
         time = rank.time_in_window(of_type)
         if iv.total(time) >= LEAST_TIME_NS:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Ranges
 from perfdoctor.trace.tables.steps import Steps
 
 # Marks of steps and lines lie around or beside what a step does.
-_MARKS = r"^(ProfilerStep#|@)"
+_MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}"
 
 
 class SlowSteps(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -88,14 +89,9 @@ class Loading(NamedTuple):
 
 # What a wait spends beside fetching items: putting them together, pinning the batch, copying it to the GPU.
 _COLLATE_OP = r"^aten::(stack|cat)$"
-_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
 _PIN_OP = r"^aten::_?pin_memory$"
-_PIN_CALL = r"^(cuda|hip)Host(Alloc|Malloc|Register)"
-_COPY_CALL = r"^(cuda|hip)Memcpy"
 # An epoch begins with a seed for its workers and an order of its samples.
 _EPOCH_OP = r"^aten::(random_|randperm)$"
-_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator|__init__)$"
-_WORKERS = "MultiProcessing"
 # Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
 _STARTUP_NS = 5_000_000
 _STARTUP_FACTOR = 5
@@ -118,10 +114,10 @@ def worker_startups(run: Rank) -> BoolArray:
     workers by a wait that is `_STARTUP_FACTOR` times as long as those within epochs.
     """
     trace, waits = run.trace, run.loader_waits
-    many = np.array([_WORKERS in trace.strings[code] for code in waits.name.tolist()], bool)
+    many = np.array([vocabulary.MULTI_PROCESS_LOADER in trace.strings[code] for code in waits.name.tolist()], bool)
     before = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
     first = np.arange(len(waits)) == 0
-    for spans in (_spans(run, _EPOCH_OP, "ops"), _spans(run, _EPOCH_FRAME, "frames")):
+    for spans in (_spans(run, _EPOCH_OP, "ops"), _spans(run, vocabulary.LOADER_EPOCH_FRAME, "frames")):
         at = spans[:, 0]
         first |= np.searchsorted(at, waits.start_ns, "right") > np.searchsorted(at, before, "left")
     within = (waits.end_ns - waits.start_ns)[~first]
@@ -138,9 +134,9 @@ def wait_parts(run: Rank) -> WaitParts:
     started = worker_startups(run)
     layers = (
         iv.union(waits.start_ns[started], waits.end_ns[started]),
-        _spans(run, _COPY_CALL, "calls"),
-        iv.union_of((_spans(run, _PIN_OP, "ops"), _spans(run, _PIN_CALL, "calls"))),
-        iv.union_of((_spans(run, _COLLATE_OP, "ops"), _spans(run, _COLLATE_FRAME, "frames"))),
+        _spans(run, vocabulary.COPY_CALL, "calls"),
+        iv.union_of((_spans(run, _PIN_OP, "ops"), _spans(run, vocabulary.PIN_CALL, "calls"))),
+        iv.union_of((_spans(run, _COLLATE_OP, "ops"), _spans(run, vocabulary.LOADER_COLLATE_FRAME, "frames"))),
     )
     parts = iv.partition(iv.intersect(waits.intervals, run.window), layers)
     return WaitParts(*(run.per_step(iv.total(part)) for part in parts))

@@ -11,9 +11,11 @@ import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import MEMCPY, Trace
 
 ITEM, IF, NONZERO, MASK, UNIQUE, REPEAT, COMPARE = "item", "if", "nonzero", "mask", "unique", "repeat", "compare"
@@ -36,10 +38,10 @@ _BY_OP: Mapping[str, str] = MappingProxyType(
 )
 _BY_CALL: Mapping[str, str] = MappingProxyType(
     {
-        r"(Device|Ctx)Synchronize": DEVICE,
-        r"EventSynchronize": EVENT,
-        r"StreamSynchronize": STREAM,
-        r"Memcpy": COPY,
+        vocabulary.DEVICE_SYNC_CALL: DEVICE,
+        vocabulary.EVENT_SYNC_CALL: EVENT,
+        vocabulary.STREAM_SYNC_CALL: STREAM,
+        vocabulary.COPY_CALL: COPY,
     }
 )
 # An index is a mask only where the positions of its hits are counted, else it is a copy of indices from the CPU.
@@ -142,12 +144,12 @@ def _directions(
     of_op[gpu.op[copies]] = copies
     of_call[-1] = of_op[-1] = NONE
     item = np.where(of_call[rows] >= 0, of_call[rows], of_op[calls.op[rows]])
-    for i in np.flatnonzero((causes == COPY) & (item >= 0)).tolist():
-        name = trace.strings[gpu.name[item[i]]]
-        if re.search(r"DtoH|DeviceToHost", name):
-            causes[i] = TO_CPU
-        elif re.search(r"HtoD|HostToDevice", name):
-            causes[i] = PAGEABLE if "Pageable" in name else PINNED
+    kinds = copy_kinds_of(trace)
+    known = np.flatnonzero((causes == COPY) & (item >= 0))
+    direction, pageable = kinds.direction[item[known]], kinds.host_memory[item[known]] == vocabulary.PAGEABLE
+    causes[known[direction == vocabulary.DTOH]] = TO_CPU
+    causes[known[(direction == vocabulary.HTOD) & pageable]] = PAGEABLE
+    causes[known[(direction == vocabulary.HTOD) & ~pageable]] = PINNED
     return causes
 
 

@@ -10,16 +10,15 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
-from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE, ZERO_RANGE
 from perfdoctor.gpu import classify_op
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
 # Looking a place up costs some us; of longer traces the first ops will do.
 _MOST = 5_000
-_BACKWARD = re.compile(r"^autograd::|Backward")
 
 
 class Line(NamedTuple):
@@ -55,7 +54,7 @@ def busiest_line(rank: Rank) -> Line | None:
 
 def _busiest(trace: Trace) -> Line | None:
     ops, ranges = trace.ops, trace.ranges
-    others = trace.match_rows(ranges, STEP_RANGE) | trace.match_rows(ranges, ZERO_RANGE)
+    others = trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP) | trace.match_rows(ranges, vocabulary.ZERO_GRAD)
     other = iv.union(ranges.start_ns[others], ranges.end_ns[others])
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
@@ -67,7 +66,7 @@ def _busiest(trace: Trace) -> Line | None:
     for place, name in zip(
         find_locations(trace, ops.thread[rows], ops.start_ns[rows]), ops.name[rows].tolist(), strict=True
     ):
-        if place is not None and not _BACKWARD.search(trace.strings[name]):
+        if place is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
             names[place][name] += 1
     if not names:
         return None

@@ -7,16 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
-from perfdoctor.analysis.timeline.queue_stalls import GRAPH_LAUNCH
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Calls, Ops
-
-# Dynamo's ranges around code that torch.compile made.
-_COMPILED = r"^Torch-Compiled Region|^## Call CompiledFxGraph"
 
 
 class Launching(NamedTuple):
@@ -53,26 +50,24 @@ class Launching(NamedTuple):
 def launching(run: Rank) -> Launching | None:
     """How the window's launches came about; None without launches."""
     trace, calls = run.trace, run.trace.calls
-    rows = occurring(trace.gpu.call[run.in_window], len(calls))
+    rows = occurring(trace.gpu.call[run.in_window])
     if not len(rows):
         return None
-    used = occurring(trace.gpu.call, len(calls))
+    used = occurring(trace.gpu.call)
     waiting = _waiting(run, used)[np.isin(used, rows)]
     threads = distinct(calls.thread[rows])
     runtime, dispatcher, python = _cpu_time(run, threads)
     count = len(rows)
     return Launching(
         launches=count,
-        graphs=int(trace.match_rows(calls, GRAPH_LAUNCH)[rows].sum()),
+        graphs=int(trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)[rows].sum()),
         depth=int(np.median(waiting)),
         ahead_share=float((waiting > 0).mean()),
         runtime_ns=round(iv.total(runtime) / count),
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
         steady=_steady(run, calls.start_ns[rows]),
-        compiled=bool(
-            (trace.match_rows(trace.ranges, _COMPILED)).any() or trace.match_rows(trace.ops, _COMPILED).any()
-        ),
+        compiled=any(trace.match_rows(t, vocabulary.COMPILED_CODE).any() for t in (trace.ranges, trace.ops)),
     )
 
 

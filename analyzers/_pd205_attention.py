@@ -52,7 +52,7 @@ def find_attentions(rank: Rank) -> Attentions:
         (_SOFT_BACKWARD, _SOFTMAX_BACKWARD),
     ):
         kind[trace.match_strings(ops, pattern)] = value
-    launched = occurring(trace.gpu.op, len(ops))  # outer ops of the same name launch nothing
+    launched = occurring(trace.gpu.op)  # outer ops of the same name launch nothing
     rows = launched[kind[ops.name[launched]] != _NOTHING]
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
     kinds = kind[ops.name[rows]]

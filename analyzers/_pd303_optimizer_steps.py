@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.optimizer_passes import longest_pass, optimizer_class
-from perfdoctor.analysis.kernels.traffic_kinds import GENERATED, OPTIMIZER
+from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
+from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
@@ -56,7 +57,7 @@ def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | No
     time = int(gpu.dur_ns[rows].sum())
     if not time or gpu.dur_ns[other].sum() > time:
         return None
-    done = (trace.match_rows(gpu, _FUSED) | trace.match_rows(gpu, GENERATED))[rows]
+    done = (trace.match_rows(gpu, _FUSED) | trace.match_rows(gpu, vocabulary.TRITON_KERNEL))[rows]
     if 2 * gpu.dur_ns[rows[done]].sum() > time:
         return None
     many = trace.match_rows(gpu, _MANY)[rows]
@@ -65,7 +66,7 @@ def steps_of(rank: Rank, launched: Int64Array, name: str) -> OptimizerSteps | No
     waits = iv.intersect(_phases(rank, rows), rank.account.parts["idle_launch"])
     starved = iv.total(waits) > iv.total(busy)
     return OptimizerSteps(
-        optimizer=optimizer_class(name),
+        optimizer=vocabulary.optimizer_class(name),
         rows=rows,
         claim=iv.union_of((busy, waits)) if starved else busy,
         passes=time / longest_ns,

@@ -10,17 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
-from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE
 from perfdoctor.analysis.launching_ops import climb_ops
 from perfdoctor.rank import Rank
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
-
-FORWARD = r"^DistributedDataParallel\.forward$"
-_REDUCES = r"^c10d::allreduce_$"
-_GRADIENT = re.compile(r"^autograd::engine::evaluate_function|AccumulateGrad")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +50,9 @@ def passes_of(rank: Rank) -> Passes:
     """The passes of complete updates in the window: what follows the last step of an optimizer is left out."""
     trace, ranges = rank.trace, rank.trace.ranges
     inside = iv.contains(rank.window, ranges.start_ns)
-    optimizer = trace.match_rows(ranges, STEP_RANGE) & inside
+    optimizer = trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP) & inside
     updates = np.sort(ranges.start_ns[optimizer])
-    start = np.sort(ranges.start_ns[trace.match_rows(ranges, FORWARD) & inside])
+    start = np.sort(ranges.start_ns[trace.match_rows(ranges, vocabulary.DDP_FORWARD) & inside])
     # A closure's passes (LBFGS) are evaluations of their own, not accumulated ones.
     start = start[~iv.contains(iv.union(ranges.start_ns[optimizer], ranges.end_ns[optimizer]), start)]
     update = np.searchsorted(updates, start)
@@ -71,10 +66,10 @@ def passes_of(rank: Rank) -> Passes:
 def _reductions(rank: Rank) -> Int64Array:
     """When all-reduces were issued by a backward pass, sorted: those of metrics and of losses are not among them."""
     trace, ops = rank.trace, rank.trace.ops
-    rows = np.flatnonzero(trace.match_rows(ops, _REDUCES)).astype(np.int32)
+    rows = np.flatnonzero(trace.match_rows(ops, vocabulary.ALL_REDUCE_OP)).astype(np.int32)
     if not len(rows):
         return np.empty(0, np.int64)
-    _, within = climb_ops(trace, rows, lambda name: not _GRADIENT.search(name))
+    _, within = climb_ops(trace, rows, lambda name: not re.search(vocabulary.AUTOGRAD_OP, name))
     return np.sort(ops.start_ns[rows[within >= 0]])
 
 
@@ -82,7 +77,7 @@ def exposed_in(rank: Rank, passes: Passes, chosen: BoolArray) -> Intervals:
     """Exposed communication that was issued in some of the passes."""
     trace, gpu = rank.trace, rank.trace.gpu
     if rank.device_kind == "cpu":
-        rows = np.flatnonzero(trace.match_rows(trace.ranges, BY_CPU))
+        rows = np.flatnonzero(trace.match_rows(trace.ranges, vocabulary.CPU_COLLECTIVE_RANGE))
         start, end, issued = (
             column[rows] for column in (trace.ranges.start_ns, trace.ranges.end_ns, trace.ranges.start_ns)
         )

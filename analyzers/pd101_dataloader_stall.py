@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part
-from perfdoctor.analysis.host.loader_waits import SINGLE_PROCESS
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analyzers._pd101_loader_model import Loading, WaitParts, wait_parts, worker_startups
 from perfdoctor.rank import Rank
@@ -17,6 +16,7 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -149,7 +149,9 @@ def _loading(rank: Rank, idle_ns: int, loader: Mapping[str, Any], parts: WaitPar
     waits = rank.loader_waits
     waited = rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - parts.startup_ns
     workers = loader.get("num_workers")
-    if workers is None and any(SINGLE_PROCESS in rank.trace.strings[code] for code in set(waits.name.tolist())):
+    if workers is None and any(
+        vocabulary.SINGLE_PROCESS_LOADER in rank.trace.strings[code] for code in set(waits.name.tolist())
+    ):
         workers = 0
     step = rank.per_step(rank.window_ns) - parts.startup_ns
     batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
@@ -288,7 +290,7 @@ def _place(rank: Rank, loader: Mapping[str, Any]) -> SourceLocation | None:
     known = loader.get("location")
     if isinstance(known, dict) and known.get("file"):
         return SourceLocation(str(known["file"]), known.get("line"), known.get("function"))
-    return rank.locations.of_range(r"^enumerate\(DataLoader\)#")
+    return rank.locations.of_range(vocabulary.DATALOADER_NEXT)
 
 
 def _evidence(rank: Rank, loading: Loading, parts: WaitParts) -> tuple[Evidence, ...]:

@@ -134,9 +134,7 @@ class LaunchBound(RankAnalyzer):
             advice=_advice(found, _busy_ns(rank)),
             fix=_fix(found),
             claim=Claim(starved),
-            edit=shorten_launches(
-                CallRows(rank.trace.calls, occurring(gpu.call[inside], len(rank.trace.calls))), rank.window
-            ),
+            edit=shorten_launches(CallRows(rank.trace.calls, occurring(gpu.call[inside])), rank.window),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),

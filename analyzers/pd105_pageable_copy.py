@@ -24,9 +24,9 @@ from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, set_durations
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.rows import CallRows, GpuRows
-
-_TO_DEVICE, _TO_HOST = r"HtoD.*Pageable", r"DtoH.*Pageable"
+from perfdoctor.trace.vocabulary import DTOH, HTOD, PAGEABLE
 
 
 class PageableCopy(RankAnalyzer):
@@ -76,8 +76,9 @@ class PageableCopy(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
-        for pattern in (_TO_DEVICE, _TO_HOST):
-            every = host_copies(rank.trace, rank.window, pattern)
+        kinds = copy_kinds_of(rank.trace)
+        for direction in (HTOD, DTOH):
+            every = host_copies(rank.trace, rank.window, kinds.matches(direction, PAGEABLE))
             large = every.select(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
             made, factory = copies_of_host_made_tensors(
                 rank.trace, rank.steps, rank.loader_waits.intervals, large, self.settings["min_bytes"]
@@ -86,7 +87,7 @@ class PageableCopy(RankAnalyzer):
             for place, mine in group_by_location(
                 rank.locations, large.select(~np.isin(large.rows, made.rows[factory]))
             ):
-                yield from self._judge(rank, mine, place, to_device=pattern == _TO_DEVICE)
+                yield from self._judge(rank, mine, place, to_device=direction == HTOD)
 
     def _judge(
         self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, to_device: bool

@@ -17,10 +17,10 @@ from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_blocking, remove_items
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.rows import CallRows, GpuRows
+from perfdoctor.trace.vocabulary import HOST, HTOD, PAGEABLE
 
-# AMD's traces say "Host", whichever memory it was.
-_TO_DEVICE = r"HtoD.*(Pageable|Host)"
 _FREE = "Make it where it is used, with device=: nothing has to be copied, and the CPU does not wait."
 _VALUES = (
     "Make it once, before the loop, or use an op that takes numbers. torch.tensor(..., device=...) does not help: it "
@@ -73,7 +73,9 @@ class TensorMadeOnHost(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each maker and line whose copies cost at least `min_share` of the step."""
-        every = host_copies(rank.trace, rank.window, _TO_DEVICE)
+        # AMD's traces say "Host", whichever memory it was.
+        wanted = copy_kinds_of(rank.trace).matches(HTOD, PAGEABLE, HOST)
+        every = host_copies(rank.trace, rank.window, wanted)
         copies, factory = copies_of_host_made_tensors(
             rank.trace, rank.steps, rank.loader_waits.intervals, every, self.settings["batch_bytes"]
         )

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import ALLOCATOR_CALL
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_calls
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.rows import CallRows
@@ -65,7 +65,7 @@ class AllocatorChurn(RankAnalyzer):
             return
         trace, calls = rank.trace, rank.trace.calls
         during = iv.overlap(calls.start_ns, calls.end_ns, idle) > 0
-        rows = np.flatnonzero(trace.match_rows(calls, ALLOCATOR_CALL) & during)
+        rows = np.flatnonzero(trace.match_rows(calls, vocabulary.ALLOCATOR_CALL) & during)
         worst = rows[np.argmax(calls.dur_ns[rows])]
         top = nesting.outermost(trace.ops.parent, calls.op[[worst]])[0] if len(trace.ops) else -1
         calls_made = "one call" if len(rows) == 1 else f"{len(rows)} calls"

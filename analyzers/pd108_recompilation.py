@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -10,21 +9,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_part, captured_steps
-from perfdoctor.analysis.host.compile_time import COMPILE_PHASE
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import Edit, remove_cpu_time
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 from perfdoctor.trace.tables.model import Table
 
 # A frame that is compiled: its number, and how often it was compiled before.
-_COMPILE_ID = re.compile(r"^entire_frame_compile_data: .*compile_id=(?P<frame>\d+)/(?P<again>\d+)")
-_REGION = r"^Torch-Compiled Region"
 
 
 class Compiling(NamedTuple):
@@ -138,7 +135,7 @@ def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
     asked: list[SourceLocation | None] = []
     tables: tuple[Table, ...] = (trace.ops, trace.ranges)
     for table, thread in zip(tables, (trace.ops.thread, trace.ranges.thread), strict=True):
-        rows = np.flatnonzero(trace.match_rows(table, COMPILE_PHASE))
+        rows = np.flatnonzero(trace.match_rows(table, vocabulary.COMPILE_PHASE))
         rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
         starts.append(table.start_ns[rows])
         ends.append(table.end_ns[rows])
@@ -165,9 +162,10 @@ def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
 
 def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:
     ranges, strings = rank.trace.ranges, rank.trace.strings
-    rows: Int64Array = np.flatnonzero(rank.trace.match_rows(ranges, _COMPILE_ID) & iv.contains(window, ranges.start_ns))
-    found = (_COMPILE_ID.match(strings[code]) for code in ranges.name[rows].tolist())
-    return tuple(dict.fromkeys(f"{match['frame']}/{match['again']}" for match in found if match))
+    in_window = iv.contains(window, ranges.start_ns)
+    rows = np.flatnonzero(rank.trace.match_rows(ranges, vocabulary.COMPILE_DATA) & in_window)
+    found = (vocabulary.compile_id(strings[code]) for code in ranges.name[rows].tolist())
+    return tuple(dict.fromkeys(name for name in found if name))
 
 
 def _in_facts(rank: Rank, captured: Mapping[str, Any]) -> Compiling:
@@ -183,5 +181,5 @@ def _in_facts(rank: Rank, captured: Mapping[str, Any]) -> Compiling:
 def _regions(rank: Rank) -> float | None:
     """Calls of compiled code a step: more than one for one model means that its graph is broken."""
     ops = rank.trace.ops
-    calls = int((rank.trace.match_rows(ops, _REGION) & iv.contains(rank.window, ops.start_ns)).sum())
+    calls = int((rank.trace.match_rows(ops, vocabulary.COMPILED_REGION) & iv.contains(rank.window, ops.start_ns)).sum())
     return round(calls / rank.steps.count, 1) if calls and rank.steps.count else None

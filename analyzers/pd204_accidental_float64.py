@@ -127,7 +127,7 @@ def _types_of_ops(rank: Rank) -> tuple[BoolArray, BoolArray]:
     gpu, ops = trace.gpu, trace.ops
     told, given = np.zeros(len(gpu), bool), np.zeros(len(gpu), bool)
     naming = np.zeros(len(trace.strings) + 1, bool)  # its last is for ops without types
-    types = occurring(ops.types, len(trace.strings)).tolist()
+    types = occurring(ops.types).tolist()
     naming[[code for code in types if '"double"' in trace.strings[code]]] = True
     aten = match_op_names(trace, lambda name: name.startswith("aten::"))
     rows = np.flatnonzero(gpu.op >= 0)

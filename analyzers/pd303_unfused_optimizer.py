@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, yes_or_no
 from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of
-from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER, STEP_RANGE
+from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
 from perfdoctor.analyzers._pd303_optimizer_steps import OptimizerSteps, steps_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
@@ -19,6 +19,7 @@ from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.rules.top_kernels import top_kernels
 from perfdoctor.savings.edits import fuse
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.distinct import occurring
@@ -94,7 +95,7 @@ class UnfusedOptimizer(RankAnalyzer):
         trace = rank.trace
         launched = rank.traffic.optimizer_step
         ranges = np.where(launched >= 0, trace.ranges.name[launched], -1) if len(trace.ranges) else launched
-        for code in occurring(ranges[rank.traffic.match_rows(OPTIMIZER)], len(trace.strings)).tolist():
+        for code in occurring(ranges[rank.traffic.match_rows(OPTIMIZER)]).tolist():
             steps = steps_of(rank, np.flatnonzero(ranges == code), trace.strings[code])
             if steps is not None:
                 yield from self._judge(rank, steps)
@@ -124,7 +125,7 @@ class UnfusedOptimizer(RankAnalyzer):
             else "optimizer.step = torch.compile(optimizer.step)",
             claim=Claim(steps.claim, kernels=not steps.starved),
             confidence=0.8,
-            location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
+            location=rank.locations.of_range(vocabulary.OPTIMIZER_STEP + re.escape(steps.optimizer)),
             evidence=(
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
@@ -160,7 +161,7 @@ class UnfusedOptimizer(RankAnalyzer):
                 fix=f"torch.optim.{steps.optimizer}(..., fused=True)",
                 claim=Claim(steps.time),
                 confidence=0.8,
-                location=rank.locations.of_range(STEP_RANGE + re.escape(steps.optimizer)),
+                location=rank.locations.of_range(vocabulary.OPTIMIZER_STEP + re.escape(steps.optimizer)),
                 evidence=(
                     Evidence("without the profiler's part", own.program_ns, "ns"),
                     Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
-from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, ZERO_RANGE, ZEROING
+from perfdoctor.analysis.kernels.traffic_kinds import ZEROING
 from perfdoctor.analysis.launching_ops import launched_inside, launching_op_names, match_op_names
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_items
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.rows import GpuRows
@@ -117,7 +118,7 @@ class GradientZeroing(RankAnalyzer):
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
-            location=rank.locations.of_range(ZERO_RANGE),
+            location=rank.locations.of_range(vocabulary.ZERO_GRAD),
             evidence=(
                 Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
                 Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),
@@ -130,7 +131,9 @@ class GradientZeroing(RankAnalyzer):
 def _additions(rank: Rank, fills: int) -> BoolArray:
     """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
     trace = rank.trace
-    adds = launched_inside(trace, ACCUMULATES) & rank.kernel_classes.match_rows(lambda k: k.category == "elementwise")
+    adds = launched_inside(trace, vocabulary.ACCUMULATE_GRAD) & rank.kernel_classes.match_rows(
+        lambda k: k.category == "elementwise"
+    )
     adds &= np.append(match_op_names(trace, "aten::add_".__eq__), False)[launching_op_names(trace)]
     adds &= rank.in_window
     return adds if adds.sum() <= fills else np.zeros(len(adds), bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -16,11 +15,10 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.edits import remove_items
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.rows import GpuRows
-
-_BACKWARD = re.compile("ToCopyBackward0")
 
 
 class CastTraffic(RankAnalyzer):
@@ -74,7 +72,7 @@ class CastTraffic(RankAnalyzer):
         casts = rank.per_step(int(rows.sum()))
         if casts < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
             return
-        back = rows & launched_inside(rank.trace, _BACKWARD)
+        back = rows & launched_inside(rank.trace, vocabulary.CAST_BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer_step >= 0).any())
         moved = rank.kernel_costs.bytes[rows]
         yield self.finding(

@@ -13,10 +13,10 @@ from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.distinct import distinct
 
-_FORWARD = r"^DataParallel\.forward$"
 # The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.
 _MOVES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")
 
@@ -63,11 +63,11 @@ class DataParallelUsed(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when DataParallel ran on at least `min_devices` devices."""
         trace = rank.trace
-        passes = trace.match_rows(trace.ranges, _FORWARD)
-        in_ops = trace.match_rows(trace.ops, _FORWARD)
+        passes = trace.match_rows(trace.ranges, vocabulary.DATA_PARALLEL_FORWARD)
+        in_ops = trace.match_rows(trace.ops, vocabulary.DATA_PARALLEL_FORWARD)
         count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
         count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
-        devices = len(occurring(trace.gpu.device, 1 + int(trace.gpu.device.max(initial=0))))
+        devices = len(distinct(trace.gpu.device[trace.gpu.device >= 0]))
         if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
             return
         parts = rank.account.parts
@@ -83,7 +83,7 @@ class DataParallelUsed(RankAnalyzer):
             fix=f"DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
             claim=Claim(exposed),
             confidence=0.9,
-            location=rank.locations.of_range(_FORWARD),
+            location=rank.locations.of_range(vocabulary.DATA_PARALLEL_FORWARD),
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),

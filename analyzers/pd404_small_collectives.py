@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -18,12 +17,15 @@ from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # What DistributedDataParallel gathers into one bucket unless told otherwise (bucket_cap_mb=25).
 _BUCKET_BYTES = 25 << 20
 # A collective of so many times the small ones' limit tells what the link can do.
 _LARGE = 8
-_BUCKETED = np.array([KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")])
+_BUCKETED = np.array(
+    [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
+)
 
 
 class SmallCollectives(FleetAnalyzer):
@@ -97,7 +99,7 @@ class SmallCollectives(FleetAnalyzer):
             return
         size = int(table.bytes[small].sum() / max(rank.steps.count, 1))
         kept = self._kept_share(table, lane, small)
-        name = KINDS[int(table.kind[small][0])]
+        name = COLLECTIVE_KINDS[int(table.kind[small][0])]
         reached, large = _gb_per_s(table, small), _gb_per_s(table, lane & self._is_large(table))
         yield self.finding(
             rank,

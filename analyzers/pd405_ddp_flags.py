@@ -10,19 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.launching_ops import launched_inside
-from perfdoctor.analyzers._pd406_ddp_passes import FORWARD
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Names of torch's reducer.cpp, as traces of PyTorch 2.13 have them.
-_SEARCH = r"ddp\.reducer::search_unused_parameters"
-_COPY_BACK = r"ddp\.reducer::copy_bucket_to_grad"
 
 
 class DdpFlags(RankAnalyzer):
@@ -78,7 +76,7 @@ class DdpFlags(RankAnalyzer):
         yield from self._broadcasts(rank)
 
     def _search(self, rank: Rank) -> Iterator[Finding]:
-        spans = _time_on_cpu(rank, _SEARCH)
+        spans = _time_on_cpu(rank, vocabulary.DDP_UNUSED_PARAMETERS)
         lost = spans if rank.device_kind == "cpu" else iv.intersect(spans, rank.account.parts["idle_launch"])
         yield from self._judged(
             rank,
@@ -94,7 +92,7 @@ class DdpFlags(RankAnalyzer):
     def _copies(self, rank: Rank) -> Iterator[Finding]:
         yield from self._judged(
             rank,
-            Claim(_time_of_ops(rank, _COPY_BACK), kernels=rank.device_kind == "gpu"),
+            Claim(_time_of_ops(rank, vocabulary.DDP_COPY_BUCKET), kernels=rank.device_kind == "gpu"),
             subject="gradient_as_bucket_view",
             title="Gradients are copied out of DistributedDataParallel's buckets in every step",
             advice="Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
@@ -102,10 +100,10 @@ class DdpFlags(RankAnalyzer):
         )
 
     def _broadcasts(self, rank: Rank) -> Iterator[Finding]:
-        if not rank.trace.match_rows(rank.trace.ranges, FORWARD).any():
+        if not rank.trace.match_rows(rank.trace.ranges, vocabulary.DDP_FORWARD).any():
             return
         table = rank.collectives
-        rows = np.flatnonzero((table.kind == KINDS.index("broadcast")) & (table.exposed_ns > 0))
+        rows = np.flatnonzero((table.kind == COLLECTIVE_KINDS.index("broadcast")) & (table.exposed_ns > 0))
         exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
         yield from self._judged(
             rank,
@@ -142,7 +140,7 @@ class DdpFlags(RankAnalyzer):
             fix=fix,
             claim=claim,
             confidence=0.8,
-            location=rank.locations.of_range(FORWARD),
+            location=rank.locations.of_range(vocabulary.DDP_FORWARD),
             evidence=(
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(said.get(flag))) for flag in flags if said),

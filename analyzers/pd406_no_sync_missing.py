@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analyzers._pd406_ddp_passes import FORWARD, exposed_in, passes_of
+from perfdoctor.analyzers._pd406_ddp_passes import exposed_in, passes_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
 from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 
 
@@ -74,7 +75,7 @@ class NoSyncMissing(RankAnalyzer):
             fix="with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
             claim=Claim(wasted),
             confidence=0.9,
-            location=rank.locations.of_range(FORWARD),
+            location=rank.locations.of_range(vocabulary.DDP_FORWARD),
             evidence=(
                 Evidence("updates of the weights", updates, "count"),
                 Evidence("forward passes", len(passes), "count"),

@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.gpu import find_device
 from perfdoctor.report.finding import Evidence, Finding
@@ -20,6 +19,7 @@ from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Peaks of links count both directions; a ring sends one way.
 _ONE_WAY = 0.5
@@ -141,12 +141,12 @@ class SlowLink(FleetAnalyzer):
             claim=Claim(moving, rank=rank.rank),
             confidence=0.7,
             evidence=(
-                Evidence("kind of collective", KINDS[lane.kind]),
+                Evidence("kind of collective", COLLECTIVE_KINDS[lane.kind]),
                 Evidence("large collectives, all members known", len(lane.rows), "count"),
                 Evidence("bus bandwidth reached, median", round(lane.bytes_per_s / 1e9, 2), "GB/s"),
                 Evidence(f"compared with {compared}", round(attainable / 1e9, 2), "GB/s"),
             ),
-            subject=f"{KINDS[lane.kind]} {lane.group}",
+            subject=f"{COLLECTIVE_KINDS[lane.kind]} {lane.group}",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
-from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of, profiler_step_numbers
+from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
@@ -47,11 +47,12 @@ from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time
 from perfdoctor.savings.what_if import Replay, replay_of
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
-from perfdoctor.trace.tables.steps import Steps, find_steps
+from perfdoctor.trace.tables.steps import Steps, find_steps, profiler_step_numbers
 
 DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 
@@ -104,7 +105,7 @@ class Rank:
         trace = self.raw_trace
         if len(trace.gpu):
             return "gpu"
-        launched = trace.match_rows(trace.calls, r"Launch|Memcpy").any()
+        launched = trace.match_rows(trace.calls, vocabulary.LAUNCH_CALL).any()
         return "gpu_not_recorded" if launched or trace.device.name is not None else "cpu"
 
     @cached_property

@@ -39,12 +39,12 @@ def launching_ranges(trace: Trace, pattern: str) -> Int32Array:
     return found
 
 
-def launched_inside(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
+def launched_inside(trace: Trace, pattern: str | re.Pattern[str]) -> BoolArray:
     """For each GPU item whether the op that launched it, or an op around that one, has a matching name."""
     return launched_inside_each(trace, (pattern,))[0]
 
 
-def launched_inside_each(trace: Trace, patterns: Sequence[re.Pattern[str]]) -> list[BoolArray]:
+def launched_inside_each(trace: Trace, patterns: Sequence[str | re.Pattern[str]]) -> list[BoolArray]:
     """The same for each of up to eight patterns, in one climb through the ops."""
     gpu, ops = trace.gpu, trace.ops
     matching = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern

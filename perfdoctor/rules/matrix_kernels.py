@@ -79,7 +79,7 @@ def exclude_small_products(rank: Rank, items: BoolArray) -> BoolArray:
     trace, costs = rank.trace, rank.kernel_costs
     rows = np.flatnonzero(items)
     dims = np.append(trace.ops.dims, np.int32(NONE))[trace.gpu.op[rows]]
-    codes = occurring(dims, len(trace.strings)).tolist()
+    codes = occurring(dims).tolist()
     small = np.zeros(len(trace.strings) + 1, bool)
     small[[code for code in codes if _has_small_dimension(trace.strings[code])]] = True
     small_cost = costs.match_op_costs(

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoctor.savings.graph_events import CALL_END, CALL_START, ITEM_END, ITEM_START, Events
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
 from perfdoctor.trace.tables.model import Trace
@@ -23,7 +24,6 @@ _HANDOVER_NS = 5_000
 _LEAST_EXPLAINED = 10
 _SHORT_NS = 1 << 16
 _BEFORE_ALL = np.iinfo(np.int64).min // 4
-_WAIT_RECORD = r"^Stream Wait Event$"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ def _told_ends(trace: Trace, edges: Edges) -> Int32Array:
     """
     events, syncs = edges.events, trace.syncs
     found = np.full(len(events.item), NONE, np.int32)
-    told = np.flatnonzero(trace.match_rows(syncs, _WAIT_RECORD) & (syncs.wait_stream >= 0) & (syncs.stream >= 0))
+    event_waits = trace.match_rows(syncs, vocabulary.STREAM_WAIT_RECORD)
+    told = np.flatnonzero(event_waits & (syncs.wait_stream >= 0) & (syncs.stream >= 0))
     linked = np.flatnonzero(events.launch >= 0)
     if not len(told) or not len(linked):
         return found

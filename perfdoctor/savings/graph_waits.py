@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_NS, LEAST_QUEUE
-from perfdoctor.analysis.timeline.idle_gaps import ON_DEVICE
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import links, nesting
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.tables.model import Trace
 
-_WHOLE_DEVICE = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 _QUEUE = 1_024  # launches that CUDA queues
 
 
@@ -25,7 +25,7 @@ def wait_edges(trace: Trace, edges: Edges) -> None:
         last, other = edges.last_ends
         end = events.call_end[rows]
         edges.join(end, WAIT, _awaited(trace, edges, rows))
-        whole = trace.match_rows(trace.calls, _WHOLE_DEVICE)[events.call[rows]]
+        whole = trace.match_rows(trace.calls, vocabulary.DEVICE_SYNC_CALL)[events.call[rows]]
         edges.before[end[whole], WAIT] = last[end[whole]]
         edges.join(end[whole], WAIT, last[end[whole]])
         edges.before[end[whole], OTHER] = other[end[whole]]
@@ -85,12 +85,10 @@ def _named_stream(trace: Trace, calls: Int32Array) -> Int64Array:
 
 def _staged(trace: Trace, edges: Edges) -> Int32Array:
     """Calls that return while their copy from pageable memory still runs: they waited until it could begin."""
-    events, gpu = edges.events, trace.gpu
+    events = edges.events
     item = _item_of(edges)
     rows = np.flatnonzero((item >= 0) & ~events.blocking)
-    of = events.item[item[rows]]
-    copies = (gpu.kind[of] == MEMCPY) & ~trace.match_rows(gpu, ON_DEVICE)[of]
-    rows = rows[copies]
+    rows = rows[copy_kinds_of(trace).with_host[events.item[item[rows]]]]
     start, end = events.call_start[rows], events.call_end[rows]
     stream_end = edges.before[events.item_start[item[rows]], WAIT]
     # Only what still ran on the stream when the call began makes it wait; the rest of its time it copied itself.

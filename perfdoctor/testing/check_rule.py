@@ -30,6 +30,7 @@ from perfdoctor.savings.saving import Saving
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 from perfdoctor.testing.trace_builder import TraceBuilder
 from perfdoctor.trace import parse
+from perfdoctor.trace.vocabulary import PROFILER_STEP, SINGLE_PROCESS_LOADER, dataloader_next_name, optimizer_step_name
 
 HEADINGS = (
     "What it finds",
@@ -44,7 +45,7 @@ HEADINGS = (
 
 _GEMM = "ampere_sgemm_128x64_nn"
 _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-_LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
 ODD_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
 
 
@@ -136,7 +137,7 @@ def well_fed_steps(steps: int = 3) -> TraceBuilder:
             trace.op("aten::mm", at + 10 + 20 * row, 15, shapes=[[512, 512], [512, 512]])
             name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
             trace.kernel(name, at + 13 + 109 * row, 109, launch_us=at + 10.5 + (19 * row if row else 0))
-        trace.range("Optimizer.step#AdamW.step", at + 200, 60)
+        trace.range(optimizer_step_name("AdamW"), at + 200, 60)
         trace.call("cudaStreamSynchronize", at + 300, 694)
     return trace
 
@@ -151,7 +152,7 @@ def check_odd_arguments(rules: Iterable[type[Analyzer]], value: object) -> None:
     file = well_fed_steps().to_dict()
     for event in file["traceEvents"]:
         event["args"] = dict.fromkeys((*event["args"], "Input Strides", "Concrete Inputs"), value)
-        event["name"] += "9" * 5000 if event["name"].startswith("ProfilerStep#") else ""
+        event["name"] += "9" * 5000 if re.search(PROFILER_STEP, event["name"]) else ""
     _check_no_failure(rules, Run((Rank(parse(orjson.dumps(file), "x")),)), f"arguments {value!r}")
 
 

@@ -12,6 +12,12 @@ from typing import Self
 
 from perfdoctor.testing.simulated_process import SimulatedProcess
 from perfdoctor.testing.trace_builder import TraceBuilder, collective
+from perfdoctor.trace.vocabulary import (
+    MULTI_PROCESS_LOADER,
+    dataloader_next_name,
+    optimizer_step_name,
+    profiler_step_name,
+)
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 OPTIMIZER = (
@@ -19,7 +25,7 @@ OPTIMIZER = (
     "FusedAdamMathFunctor<float, 4>>"
 )
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+LOADER = dataloader_next_name(MULTI_PROCESS_LOADER)
 
 _LAYERS = 4
 _BATCH, _WIDTH = 64, 4096
@@ -160,7 +166,7 @@ class SyntheticFleet:
         everyone = range(len(ranks))
         with ExitStack() as steps:
             for rank in ranks:
-                steps.enter_context(rank.process.annotation(f"ProfilerStep#{number}"))
+                steps.enter_context(rank.process.annotation(profiler_step_name(number)))
             for index, rank in enumerate(ranks):
                 _load_batch(rank)
                 _run_forward(rank, self._noise_us if index == number % len(ranks) else 0.0)
@@ -231,7 +237,7 @@ def _multiply(rank: _Rank, us: float) -> None:
 def _update_weights(rank: _Rank) -> None:
     """The optimizer starts when the gradients are reduced; the CPU waits for it."""
     rank.process.wait_for_collectives()
-    with rank.process.annotation("Optimizer.step#AdamW.step"):
+    with rank.process.annotation(optimizer_step_name("AdamW")):
         rank.process.run_cpu(_OPTIMIZER_CPU_US)
         rank.process.kernel(OPTIMIZER, _OPTIMIZER_US)
     rank.process.synchronize()

@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from perfdoctor.trace.vocabulary import (
+    COPY_DIRECTIONS,
+    HOST_MEMORY,
+    HTOD,
+    PAGEABLE,
+    PINNED,
+    copy_name,
+    profiler_step_name,
+)
+
 if TYPE_CHECKING:
     from perfdoctor.trace import Trace
 
 _HOST_PID = 1000
-_COPIES = {
-    "HtoD": "Memcpy HtoD ({memory} -> Device)",
-    "DtoH": "Memcpy DtoH (Device -> {memory})",
-    "DtoD": "Memcpy DtoD (Device -> Device)",
-    "PtoP": "Memcpy PtoP (Device -> Device)",
-}
 
 
 class TraceBuilder:
@@ -70,7 +74,7 @@ class TraceBuilder:
         """A `ProfilerStep#` range; without a `number` the steps are counted from 0, or from the last number on."""
         number = self._next_step if number is None else number
         self._next_step = number + 1
-        return self.range(f"ProfilerStep#{number}", start_us, dur_us, thread)
+        return self.range(profiler_step_name(number), start_us, dur_us, thread)
 
     def range(self, name: str, start_us: float, dur_us: float, thread: int = 1) -> Self:
         """An annotation on the CPU: record_function, an optimizer step, a wait in the DataLoader."""
@@ -174,7 +178,10 @@ class TraceBuilder:
         pinned: bool = False,
     ) -> Self:
         """A copy; `kind` is HtoD, DtoH, DtoD, PtoP or a whole name; `launch_us` adds a linked `cudaMemcpyAsync`."""
-        name = _COPIES.get(kind, kind).format(memory="Pinned" if pinned else "Pageable")
+        memory = {"H": HOST_MEMORY[PINNED if pinned else PAGEABLE]}
+        name = kind
+        if kind in COPY_DIRECTIONS[HTOD:]:
+            name = copy_name(kind, memory.get(kind[0], "Device"), memory.get(kind[-1], "Device"))
         correlation = self._launch("cudaMemcpyAsync", launch_us, thread, correlation)
         return self._add_gpu_item(
             "gpu_memcpy", name, start_us, dur_us, device, stream, correlation, {"bytes": size_bytes}

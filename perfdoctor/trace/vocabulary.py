@@ -9,7 +9,6 @@ called stands in `perfdoctor.gpu.kernel_rules`.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 # Steps of the training loop.
@@ -51,14 +50,12 @@ def counted_step(name: str) -> CountedStep | None:
 
 # DataLoaders. The range around `__next__` is "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__".
 
-DATALOADER_NEXT_NAME = "enumerate(DataLoader)#__next__"
-"""The name of that range for a loader of any kind."""
+SINGLE_PROCESS_LOADER, MULTI_PROCESS_LOADER = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+"""Classes of the iterators that load in the training process, and in workers: part of the name of their ranges."""
 DATALOADER_NEXT = r"^enumerate\(DataLoader\)#"
 """Pattern of PyTorch's range around `__next__`."""
-LOADER_NEXT = rf"{DATALOADER_NEXT}|\b_(SingleProcess|MultiProcessing)DataLoaderIter\b.*__next__"
+LOADER_NEXT = rf"{DATALOADER_NEXT}|\b({SINGLE_PROCESS_LOADER}|{MULTI_PROCESS_LOADER})\b.*__next__"
 """Pattern of any range around `__next__`: scripts and frameworks use the iterator's own name for theirs."""
-SINGLE_PROCESS_LOADER, MULTI_PROCESS_LOADER = r"_SingleProcessDataLoaderIter", r"_MultiProcessingDataLoaderIter"
-"""Patterns of loaders that load in the training process, and in workers."""
 LOADER_NEXT_FRAME = (
     r"(torch/utils/data/dataloader|torchdata/[\w/]+|nvidia/dali/plugin/[\w/]+|ffcv/loader/[\w/]+|webdataset/[\w/]+)"
     r"\.py\(\d+\): __next__"
@@ -69,12 +66,26 @@ LOADER_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator
 LOADER_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
 """Pattern of the Python frames that put items together to a batch."""
 
+
+def dataloader_next_name(iterator: str = "") -> str:
+    """The name of PyTorch's range around `__next__` of an iterator of that class, or of any."""
+    return f"enumerate(DataLoader)#{iterator and iterator + '.'}__next__"
+
+
 # Optimizers. PyTorch's ranges are called "Optimizer.step#AdamW.step" and "Optimizer.zero_grad#AdamW.zero_grad".
 
-OPTIMIZER_STEP_NAME, ZERO_GRAD_NAME = "Optimizer.step#", "Optimizer.zero_grad#"
-"""The names of these ranges for an optimizer of any class."""
 OPTIMIZER_STEP, ZERO_GRAD = r"^Optimizer\.step#", r"^Optimizer\.zero_grad#"
 """Patterns of the ranges around an optimizer's `step` and `zero_grad`."""
+
+
+def optimizer_step_name(optimizer: str = "") -> str:
+    """The name of the range around `step` of an optimizer of that class, or of any."""
+    return f"Optimizer.step#{optimizer and optimizer + '.step'}"
+
+
+def zero_grad_name(optimizer: str = "") -> str:
+    """The name of the range around `zero_grad` of an optimizer of that class, or of any."""
+    return f"Optimizer.zero_grad#{optimizer and optimizer + '.zero_grad'}"
 
 
 def optimizer_class(range_name: str) -> str:
@@ -104,6 +115,8 @@ DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"
 """Pattern of the op in which DDP searches the graph for unused parameters."""
 DDP_COPY_BUCKET = r"ddp\.reducer::copy_bucket_to_grad"
 """Pattern of the op in which DDP copies a bucket back into the gradients."""
+CAST_BACKWARD = r"ToCopyBackward0"
+"""Pattern of the op that casts a gradient back."""
 ALL_REDUCE_OP = r"^c10d::allreduce_$"
 """Pattern of the op that issues an all-reduce of a list of tensors, as DDP does."""
 
@@ -257,13 +270,11 @@ The line is the one that executes. Recordings of 0.1.0 name no function.
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
-@lru_cache(maxsize=4096)  # all calls of a step stand on the same few lines
 def marked_line(name: str) -> SourceLine | None:
     """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
     return _source_line(re.match(SOURCE_MARK, name))
 
 
-@lru_cache(maxsize=4096)
 def frame_line(name: str) -> SourceLine | None:
     """The place in the name "file(line): function" of a Python frame, with the line of the `def`; None for others."""
     return _source_line(re.match(_FRAME, name))

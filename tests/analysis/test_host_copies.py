@@ -5,12 +5,14 @@ from __future__ import annotations
 from trace_strategies import TENSOR_GEMM
 
 from perfdoctor import pipeline
-from perfdoctor.analysis.host.host_copies import group_by_location, host_copies
+from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables.copies import copy_kinds_of
+from perfdoctor.trace.vocabulary import HTOD
 
 
 def copying(*sizes: int, lines: bool) -> Rank:
@@ -26,8 +28,12 @@ def copying(*sizes: int, lines: bool) -> Rank:
     return Rank(trace.trace())
 
 
+def copies_to_device(rank: Rank) -> HostCopies:
+    return host_copies(rank.trace, rank.window, copy_kinds_of(rank.trace).matches(HTOD))
+
+
 def lines_of(run: Rank) -> list[tuple[str | None, int]]:
-    found = group_by_location(run.locations, host_copies(run.trace, run.window, "HtoD"))
+    found = group_by_location(run.locations, copies_to_device(run))
     return [(str(place) if place else None, len(copies)) for place, copies in found]
 
 
@@ -53,15 +59,14 @@ def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
     trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
     trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
     run = Rank(trace.trace())
-    assert host_copies(run.trace, run.window, "HtoD").done_ns.tolist() == [27_000, 127_000]
-    without_lines = copying(8, lines=False)
-    assert host_copies(without_lines.trace, without_lines.window, "HtoD").done_ns.tolist() == [40_000]
+    assert copies_to_device(run).done_ns.tolist() == [27_000, 127_000]
+    assert copies_to_device(copying(8, lines=False)).done_ns.tolist() == [40_000]
 
 
 def test_copies_outside_of_the_window_are_left_out() -> None:
     trace = TraceBuilder().memcpy("HtoD", 5, 20, launch_us=2).step(100, 100).memcpy("HtoD", 105, 20, launch_us=102)
     rank = Rank(trace.trace())
-    assert len(host_copies(rank.trace, rank.window, "HtoD")) == 1
+    assert len(copies_to_device(rank)) == 1
 
 
 def batch_behind_the_queue(*, pinned: bool) -> Rank:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, run_of
 
-from perfdoctor.analysis.communication.collective_names import KINDS, kind_of
 from perfdoctor.analysis.communication.collectives import MOST_ROWS, CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import find_late_rank
@@ -20,6 +19,7 @@ from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.rank import Rank
 from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS, collective_kind
 
 MS = 1_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -47,7 +47,7 @@ def table(
         strings=names,
         start_ns=end - round(MS * takes_ms),
         end_ns=end,
-        kind=np.array([KINDS.index(name) for name in kinds], np.int8),
+        kind=np.array([COLLECTIVE_KINDS.index(name) for name in kinds], np.int8),
         group=np.array([names.index(name) for name in groups], np.int32) if groups else unknown.astype(np.int32),
         group_size=unknown.astype(np.int32),
         seq=unknown if seq is None else np.array(seq, np.int64),
@@ -229,7 +229,7 @@ def test_one_side_of_a_send_waits_by_design() -> None:
     ],
 )
 def test_kinds_are_told_by_name(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+    assert collective_kind(name) == kind
 
 
 def of(built: TraceBuilder) -> CollectiveTable:
@@ -253,7 +253,10 @@ def test_what_is_recorded_of_a_collective_is_in_the_table() -> None:
 def test_a_kernel_for_several_kinds_is_what_the_range_around_its_launch_says() -> None:
     name = "ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)"
     built = TraceBuilder().range("nccl:all_to_all", 5, 20).kernel(name, 100, 50, launch_us=10)
-    assert [KINDS[kind] for kind in of(built.kernel(name, 200, 50, launch_us=60)).kind] == ["all_to_all", "send_recv"]
+    assert [COLLECTIVE_KINDS[kind] for kind in of(built.kernel(name, 200, 50, launch_us=60)).kind] == [
+        "all_to_all",
+        "send_recv",
+    ]
 
 
 def test_gloo_has_a_table_without_kernels() -> None:

@@ -1,4 +1,4 @@
-"""What a Trace says, in a form that tests can compare and read."""
+"""The content of a Trace, in a form that tests can compare and read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def rows() -> Callable[[Trace, str], list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="session")
-def said() -> Callable[[Trace], dict[str, Any]]:
-    """Everything that a Trace says but its path."""
+def content() -> Callable[[Trace], dict[str, Any]]:
+    """Everything that a Trace holds but its path."""
 
     def everything(trace: Trace) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def _rows(trace: Trace, name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def assert_same() -> Callable[[Trace, Trace], None]:
-    """Asserts that two traces say the same in every column, whatever the numbers of their codes."""
+    """Asserts that two traces hold the same in every column, whatever the numbers of their codes."""
     return _assert_same
 
 

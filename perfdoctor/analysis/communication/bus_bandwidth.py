@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Bytes over the busiest link for each byte that a rank puts in, of n ranks: nccl-tests, doc/PERFORMANCE.md, where the
 # factors are given for the whole size (for an all-gather that is n times what one rank puts in). Other kinds depend on
@@ -26,12 +26,12 @@ def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> Flo
     """Bytes that cross the busiest link of each collective; nan where kind, size or the number of ranks do not tell.
 
     Args:
-        kind: Indices into KINDS.
+        kind: Indices into COLLECTIVE_KINDS.
         size_bytes: What one rank puts in; -1 where not recorded.
         ranks: Ranks in the group; below 2 where not recorded.
     """
     crossing = np.full(len(kind), np.nan)
     for name, factor in _FACTORS.items():
-        rows = (kind == KINDS.index(name)) & (size_bytes >= 0) & (ranks >= 2)
+        rows = (kind == COLLECTIVE_KINDS.index(name)) & (size_bytes >= 0) & (ranks >= 2)
         crossing[rows] = size_bytes[rows] * factor(ranks[rows].astype(np.float64))
     return crossing

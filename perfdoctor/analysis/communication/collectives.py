@@ -6,7 +6,6 @@ that they can be made in other processes and on other machines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -14,17 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
-from perfdoctor.analysis.communication.collective_names import BY_CPU, CALLED, KINDS, OTHER_KIND, kind_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
 from perfdoctor.analysis.timeline.phases import PHASES
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
-
-_MARK = re.compile(r"^ProfilerStep#(\d{1,18})$")
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # A row takes about 100 bytes: so many keep a rank's summary under 200 KB.
 MOST_ROWS = 1500
@@ -37,7 +35,7 @@ class CollectiveTotal:
     """All collectives of one kind and group in the window.
 
     Attributes:
-        kind: One of KINDS.
+        kind: One of COLLECTIVE_KINDS.
         group: Purpose of the process group, else its name; None where it is not recorded.
         group_size: Number of its ranks, None where it is not recorded.
         count: How many.
@@ -66,7 +64,7 @@ class CollectiveTable:
         on_gpu: Whether kernels ran them, or threads of the CPU.
         strings: The texts that `group` and `dtype` are codes of.
         start_ns, end_ns: When this rank came to it, and when it was over.
-        kind: Indices into KINDS.
+        kind: Indices into COLLECTIVE_KINDS.
         group: Code of the process group's name with its ranks, where recorded; -1.
         group_size: Ranks in the group; -1 where not recorded.
         seq: Sequence number within the group; -1 where not recorded.
@@ -179,15 +177,9 @@ def collectives_of(
     )
 
 
-def profiler_step_numbers(trace: Trace) -> list[int]:
-    """The numbers in the profiler's marks of steps, ascending."""
-    names = np.flatnonzero(trace.match_strings(trace.ranges, _MARK)).tolist()
-    return sorted(int(mark[1]) for name in names if (mark := _MARK.match(trace.strings[name])))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Collectives of a trace: when, which of KINDS, on which stream (-1: none), and their rows in `comms` (or -1)."""
+    """Collectives of a trace: when, of which kind, on which stream (-1: none), and their rows in `comms` (or -1)."""
 
     start_ns: Int64Array
     end_ns: Int64Array
@@ -205,8 +197,8 @@ def _kernels(classes: KernelClasses) -> _Found:
     trace, gpu = classes.trace, classes.trace.gpu
     rows = np.flatnonzero(classes.match_rows(lambda k: k.category == "communication"))
     kind = _kinds(trace, gpu.name[rows])
-    vague = np.isin(kind, [KINDS.index("send_recv"), OTHER_KIND])
-    launched_in = launching_ranges(trace, CALLED)[rows]
+    vague = np.isin(kind, [COLLECTIVE_KINDS.index("send_recv"), vocabulary.OTHER_COLLECTIVE])
+    launched_in = launching_ranges(trace, vocabulary.COLLECTIVE_RANGE)[rows]
     by_range = vague & (launched_in >= 0)
     kind[by_range] = _kinds(trace, trace.ranges.name[launched_in[by_range]])
     recorded = np.full(len(gpu), NONE, np.int32)
@@ -215,16 +207,16 @@ def _kernels(classes: KernelClasses) -> _Found:
     comms = recorded[rows]
     by_record = vague & (comms >= 0)
     named = _kinds(trace, trace.comms.collective[comms[by_record]])
-    kind[by_record] = np.where(named == OTHER_KIND, kind[by_record], named)
+    kind[by_record] = np.where(named == vocabulary.OTHER_COLLECTIVE, kind[by_record], named)
     return _Found(gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows], comms)
 
 
 def _cpu_ranges(trace: Trace) -> _Found:
     """The collectives that threads of the CPU ran: their ranges, or the ops that recorded them where there are none."""
     ranges, ops = trace.ranges, trace.ops
-    rows = np.flatnonzero(trace.match_rows(ranges, BY_CPU))
+    rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE))
     issued = np.flatnonzero((trace.comms.gpu < 0) & (trace.comms.op >= 0))
-    issued = issued[_kinds(trace, trace.comms.collective[issued]) != OTHER_KIND].astype(np.int32)
+    issued = issued[_kinds(trace, trace.comms.collective[issued]) != vocabulary.OTHER_COLLECTIVE].astype(np.int32)
     nowhere = np.full(max(len(rows), len(issued)), NONE, np.int64)
     if not len(rows):
         op = trace.comms.op[issued]
@@ -239,7 +231,7 @@ def _cpu_ranges(trace: Trace) -> _Found:
 def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
     """The kinds that names (codes of the trace) mean; worked out once a distinct name."""
     distinct, which = np.unique(names, return_inverse=True)
-    kinds = [KINDS.index(kind_of(trace.text(code) or "")) for code in distinct.tolist()]
+    kinds = [COLLECTIVE_KINDS.index(vocabulary.collective_kind(trace.text(code) or "")) for code in distinct.tolist()]
     return np.array(kinds, np.int8)[which]
 
 
@@ -274,7 +266,7 @@ def _totals(
         sizes = metadata.bytes[rows]
         totals.append(
             CollectiveTotal(
-                kind=KINDS[kind],
+                kind=COLLECTIVE_KINDS[kind],
                 group=metadata.strings[group] if group >= 0 else None,
                 group_size=int(metadata.group_size[rows].max()) if group >= 0 else None,
                 count=int(rows.sum()),

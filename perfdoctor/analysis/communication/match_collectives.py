@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfdoctor.analysis.communication.clock_alignment import LEAST_PARTNERS, expected_offset, fit_offset, same_end_ns
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Ends count from the first of the first rank; an hour either way fits in so many bits. What is above tells kinds and
 # groups apart: 2^19 of them.
 _END_BITS = 44
 _SEQ_BITS = 40
 # All members put the same amount into these: another size is another collective.
-_EVEN = np.array([KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")])
+_EVEN = np.array([COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +35,7 @@ class MatchedCollectives:
         offset_ns: For each of them what was added to its times.
         unmatched: Ranks with collectives that fit with none of theirs.
         row: For each of `tables` the collective of each of its rows; -1 for rows without partners.
-        kind: Indices into KINDS.
+        kind: Indices into COLLECTIVE_KINDS.
         end_ns: When it was over, by the first rank that took part.
         count: How many ranks took part.
         step: The analysed step it belongs to, of the last to arrive; -1 outside of all.
@@ -209,7 +209,7 @@ class _Island:
         """Kind and group of each row as one small number."""
         codes = [self._groups.setdefault(text, len(self._groups) + 1) for text in table.strings]
         group = np.array([*codes, 0], np.int64)[table.group]
-        return group * len(KINDS) + table.kind
+        return group * len(COLLECTIVE_KINDS) + table.kind
 
     def _keys(self, table: CollectiveTable) -> tuple[Int64Array, BoolArray]:
         """What names each collective across ranks, and whether group and sequence are recorded, so that it does."""

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import KINDS
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.rank_waits import culprits, gaps_ns, longest_waiting, waits_of
@@ -15,6 +14,7 @@ from perfdoctor.analysis.timeline.phases import PHASES
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Noise spreads the waiting evenly; a rank that causes at least half of it stands out from any number of others.
 STANDS_OUT = 0.5
@@ -196,7 +196,7 @@ def _meetings(matched: MatchedCollectives) -> BoolArray:
     Where the process group is not recorded, ranks that are missing from a collective may belong to another one.
     """
     whole = matched.count == matched.count.max()
-    sends = matched.kind == KINDS.index("send_recv")
+    sends = matched.kind == COLLECTIVE_KINDS.index("send_recv")
     return np.asarray(matched.inside & (matched.grouped | whole) & ~sends, bool)
 
 

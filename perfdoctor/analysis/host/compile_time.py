@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
-
-COMPILE_PHASE = r" \(dynamo_timed\)$|^(entire_frame_compile|entire_backward_compile)$"
-"""Every phase of dynamo and inductor; older versions record them as annotations, newer ones as ops."""
 
 
 def compile_time(trace: Trace) -> Intervals:
     """When any thread compiled."""
     tables = (trace.ops, trace.ranges)
-    rows = [trace.match_rows(table, COMPILE_PHASE) for table in tables]
+    rows = [trace.match_rows(table, vocabulary.COMPILE_PHASE) for table in tables]
     return iv.union_of(iv.union(t.start_ns[r], t.end_ns[r]) for t, r in zip(tables, rows, strict=True))

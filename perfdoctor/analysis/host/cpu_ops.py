@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
-from perfdoctor.analysis.kernels.optimizer_passes import longest_pass, optimizer_class
-from perfdoctor.analysis.kernels.traffic_kinds import ACCUMULATES, STEP_RANGE, ZERO_RANGE
+from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -38,13 +38,15 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
     """
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
     breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _PYTHON_NS]
-    others = _range_time(trace, STEP_RANGE), _range_time(trace, ZERO_RANGE), zeroing.adding
+    others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.adding
     return iv.subtract(iv.union_of((parts["kernel_latency"], breaks)), iv.union_of(others))
 
 
 def ops_of_program(trace: Trace, window: Intervals) -> Int64Array:
     """The outermost ops that began in the window, in no optimizer: what the program itself called."""
-    outside = _ranges_around(trace, trace.match_rows(trace.ranges, f"{STEP_RANGE}|{ZERO_RANGE}")) < 0
+    outside = (
+        _ranges_around(trace, trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}|{vocabulary.ZERO_GRAD}")) < 0
+    )
     return np.flatnonzero(outside & (trace.ops.parent < 0) & iv.contains(window, trace.ops.start_ns))
 
 
@@ -77,13 +79,13 @@ class CpuOptimizer:
 def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]:
     """Each class of optimizer that steps in the window, but for fused ones."""
     ranges = trace.ranges
-    around = _ranges_around(trace, trace.match_rows(ranges, STEP_RANGE))
+    around = _ranges_around(trace, trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP))
     around[~iv.contains(window, trace.ops.start_ns)] = -1
     outermost = (around >= 0) & ((trace.ops.parent < 0) | (around[trace.ops.parent] < 0))
     rows = np.flatnonzero(outermost)
     fused, foreach = trace.match_rows(trace.ops, r"fused"), trace.match_rows(trace.ops, r"_foreach_")
     name = ranges.name[around[rows]]
-    for code in occurring(name, len(trace.strings)).tolist():
+    for code in occurring(name).tolist():
         mine = rows[name == code]
         time_ns = int(trace.ops.dur_ns[mine].sum())
         if not time_ns or fused[mine].any():
@@ -91,7 +93,7 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
         steps = distinct(around[mine])
         longest_ns, passes = _longest_pass(trace, mine)
         yield CpuOptimizer(
-            optimizer=optimizer_class(trace.strings[code]),
+            optimizer=vocabulary.optimizer_class(trace.strings[code]),
             time=iv.intersect(iv.union(ranges.start_ns[steps], ranges.end_ns[steps]), window),
             ops=len(mine),
             passes=passes,
@@ -131,10 +133,14 @@ def cpu_zeroing_of(trace: Trace, window: Intervals) -> CpuZeroing:
     """What `Optimizer.zero_grad` fills, and additions to it; those of accumulation over several passes are wanted."""
     ops = trace.ops
     in_window = iv.contains(window, ops.start_ns)
-    inside = (_ranges_around(trace, trace.match_rows(trace.ranges, ZERO_RANGE)) >= 0) & in_window
+    inside = (_ranges_around(trace, trace.match_rows(trace.ranges, vocabulary.ZERO_GRAD)) >= 0) & in_window
     fills = inside & trace.match_rows(ops, r"^aten::(_foreach_)?zero_$")
     count = int((fills & trace.match_rows(ops, r"^aten::zero_$")).sum())
-    adds = trace.match_rows(ops, r"^aten::add_$") & (ops.parent >= 0) & trace.match_rows(ops, ACCUMULATES)[ops.parent]
+    adds = (
+        trace.match_rows(ops, r"^aten::add_$")
+        & (ops.parent >= 0)
+        & trace.match_rows(ops, vocabulary.ACCUMULATE_GRAD)[ops.parent]
+    )
     adds &= in_window
     if adds.sum() > count:
         adds[:] = False

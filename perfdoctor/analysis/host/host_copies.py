@@ -17,14 +17,13 @@ from perfdoctor.analysis.host.locations import (
     most_common_location,
 )
 from perfdoctor.gpu import Device
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import MEMCPY, Trace
 
-# A copy that blocks is submitted and then waited for: PyTorch calls cudaMemcpyAsync, then cudaStreamSynchronize.
-_WAIT = r"^(cuda|hip)(Device|Stream|Event)Synchronize"
 # Idle time with a cause of its own is not the copy's doing.
 _IDLE = ("idle_sync", "idle_launch", "idle_unexplained")
 # Bytes a second of one PCIe lane in one direction, by generation, after encoding (PCI-SIG's base specifications).
@@ -59,10 +58,16 @@ class HostCopies:
         return HostCopies(self.rows[keep], self.calls[keep], self.maker[keep], self.begin_ns[keep], self.done_ns[keep])
 
 
-def host_copies(trace: Trace, window: Intervals, pattern: str) -> HostCopies:
-    """The copies of the window with a matching name and a launching call in the window, by time of that call."""
+def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopies:
+    """The wanted GPU items with a launching call in the window, by time of that call.
+
+    Args:
+        trace: The trace.
+        window: The analysed time.
+        wanted: For each GPU item whether it counts, see `CopyKinds.matches`.
+    """
     gpu, calls = trace.gpu, trace.calls
-    rows = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & trace.match_rows(gpu, pattern))
+    rows = np.flatnonzero(wanted & (gpu.call >= 0))
     rows = rows[iv.contains(window, calls.start_ns[gpu.call[rows]])]
     rows = rows[np.lexsort((gpu.start_ns[rows], calls.start_ns[gpu.call[rows]]))]
     call = gpu.call[rows]
@@ -77,7 +82,8 @@ def host_copies(trace: Trace, window: Intervals, pattern: str) -> HostCopies:
 def _done_ns(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
     """The end of the call, or of the wait that follows it next on its thread and begins before `until_ns`."""
     calls, done_ns = trace.calls, trace.calls.end_ns[call]
-    waits, thread = trace.match_strings(calls, _WAIT), calls.thread[call]
+    # A copy that blocks is submitted and then waited for: PyTorch calls cudaMemcpyAsync, then cudaStreamSynchronize.
+    waits, thread = trace.match_strings(calls, vocabulary.SYNC_CALL), calls.thread[call]
     for number in set(thread.tolist()):
         mine, on_thread = np.flatnonzero(thread == number), np.flatnonzero(calls.thread == number)
         waiting = on_thread[waits[calls.name[on_thread]]]

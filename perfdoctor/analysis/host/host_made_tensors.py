@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
+from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps
 
 # Ops that make a tensor out of nothing but its size: they take device=.
@@ -29,7 +31,6 @@ _PASSING = (
 )
 # Ops that copy to the device, from the outside in; an index on the host is copied within the op that uses it.
 _COPYING = r"^aten::(to|_to_copy|copy_|cuda|empty_strided|contiguous|index|index_put_?|_index_put_impl_|index_select)$"
-_TO_DEVICE = r"HtoD|Host -> Device"
 # Where a file tells no sizes: a copy that lasts this long is 1 MB or more on any link.
 _SIZELESS_BYTES_PER_NS = 20
 _OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
@@ -124,7 +125,7 @@ def _belongs_to_batch(trace: Trace, steps: Steps, copies: HostCopies, batch_byte
     launching = np.zeros(len(calls), bool)
     launching[gpu.call[launched & (gpu.kind == KERNEL)]] = True
     launches = calls.start_ns[launching]  # calls are sorted by start
-    to_device = np.flatnonzero(launched & (gpu.kind == MEMCPY) & trace.match_rows(gpu, _TO_DEVICE))
+    to_device = np.flatnonzero(launched & copy_kinds_of(trace).matches(vocabulary.HTOD))
     large = to_device[copy_bytes(trace, to_device) >= batch_bytes]
     # A run of copies is known by how many kernels were launched before it.
     of_large = np.searchsorted(launches, calls.start_ns[gpu.call[large]])

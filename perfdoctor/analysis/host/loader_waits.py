@@ -6,20 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
-
-# PyTorch's range around `__next__` (`perfdoctor run --nvtx-only` marks "data", which the reader renames to it), and
-# the iterator's own name, which scripts and frameworks use for theirs.
-LOADER_RANGE = r"^enumerate\(DataLoader\)#|\b_(SingleProcess|MultiProcessing)DataLoaderIter\b.*__next__"
-# Without ranges (no CPU activity, or a loader that marks nothing) Python stacks show the same call.
-_LOADER_FRAME = (
-    r"(torch/utils/data/dataloader|torchdata/[\w/]+|nvidia/dali/plugin/[\w/]+|ffcv/loader/[\w/]+|webdataset/[\w/]+)"
-    r"\.py\(\d+\): __next__"
-)
-SINGLE_PROCESS = r"_SingleProcessDataLoaderIter"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +50,11 @@ def loader_waits_of(trace: Trace) -> LoaderWaits:
     Of frames that call each other (a wrapper around a DataLoader) the outermost counts.
     """
     ranges = trace.ranges
-    rows = np.flatnonzero(trace.match_rows(ranges, LOADER_RANGE))
+    rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.LOADER_NEXT))
     if len(rows):
         return LoaderWaits(ranges.start_ns[rows], ranges.end_ns[rows], ranges.name[rows], ranges.thread[rows])
     frames = trace.frames
-    loading = trace.match_rows(frames, _LOADER_FRAME)
+    loading = trace.match_rows(frames, vocabulary.LOADER_NEXT_FRAME)
     rows = np.flatnonzero(loading)
     up = frames.parent[rows]
     while len(rows) and (up >= 0).any():

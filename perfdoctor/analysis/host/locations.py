@@ -14,15 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
-# `perfdoctor run` puts a range "@file:line function" around every torch call and every long call of other code in the
-# evidence window: the executing line. Recordings of 0.1.0 lack the function.
-_EXACT = re.compile(r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$")
-# Kineto names a frame "file(line): function", with the line of the def.
-_FRAME = re.compile(r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _LIBRARY = re.compile(
     r"(^|/)(torch|torchvision|torchaudio|functorch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|apex|numpy)/"
     r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
@@ -128,7 +124,7 @@ def find_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[
 
 
 def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    marks = trace.match_rows(trace.ranges, _EXACT)
+    marks = trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK)
     if not marks.any():
         return [None] * len(at_ns)
     ranges = trace.ranges
@@ -136,8 +132,8 @@ def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list
     names = ranges.name[marks]
     found: list[SourceLocation | None] = []
     for row in rows.tolist():
-        match = _EXACT.match(trace.strings[names[row]]) if row >= 0 else None
-        found.append(SourceLocation(match["file"], int(match["line"]), match["function"]) if match else None)
+        line = vocabulary.marked_line(trace.strings[names[row]]) if row >= 0 else None
+        found.append(SourceLocation(*line) if line else None)
     return found
 
 
@@ -164,10 +160,8 @@ def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
 @lru_cache(maxsize=4096)  # all calls of a step stand in the same few frames
 def _parse_user_frame(frame: str) -> SourceLocation | None:
     """The location that a frame's name tells; None for a frame of a library."""
-    match = _FRAME.match(frame)
-    if match is None or _LIBRARY.search(frame):
-        return None
-    return SourceLocation(match["file"], int(match["line"]), match["function"])
+    line = vocabulary.frame_line(frame)
+    return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
 
 
 def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
@@ -179,4 +173,4 @@ def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
         return trace.text(int(ops.name[row]))
     row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, threads)[0])
     name = trace.text(int(ranges.name[row])) if row >= 0 else None
-    return None if name is not None and name.startswith("ProfilerStep#") else name
+    return None if name is not None and re.search(vocabulary.PROFILER_STEP, name) else name

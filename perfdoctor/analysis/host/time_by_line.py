@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
@@ -56,13 +56,13 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
 
 
 def _has_locations(trace: Trace) -> bool:
-    return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, r"^@.+:[0-9]").any())
+    return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK).any())
 
 
 def _longest_breaks(trace: Trace, window: Intervals) -> Intervals:
     """The longest times of the window without any op, on any thread, and without a collective of the CPU."""
     ops, ranges = trace.ops, trace.ranges
-    collective = trace.match_rows(ranges, BY_CPU)
+    collective = trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]
@@ -72,6 +72,6 @@ def _longest_breaks(trace: Trace, window: Intervals) -> Intervals:
 
 def _loop_thread(trace: Trace) -> int:
     """The thread that marks the steps, else the one with the most ops."""
-    marks = trace.ranges.thread[trace.match_rows(trace.ranges, r"^ProfilerStep#")]
+    marks = trace.ranges.thread[trace.match_rows(trace.ranges, vocabulary.PROFILER_STEP)]
     threads = marks if len(marks) else trace.ops.thread
     return int(np.bincount(threads).argmax()) if len(threads) else 0

@@ -41,5 +41,5 @@ class KernelClasses:
 def kernel_classes_of(trace: Trace) -> KernelClasses:
     """The classes of the kernels of a trace."""
     gpu = trace.gpu
-    names = occurring(gpu.name[gpu.kind == KERNEL], len(trace.strings)).tolist()
+    names = occurring(gpu.name[gpu.kind == KERNEL]).tolist()
     return KernelClasses(trace, {name: classify_kernel(trace.strings[name]) for name in names})

@@ -194,7 +194,7 @@ def _gradient_passes(trace: Trace, rows: Int64Array) -> Int8Array:
     A kernel that does not name its gradient computes the other one if all kernels beside it name the same.
     """
     by_name = np.full(len(trace.strings), _NO_PASS, np.int8)
-    for name in occurring(trace.gpu.name[rows], len(by_name)).tolist():
+    for name in occurring(trace.gpu.name[rows]).tolist():
         text = trace.strings[name].lower()
         found = [i for i, words in enumerate(_PASS_WORDS) if any(word in text for word in words)]
         by_name[name] = found[0] if len(found) == 1 else _NO_PASS

@@ -23,8 +23,3 @@ def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, i
     is_pass = time_ns >= _LEAST_PASS_SHARE * time_ns.sum()
     each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)
     return float((time_ns[is_pass] / each).max()), int(each.sum())
-
-
-def optimizer_class(step_range: str) -> str:
-    """The class that a range `Optimizer.step#SGD.step` names."""
-    return step_range.partition("#")[2].removesuffix(".step")

@@ -24,18 +24,15 @@ from perfdoctor.analysis.launching_ops import (
 )
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.model import KERNEL, MEMCPY, MEMSET, Trace
+from perfdoctor.trace.tables.model import KERNEL, MEMSET, Trace
 
 TRAFFIC_KINDS = ("optimizer", "zeroing", "layout", "weight-cast", "copy", "pointwise")
 OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KINDS))
 
-STEP_RANGE = r"^Optimizer\.step#"
-ZERO_RANGE = r"^Optimizer\.zero_grad#"
-GENERATED = re.compile(r"^_*triton_")
-ACCUMULATES = re.compile(r"AccumulateGrad")
-_COMPILED = re.compile(r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo")
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
 _LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
 # What gathers tensors for another rank or a bucket has to copy them.
@@ -47,7 +44,6 @@ _CASTS = re.compile(r"^aten::(_to_copy|to|type|type_as|half|float|bfloat16)$")
 _MULTIPLIES = re.compile(
     r"^aten::(linear|matmul|addmm|mm|bmm|baddbmm|einsum|conv[123]d|conv_transpose[123]d|_convolution)$"
 )
-_CAST_BACKWARD = "ToCopyBackward0"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,20 +81,20 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
         for name in ("elementwise", "random", "copy")
     }
     pointwise = category["elementwise"] | category["random"]
-    copies = category["copy"] | ((gpu.kind == MEMCPY) & trace.match_rows(gpu, "DtoD"))
+    copies = category["copy"] | copy_kinds_of(trace).matches(vocabulary.DTOD)
     compiled, accumulating, packing, casting, copying, convolving = launched_inside_each(
-        trace, (_COMPILED, ACCUMULATES, _PACKS, _CASTS, COPIES, _CONVOLUTION)
+        trace, (vocabulary.COMPILED_OP, vocabulary.ACCUMULATE_GRAD, _PACKS, _CASTS, COPIES, _CONVOLUTION)
     )
-    compiled |= trace.match_rows(gpu, GENERATED)
+    compiled |= trace.match_rows(gpu, vocabulary.TRITON_KERNEL)
     kind[pointwise & ~accumulating & ~_launched_by_matrix_op(trace)] = POINTWISE
     moving = copies & ~packing
     kind[category["copy"] & moving & casting] = POINTWISE
     kind[moving & ~casting & copying] = COPY
     kind[_casts_of_weights(trace, np.flatnonzero(copies & casting))] = WEIGHT_CAST
     kind[_layout_copies(classes, copies, convolving & ~casting)] = LAYOUT
-    zeroing = launching_ranges(trace, ZERO_RANGE) >= 0
+    zeroing = launching_ranges(trace, vocabulary.ZERO_GRAD) >= 0
     kind[zeroing & (pointwise | (gpu.kind == MEMSET) | classes.match_rows(_is_multi_tensor))] = ZEROING
-    optimizer_step = launching_ranges(trace, STEP_RANGE)
+    optimizer_step = launching_ranges(trace, vocabulary.OPTIMIZER_STEP)
     kind[(optimizer_step >= 0) & (gpu.kind == KERNEL) & ~classes.match_rows(_is_matrix_or_collective)] = OPTIMIZER
     kind[~in_window] = NONE
     return TrafficKinds(kind, optimizer_step, compiled)
@@ -174,7 +170,9 @@ class _Cast(NamedTuple):
         if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOAT_TYPES:
             return None
         weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _behind_first(source.sizes, inputs)
-        return cls(source.sizes, source.dtype, to.dtype, weight, consumer is not None and _CAST_BACKWARD in consumer)
+        return cls(
+            source.sizes, source.dtype, to.dtype, weight, consumer is not None and vocabulary.CAST_BACKWARD in consumer
+        )
 
     def belongs_to(self, weights: set[tuple[tuple[int, ...], str, str]]) -> bool:
         """Whether it casts a weight, or the gradient of one back."""

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import CALLED
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, KernelBounds
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -150,7 +150,7 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     ranges = trace.ranges
     compiling = compile_time(trace)
     elsewhere = iv.union_of((loading, compiling))
-    waits = trace.match_rows(ranges, CALLED)
+    waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
     short = end - start <= LATENCY_FLOOR_NS

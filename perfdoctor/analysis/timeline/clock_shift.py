@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
 
 # More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
 # rounding.
 _SKEWED_SHARE = 0.10
-# A copy into pageable memory returns only when it is through.
-_WAITED_FOR = r"DtoH \(Device -> Pageable\)"
 
 
 class ClockShift(NamedTuple):
@@ -53,7 +53,8 @@ def clock_shift_of(trace: Trace) -> ClockShift:
     if (early > 0).mean() <= _SKEWED_SHARE:
         return ClockShift()
     needed = int(early.max())
-    waited = np.flatnonzero(linked & trace.match_rows(gpu, _WAITED_FOR))
+    # A copy into pageable memory returns only when it is through.
+    waited = np.flatnonzero(linked & copy_kinds_of(trace).matches(vocabulary.DTOH, vocabulary.PAGEABLE))
     room = int((calls.end_ns[gpu.call[waited]] - gpu.end_ns[waited]).min()) if len(waited) else needed
     return ClockShift(min(needed, max(room, 0)), room >= needed, needed)
 

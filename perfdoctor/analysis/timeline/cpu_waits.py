@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import ON_DEVICE, blocking_calls
+from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import Trace
 
 # A launch takes 3 to 10 us. One that takes this long, with this many launched and not begun (CUDA queues 1,024), waited
 # for room in the queue; else it loaded a module or a graph, which is the CPU's own work.
@@ -55,7 +56,7 @@ def _waits_for_queue(trace: Trace) -> BoolArray:
 def _waits_for_copies(trace: Trace) -> Intervals:
     """The time in copy calls before their copies began, for calls that return while the copy runs."""
     calls, gpu = trace.calls, trace.gpu
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.match_rows(gpu, ON_DEVICE))
+    copies = np.flatnonzero(copy_kinds_of(trace).with_host & (gpu.call >= 0))
     called = calls.start_ns[gpu.call[copies]]
     late = (gpu.start_ns[copies] - called > _LATE_COPY_NS) & (gpu.start_ns[copies] < calls.end_ns[gpu.call[copies]])
     return iv.union(called[late], gpu.start_ns[copies[late]])

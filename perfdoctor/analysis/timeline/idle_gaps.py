@@ -20,18 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.communication.collective_names import BY_CPU
 from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS, EVENT, NOT_HELD, find_queue_stalls
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
-
-_SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|Event)Synchronize"
-ALLOCATOR_CALL = r"^(cuda|hip)(Malloc|Free)|^cu(MemAlloc|MemFree|MemCreate|MemMap|MemUnmap)"
-# A copy within the device or between devices returns at once, however long its submission took.
-ON_DEVICE = r"DtoD|PtoP|DeviceToDevice"
-_COMMUNICATION_WAIT = rf"{BY_CPU}|^(c10d::(barrier|monitored_barrier)|ncclGroupEnd|ncclCommInitRank)"
+from perfdoctor.trace.tables.model import Trace
 
 # A blocking call returns this long after the item that it waited for ended, at most (seen on V100 and A100: up to 20
 # us).
@@ -117,8 +112,8 @@ def blocking_calls(trace: Trace) -> BoolArray:
     Synchronize calls, and copies from or to the host that returned only with their copy.
     """
     calls, gpu = trace.calls, trace.gpu
-    blocking = trace.match_rows(calls, _SYNC_CALL)
-    copies = np.flatnonzero((gpu.kind == MEMCPY) & (gpu.call >= 0) & ~trace.match_rows(gpu, ON_DEVICE))
+    blocking = trace.match_rows(calls, vocabulary.SYNC_CALL)
+    copies = np.flatnonzero(copy_kinds_of(trace).with_host & (gpu.call >= 0))
     call = gpu.call[copies]
     waited = (gpu.end_ns[copies] <= calls.end_ns[call] + RETURN_LAG_NS) & (calls.dur_ns[call] > _BLOCKING_COPY_NS)
     blocking[call[waited]] = True
@@ -157,7 +152,7 @@ def cause_layers(
     Made for `intervals.partition`.
     """
     calls = trace.calls
-    allocator = trace.match_rows(calls, ALLOCATOR_CALL)
+    allocator = trace.match_rows(calls, vocabulary.ALLOCATOR_CALL)
     waiting = gaps.stall == EVENT
     return {
         "dataloader": loading,
@@ -174,7 +169,7 @@ def _waits_for_ranks(trace: Trace, launching_thread: int) -> Intervals:
     """Collectives on the CPU, and barriers: on the launching thread all of them, on others as far as it has no op."""
     own, others = [], []
     for table in (trace.ranges, trace.ops):
-        waits = trace.match_rows(table, _COMMUNICATION_WAIT)
+        waits = trace.match_rows(table, vocabulary.COLLECTIVE_WAIT)
         mine = waits & (table.thread == launching_thread)
         own.append(iv.union(table.start_ns[mine], table.end_ns[mine]))
         others.append(iv.union(table.start_ns[waits & ~mine], table.end_ns[waits & ~mine]))

@@ -7,12 +7,11 @@ launched it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.analysis.kernels.traffic_kinds import STEP_RANGE
 from perfdoctor.analysis.launching_ops import launched_inside, launching_ranges
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import EMPTY, Intervals
@@ -45,9 +44,6 @@ _DETAILS_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 # `perfdoctor run` marks forward and backward passes; without it DistributedDataParallel marks its own forward.
-FORWARD_RANGE = r"^(perfdoctor::forward|DistributedDataParallel\.forward|FullyShardedDataParallel\.forward)$"
-BACKWARD_RANGE = r"^perfdoctor::backward$"
-_AUTOGRAD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::")
 
 
 def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int32Array) -> dict[str, Intervals]:
@@ -92,9 +88,9 @@ def _gpu_layers(trace: Trace, optimizer: BoolArray) -> dict[str, Intervals]:
     Where a backward pass is seen, what ops launch outside of it and of the optimizer is the forward pass.
     """
     gpu = trace.gpu
-    backward = (launching_ranges(trace, BACKWARD_RANGE) >= 0) | launched_inside(trace, _AUTOGRAD)
-    backward &= ~optimizer
-    marked = launching_ranges(trace, FORWARD_RANGE) >= 0
+    marked = launching_ranges(trace, vocabulary.BACKWARD_RANGE) >= 0
+    backward = (marked | launched_inside(trace, vocabulary.AUTOGRAD_OP)) & ~optimizer
+    marked = launching_ranges(trace, vocabulary.FORWARD_RANGE) >= 0
     forward = (marked | ((gpu.op >= 0) & bool(backward.any()))) & ~optimizer & ~backward
     rows = {BACKWARD: backward, FORWARD: forward, OPTIMIZER: optimizer}
     return {phase: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for phase, which in rows.items()}
@@ -103,11 +99,11 @@ def _gpu_layers(trace: Trace, optimizer: BoolArray) -> dict[str, Intervals]:
 def _cpu_layers(trace: Trace) -> dict[str, Intervals]:
     """The time of the CPU within the ranges that mark a part of the loop, and in autograd's ops on any thread."""
     ranges, ops = trace.ranges, trace.ops
-    autograd = trace.match_rows(ops, _AUTOGRAD)
+    autograd = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)
 
     def marked(pattern: str) -> Intervals:
         rows = trace.match_rows(ranges, pattern)
         return iv.union(ranges.start_ns[rows], ranges.end_ns[rows])
 
-    backward = iv.union_of((marked(BACKWARD_RANGE), iv.union(ops.start_ns[autograd], ops.end_ns[autograd])))
-    return {BACKWARD: backward, FORWARD: marked(FORWARD_RANGE), OPTIMIZER: marked(STEP_RANGE)}
+    backward = iv.union_of((marked(vocabulary.BACKWARD_RANGE), iv.union(ops.start_ns[autograd], ops.end_ns[autograd])))
+    return {BACKWARD: backward, FORWARD: marked(vocabulary.FORWARD_RANGE), OPTIMIZER: marked(vocabulary.OPTIMIZER_STEP)}

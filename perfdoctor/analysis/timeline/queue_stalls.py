@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.gpu import is_collective
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.links import find_first
@@ -21,8 +22,6 @@ from perfdoctor.trace.tables.model import KERNEL, Trace
 
 # Between items that were queued in time the device itself takes 1 to 5 us between kernels, up to 20 us around copies.
 DEVICE_LATENCY_NS = 20_000
-GRAPH_LAUNCH = r"GraphLaunch"
-_EVENT_WAIT = r"StreamWait(Event|Value)"
 # PyTorch numbers its ops one after another. Of 30 real files with 500 ops or more one holds 1 % of its numbers (every
 # 70th op was kept), the others 74 to 100 %.
 _THINNED_SHARE = 0.1
@@ -67,7 +66,7 @@ def find_queue_stalls(
         return held
     item, call = next_item[rows], launch[rows]
     before = _launched_before(trace, item)
-    graphs = trace.match_rows(trace.calls, GRAPH_LAUNCH)
+    graphs = trace.match_rows(trace.calls, vocabulary.GRAPH_LAUNCH_CALL)
     first = _first_start(trace)[call] >= start_ns[rows]  # a later node of a graph cannot wait for another stream
     event = first & (_is_collective(trace, item) | _waits_between(trace, item, before))
     graph = graphs[call] | ((before >= 0) & graphs[before])
@@ -81,7 +80,7 @@ def _launched_before(trace: Trace, item: Int32Array) -> Int32Array:
     found = np.full(len(item), NONE, np.int32)
     for device, stream in sorted(set(zip(gpu.device[item].tolist(), gpu.stream[item].tolist(), strict=True))):
         lane = (gpu.device == device) & (gpu.stream == stream)
-        calls = occurring(gpu.call[lane], len(trace.calls))  # rows of calls are sorted by start
+        calls = occurring(gpu.call[lane])  # rows of calls are sorted by start
         mine = lane[item]
         at = np.searchsorted(calls, gpu.call[item[mine]])
         found[mine] = np.where(at > 0, calls[np.maximum(at, 1) - 1], NONE)
@@ -99,7 +98,7 @@ def _first_start(trace: Trace) -> Int64Array:
 def _is_collective(trace: Trace, item: Int32Array) -> BoolArray:
     """Collectives run on a stream of their own and wait there for the event of their input."""
     names = trace.gpu.name[item]
-    used = occurring(names, len(trace.strings)).tolist()
+    used = occurring(names).tolist()
     codes = [code for code in used if is_collective(trace.strings[code])]
     result: BoolArray = np.isin(names, codes) & (trace.gpu.kind[item] == KERNEL)
     return result
@@ -112,7 +111,7 @@ def _waits_between(trace: Trace, item: Int32Array, before: Int32Array) -> BoolAr
     wait between the two launches counts.
     """
     calls, syncs, gpu = trace.calls, trace.syncs, trace.gpu
-    waits = np.flatnonzero(trace.match_rows(calls, _EVENT_WAIT))
+    waits = np.flatnonzero(trace.match_rows(calls, vocabulary.EVENT_WAIT_CALL))
     since = np.where(before >= 0, calls.start_ns[before], np.iinfo(np.int64).min)
     until = calls.start_ns[gpu.call[item]]
     record = find_first(calls.correlation[waits], syncs.correlation)

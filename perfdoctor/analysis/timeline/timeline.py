@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
-
-# nccl or rccl; without regard to case the search would stop at every letter of the long names of kernels.
-_COLLECTIVE_NAME = r"[NnRr][Cc][Cc][Ll]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def timeline_of(trace: Trace) -> Timeline:
     if not len(gpu):
         return Timeline(rank=trace.rank)
     kernel = gpu.kind == KERNEL
-    collective = kernel & trace.match_rows(gpu, _COLLECTIVE_NAME)
+    collective = kernel & trace.match_rows(gpu, vocabulary.NCCL_KERNEL)
 
     def union(rows: BoolArray) -> Intervals:
         return iv.union(gpu.start_ns[rows], gpu.end_ns[rows])

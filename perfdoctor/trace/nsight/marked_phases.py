@@ -19,9 +19,9 @@ _DOMAIN_CREATED = 75  # ENUM_NSYS_EVENT_TYPE: the row's text is the name of the 
 _STEP = "step"
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "data": vocabulary.DATALOADER_NEXT_NAME,
-        "optimizer": vocabulary.OPTIMIZER_STEP_NAME,
-        "zero_grad": vocabulary.ZERO_GRAD_NAME,
+        "data": vocabulary.dataloader_next_name(),
+        "optimizer": vocabulary.optimizer_step_name(),
+        "zero_grad": vocabulary.zero_grad_name(),
         "forward": vocabulary.FORWARD_MARK_NAME,
         "backward": vocabulary.BACKWARD_MARK_NAME,
     }

@@ -34,6 +34,16 @@ class CopyKinds:
     def __len__(self) -> int:
         return len(self.direction)
 
+    def matches(self, direction: int, *host_memory: int) -> BoolArray:
+        """For each GPU item whether it is a copy in that direction.
+
+        Args:
+            direction: Index into `vocabulary.COPY_DIRECTIONS`.
+            host_memory: The kinds of host memory that count, indices into `vocabulary.HOST_MEMORY`; by default all.
+        """
+        matches: BoolArray = self.direction == direction
+        return matches & np.isin(self.host_memory, host_memory) if host_memory else matches
+
     @property
     def between_devices(self) -> BoolArray:
         """For each GPU item whether it copies within a device or to another: such calls return at once."""
@@ -58,7 +68,7 @@ def copy_kinds_of(trace: Trace) -> CopyKinds:
         rows = np.flatnonzero(gpu.kind == MEMCPY)
         codes = gpu.name[rows]
         by_code = np.full((2, len(trace.strings)), NONE, np.int8)
-        for code in occurring(codes, len(trace.strings)).tolist():
+        for code in occurring(codes).tolist():
             name = trace.strings[code]
             by_code[:, code] = vocabulary.copy_direction(name), vocabulary.copy_host_memory(name)
         direction, host_memory = np.full((2, len(gpu)), NONE, np.int8)

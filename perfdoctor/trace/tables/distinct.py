@@ -28,9 +28,9 @@ def distinct(values: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
     return found
 
 
-def occurring(codes: IntArray, size: int) -> Int64Array:
-    """The distinct codes from 0 to `size` (excluded), ascending; NONE is no code."""
-    return np.flatnonzero(np.bincount(codes[codes >= 0], minlength=size))
+def occurring(codes: IntArray) -> Int64Array:
+    """The distinct codes, ascending, for codes of strings and rows of tables: they are small. NONE is no code."""
+    return np.flatnonzero(np.bincount(codes[codes >= 0]))
 
 
 def distinct_rows(columns: Sequence[IntArray], size: int) -> tuple[Int64Array, Int64Array]:

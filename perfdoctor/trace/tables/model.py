@@ -320,5 +320,5 @@ class Trace:
     def _names_and_matches(self, table: Table) -> tuple[tuple[int, ...], _Matches]:
         """The codes of the names of a table, and the patterns that were asked for so far."""
         if table not in _NAMES:
-            _NAMES[table] = tuple(occurring(table.name, len(self.strings)).tolist()), {}
+            _NAMES[table] = tuple(occurring(table.name).tolist()), {}
         return _NAMES[table]

@@ -225,3 +225,9 @@ def _cut_overlaps(spans: Intervals, start_ns: int | None) -> Intervals:
     before = np.concatenate(([spans[0, 0] if start_ns is None else start_ns], ends[:-1]))
     steps = np.column_stack((np.maximum(spans[:, 0], before), ends))
     return steps[steps[:, 1] > steps[:, 0]]
+
+
+def profiler_step_numbers(trace: Trace) -> list[int]:
+    """The numbers in the names of the profiler's steps, ascending, each once."""
+    names = (trace.strings[code] for code in trace.name_ids(trace.ranges))
+    return sorted(number for name in names if (number := vocabulary.profiler_step_number(name)) is not None)

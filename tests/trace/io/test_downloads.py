@@ -13,7 +13,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from nsys_files import sayable, write_nsys
+from nsys_files import limit_to_nsys, write_nsys
 from servers import answering, sending, serving
 
 from perfdoctor.errors import TraceError
@@ -63,13 +63,13 @@ def test_every_way_in_gives_the_same_columns(
     text: bytes, pack: Pack, way: str, tmp_path: Path, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = pack(text)
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     with opened(way, data, tmp_path, monkeypatch) as path:
-        trace = read(path, lambda done, total: told.append((done, total)))
+        trace = read(path, lambda done, total: reported.append((done, total)))
     assert trace.complete
     assert trace.path == path
     assert_same(trace, parse(text, "x"))
-    assert told[-1] == (len(data), len(data) if way in ("web", "fsspec") else None)
+    assert reported[-1] == (len(data), len(data) if way in ("web", "fsspec") else None)
 
 
 class opened:  # noqa: N801 - read as a participle
@@ -210,9 +210,9 @@ def test_what_came_before_a_connection_ended_is_kept_and_said_to_be_incomplete(
 def test_a_connection_that_ends_before_the_first_event_is_one_sentence(sent: int, pack: Pack) -> None:
     data = pack(b'{"traceEvents": [' + b'{"ph": "X", "cat": "cpu_op", "name": "' + b"x" * 1000)
     with serving(sending(lambda: [data[:sent]], 10_000)) as address:
-        said = refusal(f"{address}/t.json")
+        message = refusal(f"{address}/t.json")
     count = min(sent, len(data))
-    assert said == f"the connection ended after {count} of 10000 bytes; try again"
+    assert message == f"the connection ended after {count} of 10000 bytes; try again"
 
 
 def refusal(path: str) -> str:
@@ -279,22 +279,22 @@ def test_who_stops_does_not_wait_for_a_stalled_connection(text: bytes, monkeypat
 
 
 def test_a_database_is_read_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict()))
     with opened("pipe", path.read_bytes(), tmp_path, monkeypatch) as pipe:
         trace = read(pipe)
     assert (len(trace.gpu), trace.path) == (1, pipe)
 
 
 def test_a_database_that_comes_only_in_part_is_one_sentence(tmp_path: Path) -> None:
-    data = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict())).read_bytes()
     with serving(sending(lambda: [data[:5000]], len(data))) as address:
-        said = refusal(f"{address}/t.sqlite")
-    assert said == f"the connection ended after 5000 of {len(data)} bytes; try again"
+        message = refusal(f"{address}/t.sqlite")
+    assert message == f"the connection ended after 5000 of {len(data)} bytes; try again"
 
 
 def test_no_room_for_a_copy_of_a_database_is_one_sentence(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe(
-        "/t.sqlite", write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict())).read_bytes()
+        "/t.sqlite", write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict())).read_bytes()
     )
     program = """
 import resource, fsspec, sys

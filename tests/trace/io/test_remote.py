@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsys_files import sayable, write_nsys
+from nsys_files import limit_to_nsys, write_nsys
 from servers import Folder, serving
 
 from perfdoctor.errors import TraceError
@@ -66,31 +66,33 @@ def test_passwords_and_signatures_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_trace_in_memory_is_read(memory: Any, said: Callable[[Trace], Any], pack: Callable[[bytes], bytes]) -> None:
+def test_a_trace_in_memory_is_read(
+    memory: Any, content: Callable[[Trace], Any], pack: Callable[[bytes], bytes]
+) -> None:
     memory.pipe("/run/t.json", pack(small().to_bytes()))
     trace = read("memory://run/t.json")
-    assert said(trace) == said(small().trace())
+    assert content(trace) == content(small().trace())
     assert trace.path == "memory://run/t.json"
 
 
-def test_a_trace_in_an_archive_is_read(memory: Any, tmp_path: Path, said: Callable[[Trace], Any]) -> None:
+def test_a_trace_in_an_archive_is_read(memory: Any, tmp_path: Path, content: Callable[[Trace], Any]) -> None:
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("run/t.json", small().to_bytes())
-    assert said(read(f"zip://run/t.json::{(tmp_path / 't.zip').as_uri()}")) == said(small().trace())
+    assert content(read(f"zip://run/t.json::{(tmp_path / 't.zip').as_uri()}")) == content(small().trace())
     memory.pipe("/t.json", small().to_bytes())
-    assert said(read("simplecache::memory://t.json")) == said(small().trace())
+    assert content(read("simplecache::memory://t.json")) == content(small().trace())
 
 
-def test_a_trace_on_the_web_is_read(web: tuple[str, Path], said: Callable[[Trace], Any]) -> None:
+def test_a_trace_on_the_web_is_read(web: tuple[str, Path], content: Callable[[Trace], Any]) -> None:
     address, folder = web
     small().write(folder / "t.json.gz")
     trace = read(f"{address}/t.json.gz?token=secret")
-    assert said(trace) == said(small().trace())
+    assert content(trace) == content(small().trace())
     assert trace.path == f"{address}/t.json.gz"
 
 
 def test_an_export_of_nsight_systems_is_read_from_anywhere(memory: Any, tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict()))
     memory.pipe("/t.sqlite", path.read_bytes())
     trace = read("memory://t.sqlite")
     assert (len(trace.gpu), trace.path) == (1, "memory://t.sqlite")
@@ -100,12 +102,12 @@ def test_a_copy_of_a_database_is_gone_afterwards(memory: Any, tmp_path: Path, mo
     copies = tmp_path / "copies"
     copies.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(copies))
-    data = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict())).read_bytes()
     memory.pipe("/t.sqlite", data)
     memory.pipe("/cut.sqlite", data[:100])
-    told: list[tuple[int, int | None]] = []
-    read("memory://t.sqlite", lambda done, total: told.append((done, total)))
-    assert told[-1] == (len(data), len(data))
+    reported: list[tuple[int, int | None]] = []
+    read("memory://t.sqlite", lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (len(data), len(data))
     assert "the database" in refusal("memory://cut.sqlite")
     assert list(copies.iterdir()) == []
 
@@ -160,7 +162,7 @@ def test_standard_input_is_read(tmp_path: Path) -> None:
     ended = piped(gzip.compress(small().to_bytes()), "analyze", "-", "--json")
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert b'"path":"-"' in ended.stdout.replace(b" ", b"")
-    path = write_nsys(tmp_path / "t.sqlite", sayable(small().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(small().to_dict()))
     assert piped(path.read_bytes(), "analyze", "-", "-q").returncode == 0
 
 

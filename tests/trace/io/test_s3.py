@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nsys_files import sayable, write_nsys
+from nsys_files import limit_to_nsys, write_nsys
 from servers import answering, serving
 
 import perfdoctor
@@ -95,12 +95,12 @@ def test_an_object_is_read_in_ranges(
     data = pack(text)
     monkeypatch.setattr(remote, "_REQUEST_BYTES", len(data) // 5)
     bucket.pipe("bucket/run/t", data)
-    told: list[tuple[int, int | None]] = []
-    trace = read("s3://bucket/run/t", lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int | None]] = []
+    trace = read("s3://bucket/run/t", lambda done, total: reported.append((done, total)))
     assert_same(trace, parse(text, "x"))
     assert trace.complete
     assert trace.path == "s3://bucket/run/t"
-    assert told[-1] == (len(data), len(data))
+    assert reported[-1] == (len(data), len(data))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -150,7 +150,7 @@ def test_a_capture_is_read_with_its_facts(bucket: Any) -> None:
 
 
 def test_an_export_of_nsight_systems_is_read(bucket: Any, tmp_path: Path) -> None:
-    bucket.pipe("bucket/t.sqlite", write_nsys(tmp_path / "t", sayable(steps(0).to_dict())).read_bytes())
+    bucket.pipe("bucket/t.sqlite", write_nsys(tmp_path / "t", limit_to_nsys(steps(0).to_dict())).read_bytes())
     trace = read("s3://bucket/t.sqlite")
     assert (len(trace.gpu), trace.path) == (1, "s3://bucket/t.sqlite")
 
@@ -203,8 +203,8 @@ def test_the_endpoint_can_stand_in_the_configuration_of_fsspec(
     bucket: Any, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.pipe("bucket/t.json", steps(0).to_bytes())
-    told = {"s3": {"key": "somebody", "secret": "secret", "endpoint_url": endpoint}}
-    (tmp_path / "conf.json").write_text(json.dumps(told))
+    options = {"s3": {"key": "somebody", "secret": "secret", "endpoint_url": endpoint}}
+    (tmp_path / "conf.json").write_text(json.dumps(options))
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     ended = analysed("analyze", "s3://bucket/t.json", "-q", FSSPEC_CONFIG_DIR=str(tmp_path))

@@ -142,10 +142,10 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-    said = python(run)
-    assert said.startswith("TraceError ")
-    assert "compressed with zstd, which needs Python 3.14 or the package zstandard" in said
-    assert len(said.splitlines()) == 1
+    output = python(run)
+    assert output.startswith("TraceError ")
+    assert "compressed with zstd, which needs Python 3.14 or the package zstandard" in output
+    assert len(output.splitlines()) == 1
 
 
 def python(program: str, timeout_s: float = 60) -> str:
@@ -206,17 +206,17 @@ def test_progress_rises_to_the_size_of_the_file(
     monkeypatch.setenv(choice.VARIABLE, name)
     path = tmp_path / f"t{suffix}"
     path.write_bytes(gzip.compress(large_text, 1) if suffix == ".json.gz" else large_text)
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     within: set[int] = set()
 
     def progress(done: int, total: int | None) -> None:
-        told.append((done, total))
+        reported.append((done, total))
         within.add(threading.get_ident())
 
     read(path, progress, threads=threads)
     size = path.stat().st_size
-    assert told[-1] == (size, size)
-    assert all(before[0] <= after[0] for before, after in pairwise(told))
+    assert reported[-1] == (size, size)
+    assert all(before[0] <= after[0] for before, after in pairwise(reported))
     assert within == {threading.get_ident()}
 
 
@@ -275,9 +275,9 @@ native.folders, choice._COMPILING_PAYS_BYTES = lambda: iter(()), 0
 trace = perfdoctor.read({str(path)!r})
 print(trace.events, *trace.warnings)
 """
-    said = python(program)
-    assert said.startswith("88000 read with the slow reader, because numba cannot be used (")
-    assert said.endswith("); pip install -U numba\n")
+    output = python(program)
+    assert output.startswith("88000 read with the slow reader, because numba cannot be used (")
+    assert output.endswith("); pip install -U numba\n")
 
 
 def test_an_unknown_reader_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

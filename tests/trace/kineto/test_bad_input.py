@@ -44,9 +44,9 @@ class Read:
     warns: str = ""
 
 
-def events(*odd: bytes) -> bytes:
-    """A list of events, odd ones between two plain ones."""
-    return b"[" + b",\n".join([PLAIN, *odd, PLAIN]) + b"]"
+def events(*irregular: bytes) -> bytes:
+    """A list of events, irregular ones between two plain ones."""
+    return b"[" + b",\n".join([PLAIN, *irregular, PLAIN]) + b"]"
 
 
 def event(**fields: object) -> bytes:
@@ -85,7 +85,7 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "byte order mark alone": (b"\xef\xbb\xbf", "not JSON, so no trace"),
     "invalid UTF-8": (events(PLAIN.replace(b"mm", b"\xff\xfe\x80")), Read(3)),
     "lone surrogates": (events(event(name="\ud800 and \udfff", args={"\ud800": "\udc00"})), Read(3)),
-    "NaN and Infinity": (events(*(event(ts=float(odd)) for odd in ("nan", "inf", "-inf"))), Read(2, dropped=3)),
+    "NaN and Infinity": (events(*(event(ts=float(text)) for text in ("nan", "inf", "-inf"))), Read(2, dropped=3)),
     "NaN in the arguments": (events(event(args={"a": float("nan"), "External id": float("inf")})), Read(3)),
     "1e300": (events(event(ts=1e300), event(dur=1e300)), Read(2, dropped=2)),
     "a negative duration": (events(event(dur=-5)), Read(3, warns="theirs is negative: 1 event")),
@@ -139,7 +139,7 @@ def test_what_can_be_read_is_read_and_the_rest_counted_or_it_is_one_sentence(
         trace = read(path)
     assert (trace.events, trace.dropped, trace.complete) == (expected.events, expected.dropped, expected.complete)
     assert expected.warns in " ".join(trace.warnings)
-    assert bool(trace.dropped) is any(said.startswith("left out because") for said in trace.warnings)
+    assert bool(trace.dropped) is any(warning.startswith("left out because") for warning in trace.warnings)
     assert [string.encode() for string in trace.strings]
     assert_same(trace, parse(text, "x"))
 
@@ -240,9 +240,9 @@ def read_or_refused(path: str) -> Trace | None:
     try:
         return read(path)
     except TraceError as error:
-        said = str(error)
-    assert said.startswith(f"{path}: ")
-    assert "\n" not in said
+        message = str(error)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
     return None
 
 

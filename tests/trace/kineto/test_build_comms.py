@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("each_reader")
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-SAID = collective("allreduce", 640, 1280, "BFloat16", range(4), "2", "tp", sequence=17)
+ARGUMENTS = collective("allreduce", 640, 1280, "BFloat16", range(4), "2", "tp", sequence=17)
 COLUMNS = {
     "collective": "allreduce",
     "dtype": "BFloat16",
@@ -38,14 +38,14 @@ def test_a_trace_without_collectives_has_no_rows() -> None:
 
 
 def test_the_kernel_and_its_op_both_speak(rows: Rows) -> None:
-    b = TraceBuilder().op("c10d::allreduce_", 0, 50).op("record_param_comms", 10, 20, comm=SAID)
-    trace = b.kernel(NCCL, 40, 90, launch_us=15, comm=SAID).trace()
+    b = TraceBuilder().op("c10d::allreduce_", 0, 50).op("record_param_comms", 10, 20, comm=ARGUMENTS)
+    trace = b.kernel(NCCL, 40, 90, launch_us=15, comm=ARGUMENTS).trace()
     assert rows(trace, "comms") == [COLUMNS | {"gpu": 0, "op": 1}, COLUMNS | {"gpu": -1, "op": 1}]
     assert trace.events == 4  # a table beside those of events
 
 
 def test_the_kernel_has_it_of_its_op_where_it_says_nothing_itself(rows: Rows) -> None:
-    b = TraceBuilder().op("record_param_comms", 10, 20, comm=SAID)
+    b = TraceBuilder().op("record_param_comms", 10, 20, comm=ARGUMENTS)
     trace = b.kernel("first", 5, 1, launch_us=2).kernel(NCCL, 40, 90, launch_us=15).trace()
     assert rows(trace, "comms") == [COLUMNS | {"gpu": 1, "op": 0}, COLUMNS | {"gpu": -1, "op": 0}]
 
@@ -58,18 +58,22 @@ def test_what_the_kernel_says_goes_before_what_its_op_says() -> None:
 
 
 def test_a_copy_that_another_op_makes_within_the_collective_is_no_part_of_it() -> None:
-    b = TraceBuilder().op("record_param_comms", 10, 80, comm=SAID).op("aten::copy_", 20, 20)
+    b = TraceBuilder().op("record_param_comms", 10, 80, comm=ARGUMENTS).op("aten::copy_", 20, 20)
     trace = b.memcpy("DtoD", 100, 5, launch_us=25).kernel(NCCL, 110, 5, launch_us=60).trace()
     assert trace.comms.gpu.tolist() == [1, -1]
 
 
 def test_a_collective_on_the_cpu_has_its_op_only(rows: Rows) -> None:
-    b = TraceBuilder(device=None).range("gloo:all_reduce", 12, 5, thread=2).op("record_param_comms", 10, 2, comm=SAID)
+    b = (
+        TraceBuilder(device=None)
+        .range("gloo:all_reduce", 12, 5, thread=2)
+        .op("record_param_comms", 10, 2, comm=ARGUMENTS)
+    )
     assert rows(b.trace(), "comms") == [COLUMNS | {"gpu": -1, "op": 0}]
 
 
 def test_an_annotation_among_the_ops_makes_no_row() -> None:
-    trace = TraceBuilder().op("nccl:all_reduce", 10, 2, comm=SAID).op("aten::mm", 20, 2).trace()
+    trace = TraceBuilder().op("nccl:all_reduce", 10, 2, comm=ARGUMENTS).op("aten::mm", 20, 2).trace()
     assert (len(trace.ranges), len(trace.comms)) == (1, 0)
 
 
@@ -86,7 +90,7 @@ def test_rows_keep_the_order_of_time_whatever_the_order_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "column", "value"),
+    ("metadata", "column", "value"),
     [
         ({"Collective name": None}, "collective", []),
         ({"Collective name": 7}, "collective", ["7"]),
@@ -98,8 +102,8 @@ def test_rows_keep_the_order_of_time_whatever_the_order_of_the_file() -> None:
         ({"dtype": "Float", "Group size": 4}, "dtype", []),
     ],
 )
-def test_what_is_said_oddly(said: dict[str, object], column: str, value: list[object], rows: Rows) -> None:
-    trace = TraceBuilder().op("plain", 0, 1, comm=SAID).op("odd", 2, 1, comm=said).op("mute", 4, 1).trace()
+def test_irregular_metadata(metadata: dict[str, object], column: str, value: list[object], rows: Rows) -> None:
+    trace = TraceBuilder().op("plain", 0, 1, comm=ARGUMENTS).op("other", 2, 1, comm=metadata).op("mute", 4, 1).trace()
     assert [row[column] for row in rows(trace, "comms")] == [COLUMNS[column], *value]
 
 
@@ -107,8 +111,8 @@ def test_each_rank_of_a_merged_file_keeps_its_own(rows: Rows) -> None:
     merged: list[dict[str, Any]] = []
     for rank in range(2):
         b = TraceBuilder(rank=rank).op("aten::mm", 0, 1)
-        b.op("record_param_comms", 10, 20, comm=SAID | {"Seq": rank}).kernel("k", 5, 1, launch_us=2)
-        b.kernel(NCCL, 40 - rank, 90, launch_us=15, comm=SAID | {"Seq": rank})
+        b.op("record_param_comms", 10, 20, comm=ARGUMENTS | {"Seq": rank}).kernel("k", 5, 1, launch_us=2)
+        b.kernel(NCCL, 40 - rank, 90, launch_us=15, comm=ARGUMENTS | {"Seq": rank})
         events = b.to_dict()["traceEvents"]
         merged += [event | {"pid": event["pid"] + rank * RANK_STRIDE} for event in events]
     whole = TraceBuilder()
@@ -117,13 +121,13 @@ def test_each_rank_of_a_merged_file_keeps_its_own(rows: Rows) -> None:
     own = split_ranks(whole.trace())
     assert len(own) == 2
     for rank, trace in enumerate(own):
-        said = COLUMNS | {"sequence": rank}
-        assert rows(trace, "comms") == [said | {"gpu": 1, "op": 1}, said | {"gpu": -1, "op": 1}]
+        metadata = COLUMNS | {"sequence": rank}
+        assert rows(trace, "comms") == [metadata | {"gpu": 1, "op": 1}, metadata | {"gpu": -1, "op": 1}]
         assert not trace.comms.gpu.flags.writeable
 
 
 def test_columns_are_read_only() -> None:
-    trace = TraceBuilder().op("record_param_comms", 10, 20, comm=SAID).trace()
+    trace = TraceBuilder().op("record_param_comms", 10, 20, comm=ARGUMENTS).trace()
     assert not trace.comms.sequence.flags.writeable
     assert not trace.gpu.blocks.flags.writeable
 

@@ -16,7 +16,7 @@ from perfdoctor.trace import KERNEL, MEMCPY, MEMSET, Trace, parse, read
 pytestmark = pytest.mark.usefixtures("each_reader")
 
 Rows = Callable[[Trace, str], list[dict[str, Any]]]
-Said = Callable[[Trace], dict[str, Any]]
+Content = Callable[[Trace], dict[str, Any]]
 
 
 def ordinary() -> TraceBuilder:
@@ -100,25 +100,27 @@ def test_tables_are_sorted_by_start_and_then_longest_first(rows: Rows) -> None:
 
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_the_place_of_the_events_and_white_space_change_nothing(said: Said, place: str, indent: int | None) -> None:
+def test_the_place_of_the_events_and_white_space_change_nothing(
+    content: Content, place: str, indent: int | None
+) -> None:
     whole = ordinary().to_dict()
     events = {"traceEvents": whole.pop("traceEvents")}
     device = {"deviceProperties": whole.pop("deviceProperties")}
     order = {"first": events | device | whole, "middle": device | events | whole, "last": device | whole | events}
     text = json.dumps(order[place], indent=indent).encode()
-    assert said(parse(text, "x")) == said(ordinary().trace())
+    assert content(parse(text, "x")) == content(ordinary().trace())
 
 
-def test_a_bare_list_is_a_trace_without_device(said: Said) -> None:
+def test_a_bare_list_is_a_trace_without_device(content: Content) -> None:
     events = ordinary().to_dict()["traceEvents"]
-    bare = said(parse(json.dumps(events).encode(), "x"))
-    whole = said(ordinary().trace())
+    bare = content(parse(json.dumps(events).encode(), "x"))
+    whole = content(ordinary().trace())
     assert bare.pop("device").name is None
     assert (bare.pop("rank"), bare.pop("world_size")) == (None, None)
     assert bare == {key: value for key, value in whole.items() if key in bare}
 
 
-def test_legacy_categories_and_spellings_are_read_alike(said: Said) -> None:
+def test_legacy_categories_and_spellings_are_read_alike(content: Content) -> None:
     text = ordinary().to_bytes().decode()
     for now, then in {
         '"cat": "cpu_op"': '"cat": "Operator"',
@@ -133,10 +135,10 @@ def test_legacy_categories_and_spellings_are_read_alike(said: Said) -> None:
         assert now in text
         text = text.replace(now, then)
     trace, legacy = ordinary().trace(), parse(text.encode(), "x")
-    expected = said(trace)
+    expected = content(trace)
     # The thread of the GPU's own annotations is the only place where the row's name shows.
     expected["gpu_ranges"][0]["thread"] = "0/stream 7"
-    assert said(legacy) == expected
+    assert content(legacy) == expected
 
 
 def test_a_legacy_stream_is_read_from_the_row(rows: Rows) -> None:
@@ -434,16 +436,16 @@ def test_an_event_without_anything_else_is_kept(rows: Rows, missing: str) -> Non
     assert rows(trace, "gpu")[0]["name"] == ("" if missing == "name" else "k")
 
 
-@pytest.mark.parametrize("odd", [None, 3, "text", [], [{"ph": "X"}], True])
-def test_what_is_no_event_is_dropped(odd: object) -> None:
-    text = json.dumps([{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 1}, odd])
+@pytest.mark.parametrize("value", [None, 3, "text", [], [{"ph": "X"}], True])
+def test_what_is_no_event_is_dropped(value: object) -> None:
+    text = json.dumps([{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 1}, value])
     trace = parse(text.encode(), "x")
     assert (len(trace.ops), trace.dropped) == (1, 1)
 
 
-@pytest.mark.parametrize("odd", [{"ph": ["X"]}, {"cat": {}}, {"ph": {}}])
-def test_an_event_of_no_phase_or_category_that_can_be_is_dropped(odd: dict[str, Any]) -> None:
-    trace = one(kernel(**odd))
+@pytest.mark.parametrize("value", [{"ph": ["X"]}, {"cat": {}}, {"ph": {}}])
+def test_an_event_of_no_phase_or_category_that_can_be_is_dropped(value: dict[str, Any]) -> None:
+    trace = one(kernel(**value))
     assert (len(trace.gpu), trace.dropped) == (0, 1)
 
 
@@ -509,15 +511,15 @@ def test_the_same_name_written_in_two_ways_has_one_code() -> None:
 
 def test_not_a_number_costs_its_own_event_only() -> None:
     text = TraceBuilder().op("a", 0, 1).op("b", 77, 1).op("c", 2, 1).to_bytes()
-    for odd in (b"NaN", b"Infinity", b"-Infinity"):
-        trace = parse(text.replace(b"77", odd), "x")
+    for value in (b"NaN", b"Infinity", b"-Infinity"):
+        trace = parse(text.replace(b"77", value), "x")
         assert (len(trace.ops), trace.dropped, trace.complete) == (2, 1, True)
 
 
-@pytest.mark.parametrize("odd", [b"NaN", b"Infinity", b"inf", b"-nan", b"nan(ind)"])
-def test_not_a_number_among_the_arguments_costs_nothing(odd: bytes) -> None:
+@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"inf", b"-nan", b"nan(ind)"])
+def test_not_a_number_among_the_arguments_costs_nothing(value: bytes) -> None:
     b = TraceBuilder().kernel('say \\": inf, "', 0, 5, launch_us=1, **{"blocks per SM": 77.5, "warps per SM": 88})
-    text = b.to_bytes().replace(b"77.5", odd).replace(b"88", odd)
+    text = b.to_bytes().replace(b"77.5", value).replace(b"88", value)
     trace = parse(text, "x")
     assert (trace.gpu.call.tolist(), trace.dropped) == ([0], 0)
     assert 'say \\": inf, "' in trace.strings
@@ -534,22 +536,22 @@ def test_times_of_the_epoch_are_exact_to_the_nanosecond() -> None:
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.txt", "t"])
-def test_compression_is_told_by_the_content(tmp_path: Path, said: Said, name: str) -> None:
+def test_compression_is_told_by_the_content(tmp_path: Path, content: Content, name: str) -> None:
     for data in (ordinary().to_bytes(), gzip.compress(ordinary().to_bytes())):
         path = tmp_path / name
         path.write_bytes(data)
         trace = read(path)
         assert trace.path == str(path)
-        assert said(trace) == said(ordinary().trace())
+        assert content(trace) == content(ordinary().trace())
 
 
-def test_members_padding_and_a_byte_order_mark_are_read_through(tmp_path: Path, said: Said) -> None:
+def test_members_padding_and_a_byte_order_mark_are_read_through(tmp_path: Path, content: Content) -> None:
     text = ordinary().to_bytes()
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + text[:100]) + gzip.compress(text[100:]) + bytes(512))
-    assert said(read(path)) == said(ordinary().trace())
+    assert content(read(path)) == content(ordinary().trace())
 
 
-def test_a_trailing_comma_is_read_over(said: Said) -> None:
+def test_a_trailing_comma_is_read_over(content: Content) -> None:
     text = ordinary().to_bytes().replace(b"\n]}", b",\n]}")
-    assert said(parse(text, "x")) == said(ordinary().trace())
+    assert content(parse(text, "x")) == content(ordinary().trace())

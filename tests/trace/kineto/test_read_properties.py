@@ -19,7 +19,7 @@ from perfdoctor.trace.scanner.text_window import sliding_window
 
 pytestmark = pytest.mark.usefixtures("each_reader")
 
-Said = Callable[[Trace], dict[str, Any]]
+Content = Callable[[Trace], dict[str, Any]]
 
 NAMES = st.one_of(
     st.sampled_from(["aten::mm", "Optimizer.step#SGD.step", '"ts": 5.5', '},{"ph": "X', "\\", "\u00e9\u2713"]),
@@ -76,10 +76,10 @@ def text(value: str, choose: random.Random) -> str:
 
 
 @given(builders(), st.integers(0, 2**32))
-def test_order_of_keys_white_space_and_escapes_change_nothing(said: Said, b: TraceBuilder, seed: int) -> None:
+def test_order_of_keys_white_space_and_escapes_change_nothing(content: Content, b: TraceBuilder, seed: int) -> None:
     other = rewritten(b.to_dict(), random.Random(seed)).encode()
     assert json.loads(other) == b.to_dict()
-    assert said(parse(other, "x")) == said(b.trace())
+    assert content(parse(other, "x")) == content(b.trace())
 
 
 @given(builders())
@@ -88,11 +88,11 @@ def test_every_event_becomes_one_row(b: TraceBuilder) -> None:
 
 
 @given(builders(), st.integers(-(10**9), 10**9))
-def test_a_shift_in_time_shifts_every_time_and_nothing_else(said: Said, b: TraceBuilder, shift_us: int) -> None:
+def test_a_shift_in_time_shifts_every_time_and_nothing_else(content: Content, b: TraceBuilder, shift_us: int) -> None:
     moved = b.to_dict()
     for event in moved["traceEvents"]:
         event["ts"] = f"{Decimal(round(event['ts'] * 1000)) / 1000 + shift_us:f}"
-    before, after = said(b.trace()), said(parse(json.dumps(moved).encode(), "x"))
+    before, after = content(b.trace()), content(parse(json.dumps(moved).encode(), "x"))
     for rows in after.values():
         for row in rows if isinstance(rows, list) else []:
             row["start_ns"] -= shift_us * 1000
@@ -101,8 +101,8 @@ def test_a_shift_in_time_shifts_every_time_and_nothing_else(said: Said, b: Trace
 
 
 @given(builders())
-def test_a_trace_repeats(said: Said, b: TraceBuilder) -> None:
-    assert said(b.trace()) == said(b.trace())
+def test_a_trace_repeats(content: Content, b: TraceBuilder) -> None:
+    assert content(b.trace()) == content(b.trace())
     assert b.to_bytes() == b.to_bytes()
 
 

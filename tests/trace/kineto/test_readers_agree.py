@@ -48,7 +48,7 @@ def agree(assert_same: AssertSame) -> Callable[..., Trace | str]:
 
 Agree = Callable[..., Trace | str]
 
-# What may stand for a value, a key or an argument: plain, odd, or no JSON at all.
+# What may stand for a value, a key or an argument: plain, irregular, or no JSON at all.
 _SCALARS = """
     0 -0 00 7 -7 12.5 -12.5 0.0005 -0.0005 1.2345 -1.2344 1e3 1E+3 1e-3 1.5e2 1e300 1e999 -1e999 1. .5 01.5 +1 - 1e
     1.e1 123456789012345678 1234567890123456789 99999999999999999999 4611686018427387 4611686018427388 00.5 0.0 -0.0
@@ -172,8 +172,8 @@ def test_any_depth_of_nesting(agree: Agree, depth: int) -> None:
             assert not isinstance(agree(f"[{anchor},{op},{anchor}]", 4096), str)
 
 
-def many(count: int, odd: int, seed: int) -> bytes:
-    """Events of all kinds in any order of time, every `odd`-th of them written in a way that is no plain one."""
+def many(count: int, irregular: int, seed: int) -> bytes:
+    """Events of all kinds in any order of time, every `irregular`-th of them written in a way that is no plain one."""
     choose = random.Random(seed)
     lines = []
     names = ["allreduce", "a\u0301", "wait"]
@@ -192,13 +192,13 @@ def many(count: int, odd: int, seed: int) -> bytes:
         }
         event |= {"tid": choose.choice([1, "a", "b"]), "ts": choose.randrange(90) / 8, "dur": choose.randrange(5)}
         line = json.dumps(event | {"args": arguments})
-        lines.append(line.replace('"name"', '"n\\u0061me"') if number % odd == 0 else line)
+        lines.append(line.replace('"name"', '"n\\u0061me"') if number % irregular == 0 else line)
     return f"[{','.join(lines)}]".encode()
 
 
-@pytest.mark.parametrize("odd", [1, 2, 50, 10**9])
-def test_many_events_fill_every_table_and_stay_in_order(agree: Agree, odd: int) -> None:
-    trace = agree(many(20_000, odd, odd % 1000), 4096)
+@pytest.mark.parametrize("irregular", [1, 2, 50, 10**9])
+def test_many_events_fill_every_table_and_stay_in_order(agree: Agree, irregular: int) -> None:
+    trace = agree(many(20_000, irregular, irregular % 1000), 4096)
     assert isinstance(trace, Trace)
     assert trace.events > 10_000
     assert len(trace.comms) > 4096

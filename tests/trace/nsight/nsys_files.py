@@ -16,11 +16,20 @@ from typing import Any
 NEW, OLD, TEXTS = "new", "old", "texts"
 
 # What both formats can say; Nsight Systems has no Python frames, no external ids and no ranges on the GPU's rows.
-_KEPT = {"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation", "cuda_sync"}
+_KINDS = {
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "cuda_runtime",
+    "cuda_driver",
+    "cpu_op",
+    "user_annotation",
+    "cuda_sync",
+}
 _ON_CPU = {"cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"}
 SESSION_START_NS = 1_700_000_000_123_456_789
 _SHIFT_US = 1_000_000  # sessions begin at zero, and zero means unknown
-_SAID = {"cbid", "correlation", "stream", "device", "bytes", "grid", "Input Dims"}
+_ARGUMENTS = {"cbid", "correlation", "stream", "device", "bytes", "grid", "Input Dims"}
 _COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 _MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
 _SYNC_KINDS = {"Event Sync": 1, "Stream Wait Event": 2, "Stream Sync": 3, "Context Sync": 4}
@@ -62,15 +71,15 @@ CREATE TABLE TARGET_INFO_CUDA_GPU (deviceId INTEGER NOT NULL, name TEXT, globalM
 """
 
 
-def sayable(whole: dict[str, Any]) -> dict[str, Any]:
-    """A trace without what Nsight Systems cannot say, a second later."""
+def limit_to_nsys(whole: dict[str, Any]) -> dict[str, Any]:
+    """A trace limited to what Nsight Systems records, a second later."""
     events = []
     for event in whole["traceEvents"]:
-        if event.get("cat") not in _KEPT or event.get("ph") != "X" or "args" not in event:
+        if event.get("cat") not in _KINDS or event.get("ph") != "X" or "args" not in event:
             continue
         if event["cat"] == "gpu_memcpy" and "Host" in event["name"]:  # memory as AMD's library calls it
             continue
-        args = {key: value for key, value in event["args"].items() if key in _SAID}
+        args = {key: value for key, value in event["args"].items() if key in _ARGUMENTS}
         events.append(event | {"ts": round(event["ts"] + _SHIFT_US, 3), "args": args})
     return whole | {"traceEvents": events}
 
@@ -110,8 +119,8 @@ class NsysFile:
     def range(self, text: str, start: int, end: int | None, tid: int, kind: int = 59, domain: int = 0) -> None:
         """An NVTX range; half of them with a registered string, where the version can."""
         registered = self.version == NEW and len(text) % 2 == 0
-        said = {"textId": self.name(text)} if registered else {"text": text}
-        self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid, domainId=domain, **said)
+        columns = {"textId": self.name(text)} if registered else {"text": text}
+        self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=tid, domainId=domain, **columns)
 
     def close(self) -> Path:
         """The finished file."""
@@ -121,7 +130,7 @@ class NsysFile:
 
 
 def write_nsys(path: Path, whole: dict[str, Any], version: str = NEW) -> Path:
-    """Write the events of a trace, which must be `sayable`, as an export."""
+    """Write the events of a trace, which `limit_to_nsys` made,, as an export."""
     file = NsysFile(path, version)
     write_process(file, whole)
     describe(file)
@@ -186,14 +195,14 @@ def _write_device(file: NsysFile, device: dict[str, Any], pid: int) -> None:
     memory, sms = device.get("totalGlobalMem", 0), device.get("numSms", 0)
     major, minor = device.get("computeMajor", 0), device.get("computeMinor", 0)
     if file.version == OLD:
-        said = {"deviceId": device["id"], "name": device["name"], "globalMemorySize": memory}
-        said |= {"numMultiprocessors": sms, "computeCapabilityMajor": major, "computeCapabilityMinor": minor}
-        file.add("TARGET_INFO_CUDA_GPU", **said)
+        columns = {"deviceId": device["id"], "name": device["name"], "globalMemorySize": memory}
+        columns |= {"numMultiprocessors": sms, "computeCapabilityMajor": major, "computeCapabilityMinor": minor}
+        file.add("TARGET_INFO_CUDA_GPU", **columns)
         return
-    said = {"vmId": 0, "id": device["id"] + 3, "cuDevice": device["id"], "name": device["name"]}
-    said |= {"totalMemory": memory, "smCount": sms, "computeMajor": major, "computeMinor": minor}
-    file.add("TARGET_INFO_GPU", **said)
-    file.add("TARGET_INFO_CUDA_DEVICE", gpuId=said["id"], cudaId=device["id"], pid=pid)
+    columns = {"vmId": 0, "id": device["id"] + 3, "cuDevice": device["id"], "name": device["name"]}
+    columns |= {"totalMemory": memory, "smCount": sms, "computeMajor": major, "computeMinor": minor}
+    file.add("TARGET_INFO_GPU", **columns)
+    file.add("TARGET_INFO_CUDA_DEVICE", gpuId=columns["id"], cudaId=device["id"], pid=pid)
 
 
 def describe(file: NsysFile) -> None:

@@ -21,8 +21,8 @@ from nsys_files import (
     TEXTS,
     NsysFile,
     describe,
+    limit_to_nsys,
     run_sql,
-    sayable,
     serialized,
     write_nsys,
     write_process,
@@ -68,7 +68,7 @@ def busy() -> TraceBuilder:
 
 def both(tmp_path: Path, builder: TraceBuilder, version: str = NEW) -> tuple[Trace, Trace]:
     """The same events by way of an export and of a trace of the profiler."""
-    whole = sayable(builder.to_dict())
+    whole = limit_to_nsys(builder.to_dict())
     info = whole.get("distributedInfo", {})
     exported = read(write_nsys(tmp_path / f"{version}.sqlite", whole, version))
     exported = replace(exported, rank=info.get("rank"), world_size=info.get("world_size"))
@@ -96,7 +96,7 @@ def of_nvidia(case: RuleCase) -> bool:
 def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: RuleCase) -> None:
     pairs = []
     for number, builder in enumerate(case.traces()):
-        if sayable(builder.to_dict())["traceEvents"]:
+        if limit_to_nsys(builder.to_dict())["traceEvents"]:
             (tmp_path / str(number)).mkdir()
             pairs.append(both(tmp_path / str(number), builder))
     reports = [
@@ -129,7 +129,7 @@ def test_an_older_version_says_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_device_is_known_by_process_where_each_sees_its_own(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict())))) as db:
+    with closing(sqlite3.connect(write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict())))) as db:
         db.execute("INSERT INTO TARGET_INFO_GPU (vmId, id, name, cuDevice) VALUES (0, 0, 'Other', 0)")
         db.execute("UPDATE TARGET_INFO_GPU SET cuDevice = 3 WHERE id = 3")
         db.commit()
@@ -138,7 +138,7 @@ def test_a_device_is_known_by_process_where_each_sees_its_own(tmp_path: Path) ->
 
 @pytest.mark.parametrize("table", ["TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"])
 def test_a_device_without_its_tables_is_not_made_up(tmp_path: Path, table: str) -> None:
-    path = run_sql(write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict())), [f"DROP TABLE {table}"])
+    path = run_sql(write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict())), [f"DROP TABLE {table}"])
     known = DeviceProperties("NVIDIA A100-SXM4-80GB", (8, 0), 108, 85_000_000_000)
     assert read(path).device == (DeviceProperties() if table == "TARGET_INFO_GPU" else known)
 
@@ -159,8 +159,8 @@ ALL_TABLES = [
 
 @pytest.mark.parametrize("table", ALL_TABLES)
 def test_a_missing_table_is_missing_events_and_nothing_else(tmp_path: Path, rows: Rows, table: str) -> None:
-    whole = write_nsys(tmp_path / "whole.sqlite", sayable(busy().to_dict()))
-    without = run_sql(write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict())), [f"DROP TABLE {table}"])
+    whole = write_nsys(tmp_path / "whole.sqlite", limit_to_nsys(busy().to_dict()))
+    without = run_sql(write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict())), [f"DROP TABLE {table}"])
     complete, trace = read(whole), read(without)
     # Without strings an op is a range: only its text says what it is.
     seen = {time for kept in TABLES for time in times(rows(complete, kept))}
@@ -182,21 +182,21 @@ def times(table: list[dict[str, Any]]) -> list[tuple[int, int]]:
     ["deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind"],
 )
 def test_a_missing_column_is_unknown_and_said(tmp_path: Path, column: str) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, [f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN {column}"]))
     assert len(trace.gpu) == 15
     assert f"so unknown: {column} of CUPTI_ACTIVITY_KIND_MEMCPY" in trace.warnings[0]
 
 
 def test_the_short_name_serves_where_there_is_no_long_one(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, ["ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN demangledName"]))
     assert {trace.text(code) for code in trace.gpu.name[trace.gpu.kind == 0].tolist()} == {"void gemm"}
     assert trace.warnings == ()
 
 
 def test_a_file_without_processes_is_one_process(tmp_path: Path, rows: Rows) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     tables = ALL_TABLES[:4]
     trace = read(run_sql(path, [f"ALTER TABLE {table} DROP COLUMN globalPid" for table in tables]))
     assert rows(trace, "gpu") == rows(both(tmp_path, busy())[1], "gpu")
@@ -204,7 +204,7 @@ def test_a_file_without_processes_is_one_process(tmp_path: Path, rows: Rows) -> 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_what_old_versions_write_for_nothing_is_nothing(tmp_path: Path, rows: Rows, table: str) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     run_sql(
         path,
         [
@@ -337,7 +337,7 @@ def test_the_same_words_in_the_domain_of_others_stay_as_they_are(tmp_path: Path,
 
 
 def test_a_graph_recorded_whole_is_one_item_and_said(tmp_path: Path, rows: Rows) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(TraceBuilder().op("aten::mm", 0, 5).to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(TraceBuilder().op("aten::mm", 0, 5).to_dict()))
     launch = serialized(1000, 1000)
     trace = read(
         run_sql(
@@ -376,7 +376,7 @@ def test_kernels_of_a_graph_share_its_launch(tmp_path: Path) -> None:
 
 
 def test_items_without_times_are_dropped_and_negative_durations_are_none(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     first = "WHERE rowid = 1"
     trace = read(
         run_sql(
@@ -396,7 +396,7 @@ def two_processes(path: Path) -> Path:
     """What `nsys profile torchrun` gives: one file, two processes with the same ids, and a worker of a DataLoader."""
     file = NsysFile(path)
     for rank in (1, 0):
-        whole = sayable(busy().to_dict())
+        whole = limit_to_nsys(busy().to_dict())
         whole["deviceProperties"][0]["id"] = rank
         for event in whole["traceEvents"]:
             if "device" in event["args"]:
@@ -432,7 +432,7 @@ def test_processes_that_use_gpus_are_ranks_in_the_order_of_their_devices(tmp_pat
 
 def test_one_process_with_a_gpu_keeps_the_others_ranges(tmp_path: Path) -> None:
     file = NsysFile(tmp_path / "t.sqlite")
-    write_process(file, sayable(busy().to_dict()))
+    write_process(file, limit_to_nsys(busy().to_dict()))
     file.range("worker", 5, 9, serialized(99, 99))
     trace = read(file.close())
     assert split_ranks(trace) == (trace,)
@@ -444,7 +444,7 @@ def test_one_process_with_a_gpu_keeps_the_others_ranges(tmp_path: Path) -> None:
 
 
 def test_an_sqlite_file_is_told_by_its_first_bytes(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "looks-like.json", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "looks-like.json", limit_to_nsys(busy().to_dict()))
     assert is_nsight(path.read_bytes()[:16])
     assert len(read(path).gpu) == 15
     assert not is_nsight(b'{"traceEvents": [')
@@ -479,7 +479,7 @@ def test_what_is_no_export_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_being_written_is_one_sentence(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         assert "another program is writing this database" in sentence(path)
@@ -488,13 +488,13 @@ def test_a_database_that_is_being_written_is_one_sentence(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
 def test_a_database_without_permission_is_one_sentence(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     path.chmod(0)
     assert "permission" in sentence(path)
 
 
 def test_a_file_cut_anywhere_is_read_as_far_as_it_goes_or_refused(tmp_path: Path) -> None:
-    data = write_nsys(tmp_path / "whole.sqlite", sayable(well_fed_steps(25).to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "whole.sqlite", limit_to_nsys(well_fed_steps(25).to_dict())).read_bytes()
     whole = read(tmp_path / "whole.sqlite")
     path = tmp_path / "cut.sqlite"
     seen = set()
@@ -515,17 +515,17 @@ def times_of(trace: Trace) -> list[tuple[int, int]]:
 
 
 def test_bytes_that_are_no_text_become_question_marks(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, ["UPDATE StringIds SET value = CAST(x'6bff6b' AS TEXT) WHERE value LIKE 'void%'"]))
     assert {trace.text(code) for code in trace.gpu.name[trace.gpu.kind == 0].tolist()} == {"k\ufffdk"}
 
 
 def test_progress_ends_at_the_size_of_the_file(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
-    told: list[tuple[int, int | None]] = []
-    read_nsight(path, lambda done, total: told.append((done, total)))
-    assert told == sorted(told)
-    assert told[-1] == (path.stat().st_size, path.stat().st_size)
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
+    reported: list[tuple[int, int | None]] = []
+    read_nsight(path, lambda done, total: reported.append((done, total)))
+    assert reported == sorted(reported)
+    assert reported[-1] == (path.stat().st_size, path.stat().st_size)
 
 
 LOOSE = "CREATE TABLE loose AS SELECT * FROM {0}; DROP TABLE {0}; ALTER TABLE loose RENAME TO {0}"
@@ -544,32 +544,32 @@ LOOSE = "CREATE TABLE loose AS SELECT * FROM {0}; DROP TABLE {0}; ALTER TABLE lo
     ],
 )
 def test_odd_values_in_the_tables_beside_the_events_are_unknown(tmp_path: Path, table: str, change: str) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, [LOOSE.format(table), f"UPDATE {table} SET {change}"]))
     assert (len(trace.gpu), trace.complete, trace.dropped) == (15, True, 0)
 
 
 @pytest.mark.parametrize("change", ["start = -9223372036854775807", "end = 9223372036854775807", "start = 1e300"])
 def test_times_beyond_146_years_are_dropped(tmp_path: Path, change: str) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, [f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {change} WHERE rowid = 1"]))
     assert (len(trace.gpu), trace.dropped) == (14, 1)
 
 
 def test_a_device_that_no_number_fits_is_unknown(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, ["UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET deviceId = 4294967296"]))
     assert trace.gpu.device[trace.gpu.kind == 2].tolist() == [-1, -1, -1]
 
 
 def test_a_name_that_is_nothing_is_empty(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     trace = read(run_sql(path, [LOOSE.format("StringIds"), "UPDATE StringIds SET value = NULL"]))
     assert {trace.text(code) for code in trace.gpu.name[trace.gpu.kind == 0].tolist()} == {""}
 
 
 def test_a_table_without_row_ids_is_read_with_progress_too(tmp_path: Path) -> None:
-    path = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict()))
+    path = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict()))
     keyed = "CREATE TABLE keyed (start, end, deviceId, correlationId, PRIMARY KEY (start)) WITHOUT ROWID"
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
     rows = f"INSERT INTO keyed SELECT start, end, deviceId, correlationId FROM {table}"
@@ -578,7 +578,7 @@ def test_a_table_without_row_ids_is_read_with_progress_too(tmp_path: Path) -> No
 
 
 def test_a_schema_of_damaged_bytes_is_one_sentence(tmp_path: Path) -> None:
-    data = write_nsys(tmp_path / "t.sqlite", sayable(busy().to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "t.sqlite", limit_to_nsys(busy().to_dict())).read_bytes()
     (tmp_path / "t.sqlite").write_bytes(
         data.replace(b"CREATE TABLE NVTX_EVENTS", b"CREATE \xff\xfe\x8c\xff\xff NVTX_EVENTS")
     )

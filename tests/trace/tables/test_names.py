@@ -37,8 +37,8 @@ def test_many_names_are_told_as_few_are() -> None:
     trace = builder.trace()
     for some in (1, 5, 6, 20):
         fits = {f"aten::op{i}" for i in range(some)}
-        told = trace.match_rows(trace.ops, f"^({'|'.join(fits)})$")
-        assert told.tolist() == [trace.strings[code] in fits for code in trace.ops.name.tolist()]
+        matches = trace.match_rows(trace.ops, f"^({'|'.join(fits)})$")
+        assert matches.tolist() == [trace.strings[code] in fits for code in trace.ops.name.tolist()]
 
 
 def test_what_is_asked_twice_is_answered_alike_and_may_be_changed(trace: Trace) -> None:
