@@ -1,4 +1,4 @@
-"""The sample traces: each shows its diagnosis first, and the generated ones are what the generator writes."""
+"""The sample traces: each has its diagnosis as first finding, and the generator writes the committed files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.trace.tables.model import KERNEL
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_traces"
-SHOWS = {
+FIRST_FINDING = {
     "dataloader-stall.json.gz": "PD101",
     "host-device-sync.json.gz": "PD102",
     "gpu-idle.json.gz": "PD103",
@@ -30,9 +30,9 @@ SHOWS = {
     "exposed-communication.json.gz": "PD402",
     "cpu-training.json.gz": "PD101",
 }
-SAMPLES = ["healthy.json.gz", *SHOWS]
-# What makes the straggler late is told as well. Two lines read values.
-COMPANY = {"straggler": {"PD408"}, "host-device-sync.json.gz": {"PD102"}}
+SAMPLES = ["healthy.json.gz", *FIRST_FINDING]
+# Further findings: why the straggler is late, and the second line that reads a value.
+OTHER_FINDINGS = {"straggler": {"PD408"}, "host-device-sync.json.gz": {"PD102"}}
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
@@ -41,7 +41,7 @@ def sample(request):
     return request.param, perfdoctor.analyze(FOLDER / request.param)
 
 
-def scrubbed(plain):
+def portable(plain):
     """A report as plain data without what depends on the version, the machine, the folder, or the number of rules."""
     plain["version"] = ""
     if plain["steps"]["variation"] is not None:
@@ -51,11 +51,11 @@ def scrubbed(plain):
     return {key: value for key, value in plain.items() if key != "outcomes"}
 
 
-def test_report_is_the_expected_one(sample, request):
+def test_report_is_as_expected(sample, request):
     name, report = sample
     plain = report.to_dict()
     jsonschema.validate(plain, load_schema())
-    text = json.dumps(scrubbed(plain), indent=1) + "\n"
+    text = json.dumps(portable(plain), indent=1) + "\n"
     path = FOLDER / "expected" / f"{name.removesuffix('.json.gz')}.json"
     if request.config.getoption("--update-golden"):
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -70,23 +70,23 @@ def test_no_rule_fails_on_a_sample(sample):
 
 def test_first_finding_is_the_one_that_the_sample_shows(sample):
     name, report = sample
-    assert [finding.rule for finding in report.findings[:1]] == ([SHOWS[name]] if name in SHOWS else [])
+    assert [finding.rule for finding in report.findings[:1]] == ([FIRST_FINDING[name]] if name in FIRST_FINDING else [])
 
 
 def test_nothing_else_is_found(sample):
     name, report = sample
     others = {finding.rule for finding in report.findings[1:] if finding.severity != "info"}
-    assert others == COMPANY.get(name, set())
+    assert others == OTHER_FINDINGS.get(name, set())
 
 
-def test_reader_finds_nothing_odd(sample):
+def test_reader_has_no_warnings(sample):
     _, report = sample
     assert [trace.warnings for trace in report.traces] == [()] * len(report.traces)
 
 
 @pytest.fixture(scope="module")
 def regenerated(tmp_path_factory):
-    """What the generator writes in a process of its own, whose strings hash otherwise."""
+    """The files that the generator writes in another process, whose strings have other hashes."""
     folder = tmp_path_factory.mktemp("samples")
     environment = os.environ | {"PYTHONHASHSEED": "20"}
     subprocess.run([sys.executable, FOLDER / "generate.py", folder], check=True, env=environment, capture_output=True)
@@ -114,25 +114,25 @@ def test_samples_are_small():
 
 
 @pytest.mark.parametrize("name", [name for name in files(FOLDER) if name != "cpu-training.json.gz"])
-def test_generated_traces_keep_the_laws_of_a_gpu(name):
+def test_generated_traces_obey_the_laws_of_a_gpu(name):
     trace = perfdoctor.read(FOLDER / name)
     gpu = trace.gpu
     assert (gpu.call >= 0).all()
     assert (gpu.start_ns >= trace.calls.start_ns[gpu.call]).all()
     for stream in np.unique(gpu.stream):
-        mine = gpu.stream == stream
-        assert (gpu.end_ns[mine][:-1] <= gpu.start_ns[mine][1:]).all()
+        on_stream = gpu.stream == stream
+        assert (gpu.end_ns[on_stream][:-1] <= gpu.start_ns[on_stream][1:]).all()
     kernels = gpu.kind == KERNEL
     assert (trace.gpu.op[kernels] >= 0).all()
 
 
-def test_recorded_trace_tells_nothing_of_its_machine():
+def test_recorded_trace_does_not_identify_its_machine():
     text = gzip.decompress((FOLDER / "cpu-training.json.gz").read_bytes()).decode()
-    whole = json.loads(text)
-    assert set(whole) <= {"schemaVersion", "deviceProperties", "distributedInfo", "displayTimeUnit", "traceEvents"} | {
+    trace = json.loads(text)
+    assert set(trace) <= {"schemaVersion", "deviceProperties", "distributedInfo", "displayTimeUnit", "traceEvents"} | {
         "baseTimeNanoseconds"
     }
-    names = {str(event.get("name")) for event in whole["traceEvents"]}
+    names = {str(event.get("name")) for event in trace["traceEvents"]}
     assert {name for name in names if name.startswith(("/", "~"))} == set()
     assert not any(word in text for word in ("/home", "/root", "/tmp", "/work", "/usr"))
 
