@@ -100,7 +100,9 @@ def test_the_wheel_holds_the_data_files_and_only_the_package(wheel: zipfile.ZipF
     names = set(wheel.namelist())
     data = {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("*.csv")}
     data |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("*.schema.json")}
+    data |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("templates/*.txt")}
     assert data >= {"perfdoctor/gpu/data/devices.csv", "perfdoctor/reporters/report.schema.json"}
+    assert "perfdoctor/rules/templates/rule.txt" in data
     assert names >= data | {"perfdoctor/py.typed"}
     assert {name.split("/")[0].split("-")[0] for name in names} == {"perfdoctor"}
 
@@ -171,12 +173,45 @@ def test_the_example_plugin_is_found_and_speaks(tmp_path: Path, trace: Path) -> 
     assert answer["outcomes"]["EX001"] == ["ran", None]
 
 
+def test_the_tests_of_the_example_plugin_pass() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", PLUGIN]
+    paths = os.pathsep.join([str(PLUGIN), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*command, PLUGIN / "tests"], capture_output=True, text=True, check=False, env=environment, cwd=PLUGIN
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Path) -> None:
+    can_build()
+    source, site = tmp_path / "mine", tmp_path / "site"
+    source.mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "perfdoctor", "new-rule", "XX101", "slow-norms", "-C", source],
+        check=True,
+        capture_output=True,
+    )
+    pip("install", "--no-deps", "--no-build-isolation", "--target", site, source)
+    answer = ask(site, trace)
+    assert "XX101" in answer["rules"]
+    assert answer["outcomes"]["XX101"] == ["ran", None]
+
+
 def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     plug_in(site, "exploding", "XX001", "raise RuntimeError('no luck')")
     plug_in(site, "nobody", "XX002", "class Mine: ...")
     plug_in(site, "absent", "XX003", "Yours = None")
+    plug_in(
+        site,
+        "nameless",
+        "XX005",
+        "from perfdoctor.rules import RankAnalyzer\n"
+        "class Mine(RankAnalyzer):\n    def analyze_rank(self, rank):\n        yield from ()\n",
+    )
     plug_in(
         site,
         "thief",
@@ -186,11 +221,12 @@ def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: P
     )
     answer = ask(site, trace)
     assert set(answer["rules"]) >= set(ENTRY_POINTS)
-    assert set(answer["rules"]).isdisjoint({"XX001", "XX002", "XX003", "XX004"})
-    assert set(answer["broken"]) >= {"XX001", "XX002", "XX003", "XX004"}
+    assert set(answer["rules"]).isdisjoint({"XX001", "XX002", "XX003", "XX004", "XX005"})
+    assert set(answer["broken"]) >= {"XX001", "XX002", "XX003", "XX004", "XX005"}
     assert "RuntimeError('no luck')" in answer["broken"]["XX001"]
     assert "no subclass of perfdoctor.Analyzer" in answer["broken"]["XX002"]
     assert "PD101, which is taken" in answer["broken"]["XX004"]
+    assert "Mine needs a rule like 'PD101' and a name like 'dataloader-stall'" in answer["broken"]["XX005"]
     assert answer["outcomes"]["XX001"] == ["failed", answer["broken"]["XX001"]]
     assert answer["outcomes"]["PD101"] == ["ran", None]
     assert "PD101" in answer["findings"]

@@ -21,7 +21,7 @@ from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
-COMMANDS = ("run", "analyze", "export", "compare", "rules", "explain", "check", "calibrate")
+COMMANDS = ("run", "analyze", "export", "compare", "rules", "explain", "new-rule", "check", "calibrate")
 _INTERNAL_ERROR = 3
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as shells report a program that SIGPIPE ended
@@ -48,7 +48,8 @@ class CommandGroup(click.Group):
             near = get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{cmd_name}'.{hint}")
-        command: click.Command = getattr(import_module(f"perfdoctor.cli.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"perfdoctor.cli.{module}"), module)
         return command
 
 

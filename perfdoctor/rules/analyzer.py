@@ -20,8 +20,8 @@ from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
 
-_RULE = re.compile(r"[A-Z]{2,10}\d{3}")
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+RULE_ID = re.compile(r"[A-Z]{2,10}\d{3}")
+RULE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Analyzer(ABC):
         if inspect.isabstract(cls) or getattr(cls, "__abstractmethods__", None) or "rule" not in vars(cls):
             return
         rule, name = cls.rule, getattr(cls, "name", None)
-        if not (isinstance(rule, str) and isinstance(name, str) and _RULE.fullmatch(rule) and _NAME.fullmatch(name)):
+        if not (isinstance(rule, str) and RULE_ID.fullmatch(rule)) or not (
+            isinstance(name, str) and RULE_NAME.fullmatch(name)
+        ):
             raise TypeError(
                 f"{cls.__name__} needs a rule like 'PD101' and a name like 'dataloader-stall'; they are {rule!r} and "
                 f"{name!r}"

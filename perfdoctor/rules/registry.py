@@ -51,6 +51,8 @@ def _loaded(point: EntryPoint) -> type[Analyzer]:
     analyzer = point.load()
     if not (isinstance(analyzer, type) and issubclass(analyzer, Analyzer)):
         raise TypeError("it is no subclass of perfdoctor.Analyzer")
+    if not hasattr(analyzer, "rule") or not hasattr(analyzer, "name"):
+        raise TypeError(f"{analyzer.__name__} needs a rule like 'PD101' and a name like 'dataloader-stall'")
     return analyzer
 
 

@@ -6,11 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-import numpy as np
-
-from perfdoctor import Claim, Evidence, Finding, RankAnalyzer, Saving
-from perfdoctor.rank import Rank
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
 
 class SmallCopies(RankAnalyzer):
@@ -48,22 +44,21 @@ class SmallCopies(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when there are `min_copies` a step."""
-        gpu = rank.trace.gpu
-        small = (gpu.bytes >= 0) & (gpu.bytes <= self.settings["max_bytes"])
-        rows = small & rank.trace.match_rows(gpu, "HtoD") & iv.contains(rank.window, gpu.start_ns)
-        copies = int(np.count_nonzero(rows)) / max(rank.steps.count, 1)
-        if copies < self.settings["min_copies"]:
+        copies = rank.copies.copying("HtoD").in_steps()
+        sizes = copies.table.bytes
+        small = copies.where((sizes >= 0) & (sizes <= self.settings["max_bytes"]))
+        copies_per_step = len(small) / max(rank.steps.count, 1)
+        if copies_per_step < self.settings["min_copies"]:
             return
-        time = rank.time_in_window(rows)
-        cost = rank.per_step(iv.total(time))
+        cost = rank.per_step(small.time_ns)
         yield self.finding(
             rank,
-            title=f"{copies:.0f} small copies to the device in each step",
+            title=f"{copies_per_step:.0f} small copies to the device in each step",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
             advice="Gather the values in one pinned tensor and copy that.",
             fix="values.pin_memory().to(device, non_blocking=True)",
-            claim=Claim(time),
+            claim=Claim(small.time),
             confidence=0.5,
-            evidence=(Evidence("copies per step", copies, "count"),),
+            evidence=(Evidence("copies per step", copies_per_step, "count"),),
         )

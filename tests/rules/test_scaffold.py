@@ -1,0 +1,159 @@
+"""`perfdoctor new-rule`: what it writes works at once, and what is there already stays as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perfdoctor.errors import InputError, UsageError
+from perfdoctor.rules.scaffold import write_new_rule
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUP = "perfdoctor.analyzers"
+
+
+def run_tests(folder: Path, test_file: Path) -> None:
+    """Run the test of a new rule as its author does, in a process of its own."""
+    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
+    paths = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test_file)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def entry_points(folder: Path) -> dict[str, str]:
+    points: dict[str, str] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+    return points
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def lint(folder: Path, *options: str) -> None:
+    """Check what was written with ruff, where that is installed."""
+    ruff = shutil.which("ruff", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if ruff is not None:
+        for command in (["check"], ["format", "--check"]):
+            done = subprocess.run(
+                [ruff, *command, "--no-cache", *options, "."], cwd=folder, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_empty_folder_becomes_a_package_whose_test_passes(tmp_path: Path) -> None:
+    written = write_new_rule(tmp_path, "XX101", "slow-norms")
+    assert written.rule_file == tmp_path / "perfdoctor_slow_norms" / "xx101_slow_norms.py"
+    assert written.test_file == tmp_path / "tests" / "test_xx101_slow_norms.py"
+    assert written.other_files == (tmp_path / "perfdoctor_slow_norms" / "__init__.py", tmp_path / "pyproject.toml")
+    assert entry_points(tmp_path) == {"XX101": "perfdoctor_slow_norms.xx101_slow_norms:SlowNorms"}
+    lint(tmp_path)
+    run_tests(tmp_path, written.test_file)
+
+
+def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
+    write_new_rule(tmp_path, "XX101", "slow-norms")
+    before = files_of(tmp_path)
+    written = write_new_rule(tmp_path, "XX100", "wide-copies")
+    assert written.other_files == (tmp_path / "pyproject.toml",)
+    after = files_of(tmp_path)
+    assert {name for name in after if after[name] != before.get(name)} == {
+        "pyproject.toml",
+        "perfdoctor_slow_norms/xx100_wide_copies.py",
+        "tests/test_xx100_wide_copies.py",
+    }
+    assert list(entry_points(tmp_path)) == ["XX100", "XX101"]
+    run_tests(tmp_path, written.test_file)
+
+
+def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_in(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    before = (ROOT / "pyproject.toml").read_text()
+    for folder in ("analyzers", "tests/analyzers"):
+        (tmp_path / folder).mkdir(parents=True)
+    written = write_new_rule(tmp_path, "PD299", "slow-norms")
+    assert written.rule_file == tmp_path / "analyzers" / "pd299_slow_norms.py"
+    assert written.test_file == tmp_path / "tests" / "analyzers" / "test_pd299_slow_norms.py"
+    assert "from perfdoctor.analyzers.pd299_slow_norms import SlowNorms\n" in written.test_file.read_text()
+    line = 'PD299 = "perfdoctor.analyzers.pd299_slow_norms:SlowNorms"\n'
+    after = (tmp_path / "pyproject.toml").read_text()
+    assert after.replace(line, "") == before
+    assert list(entry_points(tmp_path)) == sorted(entry_points(tmp_path))
+    lint(tmp_path, "--config", str(ROOT / "pyproject.toml"))
+
+
+def test_a_package_without_rules_gets_the_group_of_entry_points(tmp_path: Path) -> None:
+    text = '[project]\nname = "My-Models"\nversion = "1"  # ours\n\n[tool.other]\nx = 1\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "src" / "my_models").mkdir(parents=True)
+    written = write_new_rule(tmp_path, "XX101", "slow-norms")
+    assert written.rule_file == tmp_path / "src" / "my_models" / "xx101_slow_norms.py"
+    assert (tmp_path / "pyproject.toml").read_text().startswith(text)
+    assert entry_points(tmp_path) == {"XX101": "my_models.xx101_slow_norms:SlowNorms"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "sentence"),
+    [
+        ("xx101", "slow-norms", "the id of a rule is two or more capitals and three digits"),
+        ("XX1", "slow-norms", "the id of a rule"),
+        ("XX101", "Slow Norms", "the name of a rule is in small letters with hyphens"),
+        ("XX101", "3d-norms", "the name of a rule"),
+        ("PD101", "slow-norms", "there is a rule PD101 dataloader-stall already"),
+        ("XX101", "dataloader-stall", "there is a rule PD101 dataloader-stall already"),
+    ],
+)
+def test_a_malformed_or_taken_id_or_name_writes_nothing(tmp_path: Path, rule: str, name: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        write_new_rule(tmp_path, rule, name)
+    assert files_of(tmp_path) == {}
+
+
+def test_a_project_without_its_package_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'elsewhere'\n")
+    before = files_of(tmp_path)
+    with pytest.raises(UsageError, match="has no package 'elsewhere' for the rule"):
+        write_new_rule(tmp_path, "XX101", "slow-norms")
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("taken", ["perfdoctor_mine/xx101_slow_norms.py", "tests/test_xx101_slow_norms.py"])
+def test_no_file_is_overwritten(tmp_path: Path, taken: str) -> None:
+    write_new_rule(tmp_path, "XX100", "mine")
+    (tmp_path / taken).write_text("mine")
+    before = files_of(tmp_path)
+    with pytest.raises(InputError, match="is there already"):
+        write_new_rule(tmp_path, "XX101", "slow-norms")
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[project\n", "is no TOML file"),
+        (
+            '[project]\nname = "mine"\nentry-points = {"perfdoctor.analyzers" = {XX1 = "mine.one:One"}}\n',
+            'add this one there: XX101 = "mine.xx101_slow_norms:SlowNorms"',
+        ),
+    ],
+)
+def test_a_pyproject_that_cannot_be_edited_stays_as_it_is(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "mine").mkdir()
+    before = files_of(tmp_path)
+    with pytest.raises(InputError, match=sentence):
+        write_new_rule(tmp_path, "XX101", "slow-norms")
+    assert files_of(tmp_path) == before
