@@ -42,7 +42,7 @@ class CountedStep(NamedTuple):
     number: int
 
 
-def counted_step(name: str) -> CountedStep | None:
+def parse_counted_step(name: str) -> CountedStep | None:
     """The parts of a name that fits `COUNTED_STEP`; None for any other name."""
     found = re.match(COUNTED_STEP, name)
     return CountedStep(found["stem"], int(found["number"])) if found else None
@@ -123,7 +123,7 @@ ALL_REDUCE_OP = r"^c10d::allreduce_$"
 # torch.compile. Three patterns on purpose: a "TorchDynamo Cache Lookup" stands in programs that run eagerly, too.
 
 COMPILED_REGION = r"^Torch-Compiled Region"
-"""Pattern of the range or op around each call of a compiled piece: what lies in it is not counted again."""
+"""Pattern of the range or op around each call of a compiled piece, once a call: others lie within it."""
 COMPILED_CODE = rf"{COMPILED_REGION}|^## Call CompiledFxGraph"
 """Pattern of ranges and ops that show that compiled code runs."""
 COMPILED_OP = r"Torch-Compiled Region|CompiledF|CompiledAutograd|TorchDynamo"
@@ -270,12 +270,12 @@ The line is the one that executes. Recordings of 0.1.0 name no function.
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
-def marked_line(name: str) -> SourceLine | None:
+def parse_source_mark(name: str) -> SourceLine | None:
     """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
     return _source_line(re.match(SOURCE_MARK, name))
 
 
-def frame_line(name: str) -> SourceLine | None:
+def parse_frame(name: str) -> SourceLine | None:
     """The place in the name "file(line): function" of a Python frame, with the line of the `def`; None for others."""
     return _source_line(re.match(_FRAME, name))
 

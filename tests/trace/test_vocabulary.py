@@ -85,7 +85,7 @@ def test_a_step_has_a_number(name: str, number: int | None) -> None:
     ],
 )
 def test_people_count_steps_in_their_own_words(name: str, step: tuple[str, int] | None) -> None:
-    assert vocabulary.counted_step(name) == step
+    assert vocabulary.parse_counted_step(name) == step
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_people_count_steps_in_their_own_words(name: str, step: tuple[str, int] 
     ],
 )
 def test_a_mark_is_a_line(name: str, line: tuple[str, int, str | None] | None) -> None:
-    assert vocabulary.marked_line(name) == line
+    assert vocabulary.parse_source_mark(name) == line
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_mark_is_a_line(name: str, line: tuple[str, int, str | None] | None) -
     ],
 )
 def test_a_frame_is_a_line(name: str, line: tuple[str, int, str | None] | None) -> None:
-    assert vocabulary.frame_line(name) == line
+    assert vocabulary.parse_frame(name) == line
 
 
 def test_names_that_are_written_match_their_patterns() -> None:

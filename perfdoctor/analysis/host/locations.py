@@ -132,7 +132,7 @@ def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list
     names = ranges.name[marks]
     found: list[SourceLocation | None] = []
     for row in rows.tolist():
-        line = vocabulary.marked_line(trace.strings[names[row]]) if row >= 0 else None
+        line = vocabulary.parse_source_mark(trace.strings[names[row]]) if row >= 0 else None
         found.append(SourceLocation(*line) if line else None)
     return found
 
@@ -160,7 +160,7 @@ def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
 @lru_cache(maxsize=4096)  # all calls of a step stand in the same few frames
 def _parse_user_frame(frame: str) -> SourceLocation | None:
     """The location that a frame's name tells; None for a frame of a library."""
-    line = vocabulary.frame_line(frame)
+    line = vocabulary.parse_frame(frame)
     return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
-from perfdoctor.trace.kineto.event_columns import COMMS, LABELS, NUMBERS, Column
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
+from perfdoctor.trace.kineto.event_columns import COMMS, LABELS, NUMBERS
 from perfdoctor.trace.tables.model import Comms
 
 
-def build_comms(metadata: Mapping[str, Column], gpu_index: Column, gpu_op: Int32Array, op_index: Column) -> Comms:
+def build_comms(metadata: Mapping[str, IntArray], gpu_index: IntArray, gpu_op: Int32Array, op_index: IntArray) -> Comms:
     """The table of collectives.
 
     Which event says something of a collective is found by the index of that event in the file. An item whose launch

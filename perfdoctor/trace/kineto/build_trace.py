@@ -10,11 +10,11 @@ import numpy as np
 
 from perfdoctor.errors import TraceError
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.kineto import event_columns as c
 from perfdoctor.trace.kineto.argument_values import parse_integers
 from perfdoctor.trace.kineto.build_comms import build_comms
-from perfdoctor.trace.kineto.event_columns import Column, EventColumns
+from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
 from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
@@ -95,7 +95,7 @@ def _clear_work_item_grids(trace: Trace) -> None:
 class _EventBlock:
     """The columns of one kind of event; a column that is not there reads as NONE."""
 
-    def __init__(self, columns: dict[str, Column]) -> None:
+    def __init__(self, columns: dict[str, IntArray]) -> None:
         self.columns = columns
 
     def __len__(self) -> int:

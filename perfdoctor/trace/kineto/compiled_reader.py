@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.trace.arrays import NONE, Int32Array
+from perfdoctor.trace.arrays import NONE, Int32Array, IntArray
 from perfdoctor.trace.kineto import event_columns as c
 from perfdoctor.trace.kineto.argument_values import parse_integers, to_json_list
 from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_list, parse_value
 from perfdoctor.trace.scanner import layout as at
-from perfdoctor.trace.scanner.scan import Column, Plan, Rows, Scanner
+from perfdoctor.trace.scanner.scan import Plan, Rows, Scanner
 from perfdoctor.trace.scanner.text_window import TextWindow
 from perfdoctor.trace.tables.model import KERNEL
 
@@ -310,7 +310,7 @@ class _BlockRecoder:
         recoded |= {name: self._decode_numbers(block[name]) for name in c.NUMBERS.get(kind, {})}
         return block | recoded
 
-    def _decode_numbers(self, column: Column) -> Column:
+    def _decode_numbers(self, column: IntArray) -> IntArray:
         """Numbers; those that the file holds as text are parsed."""
         texts = (column >= at.STRING) & (column < at.STRING // 2)
         if texts.any():

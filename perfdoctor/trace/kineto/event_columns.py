@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int32Array, Int64Array, as_int32
+from perfdoctor.trace.arrays import LIMIT_NS, NONE, Int32Array, Int64Array, IntArray, as_int32
 from perfdoctor.trace.kineto.argument_values import count_blocks, parse_integers, to_json, to_label, to_text
 from perfdoctor.trace.kineto.exact_times import parse_time, parse_times
 from perfdoctor.trace.kineto.merged_pids import ranks_of_threads
@@ -24,7 +23,6 @@ from perfdoctor.trace.tables.string_codes import StringCodes
 from perfdoctor.trace.tables.time_order import time_order
 
 Event: TypeAlias = dict[str, Any]
-Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 GPU, CALLS, OPS, RANGES, GPU_RANGES, FRAMES, SYNCS = "gpu", "calls", "ops", "ranges", "gpu_ranges", "frames", "syncs"
 COMMS = "comms"
@@ -171,7 +169,7 @@ class EventColumns:
     seen: int = 0
     phases: int = 0
     workers: int = 1
-    _blocks: dict[str, list[dict[str, Column]]] = field(default_factory=lambda: defaultdict(list))
+    _blocks: dict[str, list[dict[str, IntArray]]] = field(default_factory=lambda: defaultdict(list))
     _half_events: list[Event] = field(default_factory=list)
 
     def add_events(self, events: list[Any], indices: Iterable[int] | None = None) -> None:
@@ -188,7 +186,7 @@ class EventColumns:
         for kind, (group, at) in wanted.items():
             self._add_kind(kind, group, at)
 
-    def add_block(self, kind: str, block: dict[str, Column]) -> None:
+    def add_block(self, kind: str, block: dict[str, IntArray]) -> None:
         """Add rows that are columns already, with the codes and thread numbers of this object."""
         self._blocks[kind].append(block)
 
@@ -209,7 +207,7 @@ class EventColumns:
         self.phases += other.phases
         self._half_events += other._half_events
 
-    def finish(self) -> dict[str, dict[str, Column]]:
+    def finish(self) -> dict[str, dict[str, IntArray]]:
         """The columns of each kind that occurs, by start, longest first, then as in the file."""
         pairs = self._pair_half_events()
         self.add_events(pairs)
@@ -218,7 +216,7 @@ class EventColumns:
         (pids, tids), count = self.pairs.ids
         texts = self.threads.encode(zip(pids, tids, strict=True), count)
         ranks = np.array(ranks_of_threads(self.threads.texts), np.int64)
-        self._of_thread: dict[str, Column] = {
+        self._of_thread: dict[str, IntArray] = {
             "text": texts,
             "rank": ranks[texts] if len(ranks) else np.zeros(count, np.int64),
             "device": parse_integers(pids),
@@ -232,7 +230,7 @@ class EventColumns:
         with ThreadPoolExecutor(self.workers, "perfdoctor-join") as pool:
             return dict(zip(kinds, pool.map(self._concatenate, kinds), strict=True))
 
-    def _concatenate(self, kind: str) -> dict[str, Column]:
+    def _concatenate(self, kind: str) -> dict[str, IntArray]:
         """The blocks of a kind as one, in the order of time; with event indices where collectives are found by them."""
         blocks = self._blocks.pop(kind)
         keys = {name: _pop_column(blocks, name) for name in _SORT_KEYS if name in blocks[0]}
@@ -283,7 +281,7 @@ class EventColumns:
         names = [event.get("name") for event in events]
         if set(map(type, names)) != {str}:
             names = list(map(to_text, names))
-        block: dict[str, Column] = {"start_ns": start_ns, "dur_ns": dur_ns, "event_index": index}
+        block: dict[str, IntArray] = {"start_ns": start_ns, "dur_ns": dur_ns, "event_index": index}
         block["name"] = self.strings.encode(names, len(names))
         block["thread"] = self.pairs.encode(events)
         args: list[Any] = [event.get("args") for event in events]
@@ -303,9 +301,9 @@ class EventColumns:
         if rows:
             self._add_comms([args[row] for row in rows], index[rows])
 
-    def _add_comms(self, args: list[Any], index: Column) -> None:
+    def _add_comms(self, args: list[Any], index: IntArray) -> None:
         """Add what the arguments of some events say of collectives."""
-        block: dict[str, Column] = {"event_index": index}
+        block: dict[str, IntArray] = {"event_index": index}
         for name, spellings in LABELS.items():
             block[name] = self.strings.encode(map(to_label, _argument(args, spellings)), len(args))
         for name, spellings in NUMBERS[COMMS].items():
@@ -333,12 +331,12 @@ class EventColumns:
         return pairs
 
 
-def _pop_column(blocks: list[dict[str, Column]], name: str) -> Column:
+def _pop_column(blocks: list[dict[str, IntArray]], name: str) -> IntArray:
     """A column of some blocks as one; the blocks lose it."""
     return np.concatenate([block.pop(name) for block in blocks])
 
 
-def _reorder(column: Column, order: Int64Array | None) -> Column:
+def _reorder(column: IntArray, order: Int64Array | None) -> IntArray:
     return column if order is None else column[order]
 
 
@@ -358,7 +356,7 @@ def _clean_id(value: object) -> int | str:
     return to_text(value)
 
 
-def _fill_device_and_stream(block: dict[str, Column], of_thread: dict[str, Column], thread: Column) -> None:
+def _fill_device_and_stream(block: dict[str, IntArray], of_thread: dict[str, IntArray], thread: IntArray) -> None:
     """Fill device and stream of GPU items whose arguments do not say them: from their row of the timeline."""
     for name in ("device", "stream"):
         block[name] = np.where(block[name] == NONE, of_thread[name][thread], block[name])

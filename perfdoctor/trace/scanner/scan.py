@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.arrays import Int64Array, IntArray
 from perfdoctor.trace.scanner import layout as at
 from perfdoctor.trace.scanner import scanner_code
 from perfdoctor.trace.scanner.layout import PAD
 from perfdoctor.trace.scanner.text_window import TextWindow
 
-Column: TypeAlias = npt.NDArray[np.signedinteger[Any]]
-Rows: TypeAlias = dict[str, Column]
+Rows: TypeAlias = dict[str, IntArray]
 
 BATCH = 8192  # rows of a kind that are collected before they are copied out: the buffers stay in the cache
 _NEVER = 1 << 62

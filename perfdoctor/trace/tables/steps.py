@@ -125,7 +125,7 @@ def _find_counted_steps(trace: Trace) -> Int64Array:
     ranges = trace.ranges
     rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.COUNTED_STEP))
     series: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    names = {code: vocabulary.counted_step(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
+    names = {code: vocabulary.parse_counted_step(trace.strings[code]) for code in set(ranges.name[rows].tolist())}
     for row, thread, code in zip(rows.tolist(), ranges.thread[rows].tolist(), ranges.name[rows].tolist(), strict=True):
         found = names[code]
         if found is not None:
