@@ -132,7 +132,7 @@ def missed_tensor_cores(rank: Rank, category: MatrixCategory) -> tuple[Missed, .
     rows = (
         of_category & verdicts.match_rows("no") & ~rank.kernel_classes.match_rows(lambda k: k.gemv_like or k.depthwise)
     )
-    rows &= ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.is_("latency")
+    rows &= ~_narrow_groups(rank) & ~_memory_bounds(rank) & ~rank.bounds.match_rows("latency")
     rows = exclude_small_products(rank, rows)
     operand = verdicts.operand[rank.kernel_costs.kind]
     found = []

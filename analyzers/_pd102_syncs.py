@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
+from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
 from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
@@ -82,7 +82,7 @@ class Syncs:
 def find_syncs(run: Rank) -> Syncs:
     """Every call of the analysed window in which the CPU waited for the GPU."""
     trace, calls = run.trace, run.trace.calls
-    rows = np.flatnonzero(blocking_calls(trace) & iv.contains(run.window, calls.start_ns)).astype(np.int32)
+    rows = np.flatnonzero(match_blocking_calls(trace) & iv.contains(run.window, calls.start_ns)).astype(np.int32)
     inner = calls.op[rows]
     outer = nesting.outermost(trace.ops.parent, inner) if len(trace.ops) else inner
     told, top = _by_op(trace, inner)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
+from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
 from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
@@ -87,7 +87,7 @@ def _cpu_time(run: Rank, threads: Int32Array) -> tuple[Intervals, Intervals, Int
     Threads take turns (forward in one, backward in another): what none of them is in is Python.
     """
     trace, calls = run.trace, run.trace.calls
-    waits = blocking_calls(trace)
+    waits = match_blocking_calls(trace)
     blocked = iv.union(calls.start_ns[waits], calls.end_ns[waits])
     awake = iv.subtract(iv.subtract(run.window, blocked), run.loader_waits.intervals)
     runtime, dispatcher, python = iv.partition(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.analysis.launching_ops import climb_ops
+from perfdoctor.analysis.launching_ops import find_outermost_ops
 from perfdoctor.rank import Rank
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
@@ -69,7 +69,7 @@ def _reductions(rank: Rank) -> Int64Array:
     rows = np.flatnonzero(trace.match_rows(ops, vocabulary.ALL_REDUCE_OP)).astype(np.int32)
     if not len(rows):
         return np.empty(0, np.int64)
-    _, within = climb_ops(trace, rows, lambda name: not re.search(vocabulary.AUTOGRAD_OP, name))
+    _, within = find_outermost_ops(trace, rows, lambda name: not re.search(vocabulary.AUTOGRAD_OP, name))
     return np.sort(ops.start_ns[rows[within >= 0]])
 
 

@@ -137,8 +137,8 @@ def _waits(rank: Rank, syncs: Syncs, cause: str, place: SourceLocation | None, r
     trace, gaps, calls = rank.trace, rank.gaps, syncs.call[rows]
     mine = np.zeros(len(trace.calls) + 1, bool)
     mine[calls] = True
-    of_mine = (gaps.sync_end_ns > gaps.start_ns) & mine[gaps.sync]
-    after = iv.union(gaps.start_ns[of_mine], gaps.sync_end_ns[of_mine])
+    of_mine = (gaps.sync_idle_end_ns > gaps.start_ns) & mine[gaps.sync]
+    after = iv.union(gaps.start_ns[of_mine], gaps.sync_idle_end_ns[of_mine])
     begun = trace.calls.start_ns[calls]
     ops = Counter(trace.text(int(trace.ops.name[op])) for op in syncs.op[rows] if op >= 0)
     return Waits(

@@ -65,7 +65,7 @@ class GpuIdle(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
-        late = rank.gaps.late_gaps(at_least_ns=self.settings["pause_ns"])
+        late = rank.gaps.late_launch_time(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
         if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.is_subsampled:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
@@ -166,6 +166,6 @@ def _already_launched(rank: Rank, idle: Intervals) -> float | None:
     gaps = rank.gaps
     if "launches" not in rank.available_data:
         return None
-    waits = (gaps.launch >= 0) & ~gaps.late
+    waits = (gaps.launch >= 0) & ~gaps.late_launch
     queued = iv.intersect(iv.union(gaps.start_ns[waits], gaps.end_ns[waits]), idle)
     return iv.total(queued) / max(iv.total(idle), 1)

@@ -113,7 +113,7 @@ class LaunchBound(RankAnalyzer):
         gpu = rank.trace.gpu
         inside = (gpu.kind == KERNEL) & rank.in_window
         kernels = int(inside.sum())
-        gaps = rank.gaps.late_gaps(below_ns=self.settings["pause_ns"])
+        gaps = rank.gaps.late_launch_time(below_ns=self.settings["pause_ns"])
         starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
         late = _waited_for(rank, starved, inside)
         cost = rank.per_step(iv.total(starved))
@@ -223,5 +223,5 @@ def _fix(found: Launching) -> str:
 def _waited_for(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:
     """How many kernels ended a late gap of which some time is in `starved`; copies and sets do not count."""
     gaps = rank.gaps
-    late = gaps.late & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)
+    late = gaps.late_launch & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)
     return int(np.count_nonzero(kernels[gaps.next_item[late]]))

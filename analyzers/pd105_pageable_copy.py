@@ -16,7 +16,7 @@ from perfdoctor.analysis.host.host_copies import (
     pinned_bytes_per_s,
     time_lost_by_copies,
 )
-from perfdoctor.analysis.host.host_made_tensors import copies_of_host_made_tensors
+from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
@@ -80,7 +80,7 @@ class PageableCopy(RankAnalyzer):
         for direction in (HTOD, DTOH):
             every = host_copies(rank.trace, rank.window, kinds.matches(direction, PAGEABLE))
             large = every.select(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
-            made, factory = copies_of_host_made_tensors(
+            made, factory = select_host_made_tensors(
                 rank.trace, rank.steps, rank.loader_waits.intervals, large, self.settings["min_bytes"]
             )
             # What could have been made on the device needs no pinning: PD106 says so.
@@ -94,7 +94,7 @@ class PageableCopy(RankAnalyzer):
     ) -> Iterator[Finding]:
         gpu = rank.trace.gpu
         entered_ns = rank.trace.calls.start_ns[copies.calls]
-        led_ns = copies.done_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
+        led_ns = copies.resume_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
         claim = time_lost_by_copies(rank.trace, rank.account.parts, copies, led_ns)
         cost = rank.per_step(iv.total(claim))
         if not self.exceeds_min_share(rank, cost):
@@ -116,7 +116,7 @@ class PageableCopy(RankAnalyzer):
             if to_device
             else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
             claim=Claim(claim),
-            edit=remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.done_ns)
+            edit=remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.resume_ns)
             | set_durations(
                 GpuRows(rank.trace.gpu, copies.rows),
                 np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9,
@@ -125,7 +125,7 @@ class PageableCopy(RankAnalyzer):
             location=place,
             evidence=(
                 Evidence("copies per step", round(len(copies) / max(rank.steps.count, 1), 1), "count"),
-                Evidence("CPU blocked per step", rank.per_step(int((copies.done_ns - entered_ns).sum())), "ns"),
+                Evidence("CPU blocked per step", rank.per_step(int((copies.resume_ns - entered_ns).sum())), "ns"),
                 Evidence("only copying, per step", exposed_ns, "ns"),
                 Evidence("achieved", round(rate, 2), "GB/s"),
                 Evidence("pinned copies on this link", None if pinned is None else round(pinned / 1e9, 1), "GB/s"),

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies, time_lost_by_copies
-from perfdoctor.analysis.host.host_made_tensors import copies_of_host_made_tensors, copy_bytes
+from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
@@ -76,7 +76,7 @@ class TensorMadeOnHost(RankAnalyzer):
         # AMD's traces say "Host", whichever memory it was.
         wanted = copy_kinds_of(rank.trace).matches(HTOD, PAGEABLE, HOST)
         every = host_copies(rank.trace, rank.window, wanted)
-        copies, factory = copies_of_host_made_tensors(
+        copies, factory = select_host_made_tensors(
             rank.trace, rank.steps, rank.loader_waits.intervals, every, self.settings["batch_bytes"]
         )
         small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
@@ -86,12 +86,12 @@ class TensorMadeOnHost(RankAnalyzer):
 
     def _judge(self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, free: bool) -> Iterator[Finding]:
         trace = rank.trace
-        blocked_ns = copies.done_ns - trace.calls.start_ns[copies.calls]
+        blocked_ns = copies.resume_ns - trace.calls.start_ns[copies.calls]
         claim = time_lost_by_copies(trace, rank.account.parts, copies, blocked_ns)
         cost = rank.per_step(iv.total(claim))
         if not self.exceeds_min_share(rank, cost):
             return
-        names, counts = np.unique(trace.ops.name[copies.maker], return_counts=True)
+        names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if free else "torch.tensor or from_numpy"
         size = trace.gpu.bytes[copies.rows]
         number = len(copies) / max(rank.steps.count, 1)
@@ -104,7 +104,7 @@ class TensorMadeOnHost(RankAnalyzer):
             advice=_FREE if free else _VALUES,
             fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if free else None,
             claim=Claim(claim),
-            edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.done_ns)
+            edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.resume_ns)
             | remove_items(trace, GpuRows(trace.gpu, copies.rows)),
             confidence=0.8 if free else 0.7,
             location=place,

@@ -117,7 +117,7 @@ class TensorCoreSlowPath(RankAnalyzer):
         """For each GPU item whether it is such a kernel."""
         rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernel_classes.match_rows(lambda k: k.slow_path) | _untagged(rank)
-        rows &= ~rank.bounds.is_("latency", "invalid")
+        rows &= ~rank.bounds.match_rows("latency", "invalid")
         rows = exclude_small_products(rank, rows)
         dur = rank.trace.gpu.dur_ns
         with np.errstate(invalid="ignore"):

@@ -112,7 +112,7 @@ class SmallMatmuls(RankAnalyzer):
     def _small(self, rank: Rank) -> BoolArray:
         """For each GPU item whether it is too short to be bound by anything but latency."""
         dur = rank.trace.gpu.dur_ns
-        small: BoolArray = rank.bounds.is_("latency")
+        small: BoolArray = rank.bounds.match_rows("latency")
         roofline = _roofline_ns(rank)
         if roofline is None:
             return small

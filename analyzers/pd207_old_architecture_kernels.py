@@ -109,7 +109,7 @@ class OldArchitectureKernels(RankAnalyzer):
         rows = on_tensor_cores(rank, "gemm")
         rows &= rank.kernel_classes.match_rows(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
         rows &= rank.trace.gpu.dur_ns >= self.settings["min_kernel_ns"]
-        rows &= ~rank.bounds.is_("bandwidth", "invalid") | rank.bounds.assumed
+        rows &= ~rank.bounds.match_rows("bandwidth", "invalid") | rank.bounds.assumed
         with np.errstate(invalid="ignore"):
             return rows & ~(rank.bounds.efficiency > _CAP.get(major, 1.0))
 

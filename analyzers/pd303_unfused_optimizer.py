@@ -146,15 +146,15 @@ class UnfusedOptimizer(RankAnalyzer):
         least = max(self.settings["min_share"], self.settings["min_cpu_share"])
         for steps in cpu_optimizers_of(rank.trace, rank.window):
             own, fact = rank.unprofiled_time(steps.time), _fact(rank, steps.optimizer)
-            ops = rank.per_step(steps.ops)
+            ops = rank.per_step(steps.op_count)
             if steps.optimizer not in _HAS_FUSED or fact.get("fused") or ops < self.settings["min_kernels"]:
                 continue
-            if steps.passes < self.settings["min_passes"] or own.share * (1 - steps.remaining_share) < least:
+            if steps.pass_count < self.settings["min_passes"] or own.share * (1 - steps.remaining_share) < least:
                 continue
             yield self.finding(
                 rank,
-                title=f"{steps.optimizer} goes over the parameters {steps.passes} times "
-                f"{'with foreach' if steps.foreach else 'tensor by tensor'}: {ops:,} ops a {rank.unit_name}",
+                title=f"{steps.optimizer} goes over the parameters {steps.pass_count} times "
+                f"{'with foreach' if steps.uses_foreach else 'tensor by tensor'}: {ops:,} ops a {rank.unit_name}",
                 cost_ns=rank.per_step(iv.total(steps.time)),
                 saving=own.saving(steps.remaining_share),
                 advice=f"Use the fused {steps.optimizer}: one op reads and writes each parameter and its state once.",

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
 from perfdoctor.analysis.kernels.traffic_kinds import ZEROING
-from perfdoctor.analysis.launching_ops import launched_inside, launching_op_names, match_op_names
+from perfdoctor.analysis.launching_ops import launching_op_names, match_launching_ops, match_op_names
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -96,7 +96,7 @@ class GradientZeroing(RankAnalyzer):
 
     def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
         found = cpu_zeroing_of(rank.trace, rank.window)
-        cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fills)
+        cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fill_count)
         if fills < self.settings["min_kernels"] or not self.exceeds_min_share(
             rank, cost, self.settings["min_cpu_share"]
         ):
@@ -104,7 +104,7 @@ class GradientZeroing(RankAnalyzer):
         yield self._told(
             rank,
             fills,
-            (iv.total(found.filling), iv.total(found.adding)),
+            (iv.total(found.fill_time), iv.total(found.add_time)),
             cost_ns=cost,
             saving=rank.unprofiled_time(found.time).saving(),
             claim=Claim(found.time),
@@ -131,7 +131,7 @@ class GradientZeroing(RankAnalyzer):
 def _additions(rank: Rank, fills: int) -> BoolArray:
     """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
     trace = rank.trace
-    adds = launched_inside(trace, vocabulary.ACCUMULATE_GRAD) & rank.kernel_classes.match_rows(
+    adds = match_launching_ops(trace, vocabulary.ACCUMULATE_GRAD) & rank.kernel_classes.match_rows(
         lambda k: k.category == "elementwise"
     )
     adds &= np.append(match_op_names(trace, "aten::add_".__eq__), False)[launching_op_names(trace)]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST
-from perfdoctor.analysis.launching_ops import launched_inside
+from perfdoctor.analysis.launching_ops import match_launching_ops
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -72,7 +72,7 @@ class CastTraffic(RankAnalyzer):
         casts = rank.per_step(int(rows.sum()))
         if casts < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
             return
-        back = rows & launched_inside(rank.trace, vocabulary.CAST_BACKWARD)
+        back = rows & match_launching_ops(rank.trace, vocabulary.CAST_BACKWARD)
         trains = bool(back.any()) or bool((rank.traffic.optimizer_step >= 0).any())
         moved = rank.kernel_costs.bytes[rows]
         yield self.finding(

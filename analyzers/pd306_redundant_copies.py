@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.kernels.traffic_kinds import COPIES, COPY
-from perfdoctor.analysis.launching_ops import climb_ops
+from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
+from perfdoctor.analysis.launching_ops import find_outermost_ops
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -95,8 +95,8 @@ class RedundantCopies(RankAnalyzer):
 def _by_chain(rank: Rank, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
     """What asked for the copies: "contiguous in layer_norm", its time in the window, its rows; costliest first."""
     trace, ops = rank.trace, rank.trace.ops
-    asked, around = climb_ops(
-        trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPIES.search(name))
+    asked, around = find_outermost_ops(
+        trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPY_OPS.search(name))
     )
     asked = np.where(asked >= 0, asked, trace.gpu.op[rows])
     copiers, callers = ops.name[asked], np.where((around >= 0) & (around != asked), ops.name[around], -1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.communication.stragglers import STANDS_OUT, LateRank
+from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE, LateRank
 from perfdoctor.analyzers._pd401_causes import own_finding, own_line
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.merge_findings import format_ranges
@@ -78,7 +78,7 @@ class Straggler(FleetAnalyzer):
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
             "min_share": 0.01,
-            "min_blame": STANDS_OUT,
+            "min_blame": DOMINANT_SHARE,
             # Kernels vary by a percent or two from step to step on any machine, and the slowest of many ranks by more.
             "min_noise": 0.05,
         }
@@ -97,15 +97,15 @@ class Straggler(FleetAnalyzer):
             yield from self._noise(fleet, late)
             return
         victim = fleet.of(late.matched.tables[late.victim])
-        waiting = late.waiting(late.victim)
+        waiting = late.wait_time(late.victim)
         cost = victim.per_step(iv.total(waiting))
         if self.exceeds_min_share(victim, cost):
             yield self._finding(fleet, late, victim, waiting, cost)
 
     def _noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
         """That ranks take turns at being last, where there was enough to see that."""
-        table = late.matched.tables[late.most_waiting]
-        rank, waiting = fleet.of(table), late.any_waiting_of(table)
+        table = late.matched.tables[late.longest_waiter]
+        rank, waiting = fleet.of(table), late.any_wait_time_of(table)
         cost = rank.per_step(iv.total(waiting))
         if late.collective_count < _ENOUGH or not self.exceeds_min_share(rank, cost, self.settings["min_noise"]):
             return
@@ -127,8 +127,8 @@ class Straggler(FleetAnalyzer):
 
     def _finding(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
         alone = len(late.co_late) == 1
-        lateness_ns = victim.per_step(late.late_ns)
-        phase = late.phase()
+        lateness_ns = victim.per_step(late.total_lateness_ns)
+        phase = late.find_excess_phase()
         doing, rules = _PHASES[phase[0]] if phase else ("", ())
         own = own_finding(fleet, late, rules)
         line = own_line(fleet, late, lateness_ns)
@@ -169,24 +169,24 @@ class Straggler(FleetAnalyzer):
 
 
 def _persistence(late: LateRank) -> tuple[Evidence, ...]:
-    if not late.steps:
+    if not late.step_count:
         return ()
-    return (Evidence("steps in which it is the one to wait for", f"{late.late_steps} of {late.steps}"),)
+    return (Evidence("steps in which it is the one to wait for", f"{late.late_step_count} of {late.step_count}"),)
 
 
 def _who(late: LateRank) -> str:
     if len(late.co_late) == 1:
         return f"Rank {late.rank}"
     numbers = format_ranges(late.matched.tables[index].rank or 0 for index in late.co_late)
-    return f"Ranks {numbers}{' (all of one host)' if late.is_host else ''}"
+    return f"Ranks {numbers}{' (all of one host)' if late.is_whole_host else ''}"
 
 
 def _how_often(late: LateRank) -> str:
     one = len(late.co_late) == 1
     if late.persists:
-        share = float(late.last.sum()) / late.collective_count
+        share = float(late.arrives_last.sum()) / late.collective_count
         return f"{'arrives' if one else 'arrive'} last at {share:.0%} of collectives"
-    return f"{'is' if one else 'are'} late now and then, in {late.late_steps} of {late.steps} steps"
+    return f"{'is' if one else 'are'} late now and then, in {late.late_step_count} of {late.step_count} steps"
 
 
 # Clocks that agree to this say nothing worth telling.

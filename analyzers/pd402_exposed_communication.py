@@ -71,7 +71,7 @@ class ExposedCommunication(FleetAnalyzer):
         for summary in fleet.summaries:
             table = summary.collectives
             if table is not None and len(table):
-                waiting = late.any_waiting_of(table) if late is not None else iv.EMPTY
+                waiting = late.any_wait_time_of(table) if late is not None else iv.EMPTY
                 yield from self._judged(summary, table, waiting, alone=len(fleet.summaries) == 1)
 
     def _judged(self, rank: RankSummary, table: CollectiveTable, waiting: Intervals, alone: bool) -> Iterator[Finding]:

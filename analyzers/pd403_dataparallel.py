@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_list
-from perfdoctor.analysis.launching_ops import launched_inside
+from perfdoctor.analysis.launching_ops import match_launching_ops
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -71,7 +71,7 @@ class DataParallelUsed(RankAnalyzer):
         if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
             return
         parts = rank.account.parts
-        moved = rank.time_in_window(launched_inside(trace, _MOVES))
+        moved = rank.time_in_window(match_launching_ops(trace, _MOVES))
         exposed = iv.intersect(moved, iv.union_of((parts["memcpy"], parts["communication"])))
         cost = rank.per_step(iv.total(exposed))
         yield self.finding(

@@ -80,12 +80,12 @@ class SmallCollectives(FleetAnalyzer):
             table = summary.collectives
             if table is None or "sizes" not in summary.available_data:
                 continue
-            waiting = late.waiting_of(table) if late is not None and late.stands_out else iv.EMPTY
-            small = table.inside & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
+            waiting = late.wait_time_of(table) if late is not None and late.stands_out else iv.EMPTY
+            small = table.in_window & (table.bytes >= 0) & (table.bytes < self.settings["max_bytes"])
             small &= np.isin(table.kind, _BUCKETED)
             lanes = sorted(set(zip(table.kind[small].tolist(), table.group[small].tolist(), strict=True)))
             for kind, group in lanes:
-                of_lane = (table.kind == kind) & (table.group == group) & table.inside
+                of_lane = (table.kind == kind) & (table.group == group) & table.in_window
                 yield from self._judged(summary, table, of_lane, small & of_lane, waiting)
 
     def _judged(

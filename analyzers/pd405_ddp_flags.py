@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
-from perfdoctor.analysis.launching_ops import launched_inside
+from perfdoctor.analysis.launching_ops import match_launching_ops
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.rules.analyzer import RankAnalyzer
@@ -160,7 +160,7 @@ def _time_of_ops(rank: Rank, pattern: str) -> Intervals:
     """What ops with a matching name launched, within the window; without a GPU they themselves are the work."""
     if rank.device_kind == "cpu":
         return _time_on_cpu(rank, pattern)
-    return rank.time_in_window(launched_inside(rank.trace, re.compile(pattern)))
+    return rank.time_in_window(match_launching_ops(rank.trace, re.compile(pattern)))
 
 
 def _settings(rank: Rank) -> Mapping[str, Any]:

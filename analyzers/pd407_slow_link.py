@@ -100,14 +100,14 @@ class SlowLink(FleetAnalyzer):
         size, ranks = np.full(len(matched), -1, np.int64), np.full(len(matched), -1, np.int32)
         groups: list[str | None] = [None] * len(matched)
         members: dict[int, list[int]] = defaultdict(list)
-        for index, (table, row) in enumerate(zip(matched.tables, matched.row, strict=True)):
+        for index, (table, row) in enumerate(zip(matched.tables, matched.collective_of_row, strict=True)):
             mine = np.flatnonzero((row >= 0) & (table.bytes >= self.settings["min_bytes"]) & (table.group >= 0))
             size[row[mine]], ranks[row[mine]] = table.bytes[mine], table.group_size[mine]
             for collective, group in zip(row[mine].tolist(), table.group[mine].tolist(), strict=True):
                 groups[collective] = table.strings[group]
                 members[collective].append(index)
         crossing = bus_bytes(matched.kind, size, ranks)
-        usable = ~np.isnan(crossing) & (matched.count == ranks) & matched.inside & (matched.transfer_ns > 0)
+        usable = ~np.isnan(crossing) & (matched.rank_count == ranks) & matched.in_window & (matched.transfer_ns > 0)
         rows_of: dict[tuple[int, str], list[int]] = defaultdict(list)
         for collective in np.flatnonzero(usable).tolist():
             rows_of[int(matched.kind[collective]), groups[collective] or ""].append(collective)
@@ -152,9 +152,9 @@ class SlowLink(FleetAnalyzer):
 
 def _transferring(matched: MatchedCollectives, lane: _Lane, index: int) -> Intervals:
     """When one member's data was under way in these collectives and nothing computed, on its own clock."""
-    table, row = matched.tables[index], matched.row[index]
+    table, row = matched.tables[index], matched.collective_of_row[index]
     mine = np.flatnonzero(np.isin(row, lane.rows))
-    arrived = matched.last_ns[row[mine]] - matched.offset_ns[index]
+    arrived = matched.last_arrival_ns[row[mine]] - matched.offset_ns[index]
     return iv.intersect(iv.union(np.minimum(arrived, table.end_ns[mine]), table.end_ns[mine]), table.exposed)
 
 

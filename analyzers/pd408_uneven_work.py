@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTable
-from perfdoctor.analysis.communication.rank_waits import longest_waiting, waits_of
+from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.rank_summary import Fleet
@@ -74,8 +74,8 @@ class UnevenWork(FleetAnalyzer):
             return
         over_ns = int((computing.max(axis=0) - computing.mean(axis=0)).mean())
         met = np.ones(len(matched), bool)
-        victim = longest_waiting(matched, matched.inside, lambda index: waits_of(matched, index, met))
-        rank, waiting = fleet.of(matched.tables[victim]), waits_of(matched, victim, met)
+        victim = find_longest_waiter(matched, matched.in_window, lambda index: exposed_wait_of(matched, index, met))
+        rank, waiting = fleet.of(matched.tables[victim]), exposed_wait_of(matched, victim, met)
         cost = rank.per_step(iv.total(waiting))
         gained = min(over_ns, cost)
         if not self.exceeds_min_share(rank, gained):
@@ -109,7 +109,7 @@ def _matrix(rows: Sequence[Sequence[int] | FloatArray]) -> FloatArray:
 def _computing_ns(table: CollectiveTable) -> FloatArray:
     """Computing time in each analysed step, up to its last collective."""
     inside = table.step >= 0
-    spent = table.before_ns[inside][:, _COMPUTING].sum(axis=1, dtype=np.float64)
+    spent = table.preceding_phase_ns[inside][:, _COMPUTING].sum(axis=1, dtype=np.float64)
     return np.bincount(table.step[inside], spent, len(table.step_start_ns)).astype(np.float64)
 
 

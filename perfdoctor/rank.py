@@ -39,9 +39,9 @@ from perfdoctor.analysis.timeline.account import (
 )
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
-from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, cause_layers, find_gaps
+from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
-from perfdoctor.analysis.timeline.queue_stalls import GRAPH, is_subsampled
+from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
@@ -303,7 +303,7 @@ class Rank:
     @cached_property
     def gaps(self) -> IdleGaps:
         """The gaps between GPU items, each with what ended it."""
-        return find_gaps(self.trace)
+        return find_idle_gaps(self.trace)
 
     @cached_property
     def account(self) -> Account:
@@ -311,7 +311,7 @@ class Rank:
         loading = self.loader_waits.intervals
         mfu = bytes_per_s = None
         if self.device_kind == "gpu":
-            causes = cause_layers(self.trace, self.gaps, loading, self.launching_thread)
+            causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)
             layers = gpu_layers(self.kernel_classes, self.bounds, causes)
             mfu = model_flops_utilization(
                 self.kernel_classes, self.kernel_costs, self.verdicts, self.device, self.in_window, self.window_ns
@@ -345,7 +345,7 @@ class Rank:
         unexplained = self.account.parts["idle_unexplained"]
         if self.is_subsampled:
             return unexplained
-        rows = self.gaps.stall == GRAPH
+        rows = self.gaps.stall == StallCause.MISSING_KERNELS
         return iv.intersect(iv.union(self.gaps.start_ns[rows], self.gaps.end_ns[rows]), unexplained)
 
     @cached_property

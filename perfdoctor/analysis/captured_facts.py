@@ -6,8 +6,9 @@ A file may hold anything: what is not of the kind expected counts as not capture
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -52,19 +53,25 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     return round(median(steps)) if steps else None
 
 
-class RunSteps(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSteps:
     """The steps of a whole run that were timed without a profiler, in their order.
 
-    `number` counts from the program's first step, `dur_ns` is the step's length and `loader_wait_ns` what of it the
-    loop waited in DataLoader.__next__.
+    Attributes:
+        number: Number of each step, counted from the program's first one.
+        dur_ns: Duration of each step.
+        loader_wait_ns: How long the loop waited in DataLoader.__next__ during each step.
     """
 
     number: Int64Array
     dur_ns: Int64Array
     loader_wait_ns: Int64Array
 
+    def __len__(self) -> int:
+        return len(self.number)
 
-def run_steps(text: bytes) -> RunSteps | None:
+
+def parse_run_steps(text: bytes) -> RunSteps | None:
     """The unprofiled steps in the text of a steps.jsonl; None where it has none.
 
     A line that is no step, such as the last one of a program that was killed, is passed over.

@@ -39,12 +39,12 @@ def launching_ranges(trace: Trace, pattern: str) -> Int32Array:
     return found
 
 
-def launched_inside(trace: Trace, pattern: str | re.Pattern[str]) -> BoolArray:
+def match_launching_ops(trace: Trace, pattern: str | re.Pattern[str]) -> BoolArray:
     """For each GPU item whether the op that launched it, or an op around that one, has a matching name."""
-    return launched_inside_each(trace, (pattern,))[0]
+    return match_each_launching_op(trace, (pattern,))[0]
 
 
-def launched_inside_each(trace: Trace, patterns: Sequence[str | re.Pattern[str]]) -> list[BoolArray]:
+def match_each_launching_op(trace: Trace, patterns: Sequence[str | re.Pattern[str]]) -> list[BoolArray]:
     """The same for each of up to eight patterns, in one climb through the ops."""
     gpu, ops = trace.gpu, trace.ops
     matching = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
@@ -61,7 +61,7 @@ def launched_inside_each(trace: Trace, patterns: Sequence[str | re.Pattern[str]]
     return [(passed & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
 
 
-def climb_ops(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:
+def find_outermost_ops(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:
     """Climb from each op outwards as long as the names pass.
 
     Returns:

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import Locations, SourceLocation
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.launching_ops import launched_inside, launching_ranges
+from perfdoctor.analysis.launching_ops import launching_ranges, match_launching_ops
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -131,7 +131,7 @@ class GpuQuery(_Query):
 
     def launched_by(self, op: str) -> GpuQuery:
         """Those that an op of exactly this name launched, itself or by an op inside it."""
-        return self.where(launched_inside(self.facts.trace, re.compile(f"^{re.escape(op)}$")))
+        return self.where(match_launching_ops(self.facts.trace, re.compile(f"^{re.escape(op)}$")))
 
     def launched_in(self, range_pattern: str) -> GpuQuery:
         """Those launched while a range with a matching name was open on the launching thread."""

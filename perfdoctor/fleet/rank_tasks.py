@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from perfdoctor import pipeline
-from perfdoctor.analysis.captured_facts import RunSteps, run_steps
+from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
 from perfdoctor.errors import InputError, TraceError, UsageError
 from perfdoctor.fleet.discover import TraceFile, TracePath
 from perfdoctor.rank import Rank
@@ -162,7 +162,7 @@ def _read_facts(path: TracePath | None) -> Mapping[str, Any] | None:
 def _read_step_times(facts_path: TracePath | None) -> RunSteps | None:
     """The step times in the folder of the facts; None where there are none or they cannot be read."""
     try:
-        return None if facts_path is None else run_steps((facts_path.parent / _STEPS_NAME).read_bytes())
+        return None if facts_path is None else parse_run_steps((facts_path.parent / _STEPS_NAME).read_bytes())
     except (OSError, TraceError):
         return None
 

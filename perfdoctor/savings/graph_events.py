@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import RETURN_LAG_NS, blocking_calls
+from perfdoctor.analysis.timeline.idle_gaps import RETURN_LAG_NS, match_blocking_calls
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct
 from perfdoctor.trace.tables.intervals import Intervals
@@ -75,7 +75,7 @@ def events_of(trace: Trace, window: Intervals) -> Events:
     launch = position[gpu.call[item]]
     lane = (gpu.device[item].astype(np.int64) << 40) + gpu.stream[item]
     stream = np.searchsorted(distinct(lane), lane).astype(np.int32)
-    blocking = blocking_calls(trace)[call]
+    blocking = match_blocking_calls(trace)[call]
     start, finish = _mended(trace, item, stream)
     finish = _seen_by_host(trace, call[blocking], (item, start, finish))
     launching = np.zeros(len(trace.threads) + 1, bool)

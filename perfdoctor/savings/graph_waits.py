@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_NS, LEAST_QUEUE
+from perfdoctor.analysis.timeline.cpu_waits import FULL_QUEUE_LENGTH, FULL_QUEUE_NS
 from perfdoctor.savings.graph_edges import OTHER, OWN, WAIT, Edges
 from perfdoctor.savings.graph_events import CALL_START, ITEM_START
 from perfdoctor.savings.longest_path import SLOTS
@@ -101,7 +101,7 @@ def queue_edges(edges: Edges) -> None:
     """Launches return when there is room in the queue of their stream."""
     events = edges.events
     linked = np.flatnonzero(events.launch >= 0)
-    for stream in np.flatnonzero(np.bincount(events.stream[linked]) > LEAST_QUEUE).tolist():
+    for stream in np.flatnonzero(np.bincount(events.stream[linked]) > FULL_QUEUE_LENGTH).tolist():
         rows = linked[events.stream[linked] == stream]
         launch, first = np.unique(events.launch[rows], return_index=True)
         _queue_of_stream(edges, launch, events.item_start[rows[first]])
@@ -115,7 +115,7 @@ def _queue_of_stream(edges: Edges, launch: Int32Array, begun: Int32Array) -> Non
     started = np.searchsorted(reach, end)
     depth = np.arange(len(launch)) + 1 - started
     took = edges.events.time_ns[end] - edges.events.time_ns[events.call_start[launch]]
-    full = (took > FULL_QUEUE_NS) & (depth >= LEAST_QUEUE) & (started > 0) & ~events.blocking[launch]
+    full = (took > FULL_QUEUE_NS) & (depth >= FULL_QUEUE_LENGTH) & (started > 0) & ~events.blocking[launch]
     rows = np.flatnonzero(full)
     edges.join(end[rows], WAIT, reach[started[rows] - 1])
     _wait(edges, launch[rows])

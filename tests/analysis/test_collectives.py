@@ -41,9 +41,9 @@ def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], d
     for row, clock in enumerate([0, *clocks]):
         assert abs(int(matched.offset_ns[row]) + 1000 * clock) <= 100_000
         table = matched.tables[row]
-        assert matched.row[row].tolist() == list(range(len(ends)))
+        assert matched.collective_of_row[row].tolist() == list(range(len(ends)))
         assert (abs(table.end_ns + matched.offset_ns[row] - matched.end_ns) <= 200_000).all()
-    assert (matched.count == len(ranks)).all()
+    assert (matched.rank_count == len(ranks)).all()
 
 
 def test_a_collective_that_some_ranks_lack_has_no_partners() -> None:

@@ -41,7 +41,7 @@ def programs(draw: st.DrawFn) -> Rank:
 def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: Rank) -> None:
     zeroing = cpu_zeroing_of(rank.trace, rank.window)
     framework = framework_time(rank.trace, rank.account.parts, zeroing)
-    for other in (zeroing.adding, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
+    for other in (zeroing.add_time, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
         assert not len(iv.intersect(framework, other))
     for time in (framework, zeroing.time, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
         assert not len(iv.subtract(time, rank.window))

@@ -59,8 +59,8 @@ def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
     trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
     trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
     run = Rank(trace.trace())
-    assert copies_to_device(run).done_ns.tolist() == [27_000, 127_000]
-    assert copies_to_device(copying(8, lines=False)).done_ns.tolist() == [40_000]
+    assert copies_to_device(run).resume_ns.tolist() == [27_000, 127_000]
+    assert copies_to_device(copying(8, lines=False)).resume_ns.tolist() == [40_000]
 
 
 def test_copies_outside_of_the_window_are_left_out() -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, run_of
 
 from perfdoctor.analysis.host.loader_waits import loader_waits_of
-from perfdoctor.analysis.timeline.queue_stalls import EVENT, GRAPH, NOT_HELD, UNKNOWN, is_subsampled
+from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -65,13 +65,13 @@ def test_an_item_behind_a_wait_for_an_event_of_another_stream_is_communication()
 
 
 def test_a_wait_of_another_stream_or_at_another_time_explains_nothing() -> None:
-    assert held(waits_for_an_event(record_stream=13)) == [UNKNOWN]
-    assert held(waits_for_an_event(wait_us=40)) == [UNKNOWN]
+    assert held(waits_for_an_event(record_stream=13)) == [StallCause.UNKNOWN]
+    assert held(waits_for_an_event(wait_us=40)) == [StallCause.UNKNOWN]
 
 
 def test_a_collective_that_was_queued_waits_for_its_input() -> None:
     trace = TraceBuilder().kernel(GEMM, 0, 100, launch_us=0).kernel(ALL_REDUCE, 200, 100, stream=20, launch_us=10)
-    assert held(trace) == [EVENT]
+    assert held(trace) == [StallCause.EVENT_WAIT]
     assert idle(trace) == {"communication": 100}
 
 
@@ -86,13 +86,16 @@ def graph(*starts_us: float, returns_us: float = 30) -> TraceBuilder:
 
 def test_a_pause_within_a_graph_is_work_that_was_not_recorded() -> None:
     rank = Rank(graph(10, 115, 500).trace())
-    assert rank.gaps.stall.tolist() == [NOT_HELD, NOT_HELD, GRAPH]
+    assert rank.gaps.stall.tolist() == [StallCause.NO_STALL, StallCause.NO_STALL, StallCause.MISSING_KERNELS]
     assert iv.total(rank.missing_kernels) == rank.account.detail["idle_unexplained"] == 285_000
 
 
 def test_so_is_one_after_a_graph_and_not_one_after_a_kernel() -> None:
-    assert held(graph(10).kernel(GEMM, 400, 50, launch_us=40)) == [NOT_HELD, GRAPH]
-    assert held(graph(10).kernel(GEMM, 115, 50, launch_us=40).kernel(GEMM, 400, 50, launch_us=50))[-1] == UNKNOWN
+    assert held(graph(10).kernel(GEMM, 400, 50, launch_us=40)) == [StallCause.NO_STALL, StallCause.MISSING_KERNELS]
+    assert (
+        held(graph(10).kernel(GEMM, 115, 50, launch_us=40).kernel(GEMM, 400, 50, launch_us=50))[-1]
+        == StallCause.UNKNOWN
+    )
 
 
 def test_a_node_of_a_graph_but_the_first_cannot_wait_for_another_stream() -> None:
@@ -100,7 +103,7 @@ def test_a_node_of_a_graph_but_the_first_cannot_wait_for_another_stream() -> Non
     trace.call("cudaStreamWaitEvent", 12, 2)
     correlation = trace.call("cudaGraphLaunch", 20, 30)
     trace.kernel(GEMM, 200, 10, correlation=correlation).kernel(GEMM, 300, 10, correlation=correlation)
-    assert held(trace)[-2:] == [EVENT, GRAPH]
+    assert held(trace)[-2:] == [StallCause.EVENT_WAIT, StallCause.MISSING_KERNELS]
 
 
 def test_a_collective_on_the_cpu_counts_while_the_launching_thread_does_nothing_else() -> None:
@@ -122,7 +125,7 @@ def test_frames_of_next_are_the_loader_where_no_range_marks_it() -> None:
     inner = trace.frame(f"{DATALOADER}(757): _next_data", 210, 180, parent=middle)
     trace.frame(f"{DATALOADER}(701): __next__", 220, 100, parent=inner)
     waits = loader_waits_of(trace.trace())
-    assert (len(waits), waits.framed) == (1, True)
+    assert (len(waits), waits.from_frames) == (1, True)
     assert idle(trace) == {"dataloader": 200, "launch": 200}
 
 
@@ -130,7 +133,7 @@ def test_a_range_of_pytorch_goes_before_frames_and_another_next_is_no_loader() -
     trace = TraceBuilder().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 100)
     trace.frame(f"{DATALOADER}(701): __next__", 190, 150)
     waits = loader_waits_of(trace.trace())
-    assert (waits.framed, waits.intervals.tolist()) == (False, [[200_000, 300_000]])
+    assert (waits.from_frames, waits.intervals.tolist()) == (False, [[200_000, 300_000]])
     other = TraceBuilder()
     other.frame("/usr/lib/python3.11/csv.py(111): __next__", 0, 100)
     assert len(loader_waits_of(other.trace())) == 0
@@ -175,7 +178,12 @@ def test_gpu_times_are_moved_no_further_than_copies_allow_and_clocks_that_drift_
 def test_every_gap_has_one_reason_and_only_what_was_queued_is_held(file: File) -> None:
     rank = run_of(file)
     gaps = rank.gaps
-    assert set(gaps.stall.tolist()) <= {NOT_HELD, EVENT, GRAPH, UNKNOWN}
-    assert not (gaps.late & (gaps.stall != NOT_HELD)).any()
+    assert set(gaps.stall.tolist()) <= {
+        StallCause.NO_STALL,
+        StallCause.EVENT_WAIT,
+        StallCause.MISSING_KERNELS,
+        StallCause.UNKNOWN,
+    }
+    assert not (gaps.late_launch & (gaps.stall != StallCause.NO_STALL)).any()
     assert iv.total(rank.missing_kernels) <= rank.account.detail["idle_unexplained"]
     assert (np.diff(gaps.start_ns) > 0).all()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_strategies import File, any_file, run_of
 
-from perfdoctor.analysis.communication.collectives import MOST_ROWS, CollectiveTable
+from perfdoctor.analysis.communication.collectives import MAX_ROWS, CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import find_late_rank
 from perfdoctor.analysis.timeline.phases import PHASES
@@ -56,7 +56,7 @@ def table(
         stream=unknown,
         step=unknown.astype(np.int32),
         exposed_ns=end * 0,
-        before_ns=np.zeros((count, len(PHASES)), np.float32),
+        preceding_phase_ns=np.zeros((count, len(PHASES)), np.float32),
         window_ns=100 * MS,
         **fields,
     )
@@ -70,8 +70,8 @@ def matched(*tables: CollectiveTable) -> MatchedCollectives:
 
 def partners(found: MatchedCollectives, at: int) -> list[int]:
     """For each row of the first table the row of its partner in another."""
-    where = {number: row for row, number in enumerate(found.row[at].tolist()) if number >= 0}
-    return [where.get(number, -1) if number >= 0 else -1 for number in found.row[0].tolist()]
+    where = {number: row for row, number in enumerate(found.collective_of_row[at].tolist()) if number >= 0}
+    return [where.get(number, -1) if number >= 0 else -1 for number in found.collective_of_row[0].tolist()]
 
 
 def test_sequence_numbers_name_partners_where_counts_differ() -> None:
@@ -113,7 +113,7 @@ def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
     found = matched(*built)
     assert [t.rank for t in found.tables] == [0, 1, 2, 3]
     assert [round(offset / MS) for offset in found.offset_ns] == [0, -500, 700, -3000]
-    assert found.count.tolist() == [2] * 4 * len(IRREGULAR)
+    assert found.rank_count.tolist() == [2] * 4 * len(IRREGULAR)
 
 
 @pytest.mark.parametrize(("kind", "size", "fits"), [("all_reduce", 8, False), ("all_to_all", 8, True)])
@@ -186,9 +186,9 @@ def test_threads_of_the_cpu_may_wake_up_late(late_ms: float, fits: bool) -> None
 def test_the_order_of_ranks_changes_no_lateness(order: Sequence[int], clocks: list[int]) -> None:
     ranks = [table(r, [end + clocks[r] for end in IRREGULAR], takes_ms=0.9 - 0.2 * r) for r in range(4)]
     found = matched(*(ranks[r] for r in order))
-    assert [found.tables[i].rank for i in found.last.tolist()] == [3] * 8
-    assert (abs(found.last_ns - found.second_ns - 0.2 * MS) < 1000).all()
-    assert (abs(found.waited_ns - 1.2 * MS) < 1000).all()
+    assert [found.tables[i].rank for i in found.last_arriver.tolist()] == [3] * 8
+    assert (abs(found.last_arrival_ns - found.second_arrival_ns - 0.2 * MS) < 1000).all()
+    assert (abs(found.total_wait_ns - 1.2 * MS) < 1000).all()
     assert (abs(found.transfer_ns - 0.3 * MS) < 1000).all()
 
 
@@ -278,12 +278,12 @@ def test_ops_that_record_collectives_serve_where_no_range_does() -> None:
 
 
 def test_a_long_table_keeps_its_end_and_fits_into_a_summary() -> None:
-    built = TraceBuilder().step(0, 10 * (MOST_ROWS + 50))
-    for row in range(MOST_ROWS + 50):
+    built = TraceBuilder().step(0, 10 * (MAX_ROWS + 50))
+    for row in range(MAX_ROWS + 50):
         built.kernel(ALL_REDUCE, 10 * row, 5, stream=20)
     found = of(built)
-    assert (len(found), found.left_out, found.start_ns[0]) == (MOST_ROWS, 50, 500_000)
-    assert found.totals[0].count == MOST_ROWS + 50
+    assert (len(found), found.dropped_rows, found.start_ns[0]) == (MAX_ROWS, 50, 500_000)
+    assert found.totals[0].count == MAX_ROWS + 50
     assert len(pickle.dumps(found)) < 230_000
 
 
@@ -296,7 +296,7 @@ def test_phases_split_the_window_exactly(file: File) -> None:
     assert sum(map(iv.total, sets.values())) == iv.total(iv.union_of(sets.values())) == run.window_ns
     found = run.collectives
     assert (found.exposed_ns <= found.end_ns - found.start_ns).all()
-    assert found.before_ns.sum() <= run.window_ns * 1.001
+    assert found.preceding_phase_ns.sum() <= run.window_ns * 1.001
 
 
 def test_phases_are_those_of_the_loop() -> None:

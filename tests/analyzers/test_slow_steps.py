@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import perfdoctor
 from perfdoctor import pipeline
-from perfdoctor.analysis.captured_facts import RunSteps, run_steps
+from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
 from perfdoctor.analyzers._pd003_slow_steps import growth, slow_steps
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -70,7 +70,7 @@ def told(text: bytes) -> tuple[Finding, ...]:
     trace = TraceBuilder(device=None)
     for number in range(6):
         trace.step(1000 * number, 1000).op("aten::addmm", 1000 * number, 990)
-    run = Run((Rank(trace.trace(), run_steps=run_steps(text)),))
+    run = Run((Rank(trace.trace(), run_steps=parse_run_steps(text)),))
     return pipeline.diagnose_run(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
 
 
@@ -123,10 +123,10 @@ def test_lines_that_are_no_steps_are_passed_over() -> None:
     text = b'{"step":0,"dur_ns":5,"window":"base","loader_wait_ns":2}\nnull\n{"step":1}\n\xff\n'
     text += b'{"step":-1,"dur_ns":5,"window":"base","loader_wait_ns":0}\n'
     text += b'{"step":2,"dur_ns":99999999999999999999,"window":"base","loader_wait_ns":0}\n'
-    found = run_steps(text + b'{"step":2,"dur_ns":7,"window":"after","loader_w')
+    found = parse_run_steps(text + b'{"step":2,"dur_ns":7,"window":"after","loader_w')
     assert isinstance(found, RunSteps)
     assert (found.number.tolist(), found.dur_ns.tolist(), found.loader_wait_ns.tolist()) == ([0], [5], [2])
-    assert run_steps(b"") is None
+    assert parse_run_steps(b"") is None
 
 
 def test_the_step_times_of_a_capture_folder_are_read(tmp_path: Path) -> None:

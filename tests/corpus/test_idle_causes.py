@@ -95,7 +95,7 @@ def test_whole_recordings_of_graphs_never_pause_within_one(name: str, corpus: Pa
     """What makes a longer pause within a graph a hole in the recording."""
     rank = first_rank(corpus / name)
     gaps, calls = rank.gaps, rank.trace.calls
-    inner = (gaps.launch >= 0) & ~gaps.late & rank.trace.match_rows(calls, "GraphLaunch")[gaps.launch]
+    inner = (gaps.launch >= 0) & ~gaps.late_launch & rank.trace.match_rows(calls, "GraphLaunch")[gaps.launch]
     returned = calls.end_ns[gaps.launch] < gaps.start_ns
     assert (inner & returned).sum() > 100
     assert ((gaps.end_ns - gaps.start_ns)[inner & returned] <= DEVICE_LATENCY_NS).all()

@@ -15,27 +15,27 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.trace.arrays import Int64Array
 
 # Ends of partners lie this close together once clocks are aligned (seen: 0.1 ms on one host).
-SAME_END_NS = 500_000
+END_TOLERANCE_NS = 500_000
 # Threads of the CPU wake up when the scheduler lets them: seen, 5 ms apart on a machine with more threads than cores.
 # Never so far that the next step's would do as well.
 _SAME_END_ON_CPU_NS = 20_000_000
 _OF_A_STEP = 4
 # With fewer partners than this an offset may be chance.
-LEAST_PARTNERS = 3
+MIN_PARTNERS = 3
 # The offset is searched over pairs of ends: this many a rank give at most 360,000 differences.
 _SAMPLE = 600
 # Steps repeat, so a shift by a whole step fits nearly as well: such clusters of differences count as equals.
 _NEARLY = 0.9
 
 
-def same_end_ns(table: CollectiveTable) -> int:
+def end_tolerance_ns(table: CollectiveTable) -> int:
     """How far the ends of partners lie apart at most once clocks are aligned."""
     if table.on_gpu:
-        return SAME_END_NS
-    return int(np.clip(_step_ns(table) // _OF_A_STEP, SAME_END_NS, _SAME_END_ON_CPU_NS))
+        return END_TOLERANCE_NS
+    return int(np.clip(_step_ns(table) // _OF_A_STEP, END_TOLERANCE_NS, _SAME_END_ON_CPU_NS))
 
 
-def expected_offset(reference: CollectiveTable, other: CollectiveTable) -> int:
+def estimate_offset_ns(reference: CollectiveTable, other: CollectiveTable) -> int:
     """What to add to the times of `other` by all that is known but its collectives.
 
     By what the files say of their clocks, unless the numbers of the steps tell that these are further apart than a
@@ -56,7 +56,7 @@ def _step_ns(table: CollectiveTable) -> int:
     return int(np.median(length)) if len(length) else table.window_ns
 
 
-def fit_offset(
+def fit_offset_ns(
     reference_ns: Int64Array,
     reference_key: Int64Array,
     other_ns: Int64Array,
@@ -71,11 +71,11 @@ def fit_offset(
     a, b = reference_ns[-_SAMPLE:], other_ns[-_SAMPLE:]
     same = reference_key[-_SAMPLE:, None] == other_key[None, -_SAMPLE:]
     differences = np.sort((a[:, None] - b[None, :])[same])
-    if len(differences) < LEAST_PARTNERS:
+    if len(differences) < MIN_PARTNERS:
         return None
     reach = np.searchsorted(differences, differences + within_ns, side="right")
     count = reach - np.arange(len(differences))
-    if count.max() < LEAST_PARTNERS:
+    if count.max() < MIN_PARTNERS:
         return None
     good = np.flatnonzero(count >= _NEARLY * count.max())
     middle = np.array([np.median(differences[i : reach[i]]) for i in _candidates(differences, good, expected_ns)])

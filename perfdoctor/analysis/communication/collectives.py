@@ -25,7 +25,7 @@ from perfdoctor.trace.tables.steps import Steps
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # A row takes about 100 bytes: so many keep a rank's summary under 200 KB.
-MOST_ROWS = 1500
+MAX_ROWS = 1500
 # Exposed communication in more pieces than this is told by its longest ones.
 _MOST_PIECES = 2000
 
@@ -81,7 +81,7 @@ class CollectiveTable:
         step_numbers: What the profiler calls the analysed steps; empty where it did not number them.
         step_start_ns: Where they begin.
         window_ns: Length of the analysed time.
-        left_out: Rows that were left out for size: the earliest ones.
+        dropped_rows: Rows that were left out for size: the earliest ones.
     """
 
     rank: int | None = None
@@ -100,20 +100,20 @@ class CollectiveTable:
     stream: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     step: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     exposed_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    before_ns: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(PHASES)), np.float32))
+    preceding_phase_ns: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(PHASES)), np.float32))
     exposed: Intervals = field(default_factory=lambda: iv.EMPTY)
     totals: tuple[CollectiveTotal, ...] = ()
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     step_numbers: tuple[int, ...] = ()
     step_start_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     window_ns: int = 0
-    left_out: int = 0
+    dropped_rows: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     @property
-    def inside(self) -> BoolArray:
+    def in_window(self) -> BoolArray:
         """Whether each row began in the analysed window; without steps that is everything."""
         return np.asarray(self.step >= 0, bool) if len(self.step_start_ns) else np.ones(len(self), bool)
 
@@ -127,7 +127,7 @@ def collectives_of(
     exposed: Intervals,
     phases: Mapping[str, Intervals],
     step_numbers: Sequence[int] = (),
-    most: int = MOST_ROWS,
+    most: int = MAX_ROWS,
 ) -> CollectiveTable:
     """The collectives of a rank, at most `most` of them: the last ones, because ranks stop recording together.
 
@@ -166,14 +166,14 @@ def collectives_of(
         stream=found.stream[kept],
         step=steps.at(found.start_ns[kept]).astype(np.int32),
         exposed_ns=iv.overlap(found.start_ns[kept], found.end_ns[kept], exposed),
-        before_ns=_time_before(window, phases, found.start_ns)[kept],
+        preceding_phase_ns=_time_before(window, phases, found.start_ns)[kept],
         exposed=_longest_intervals(exposed),
         totals=_totals(window, exposed, found, metadata),
         phase_ns={name: iv.total(phase) for name, phase in phases.items()},
         step_numbers=tuple(step_numbers),
         step_start_ns=steps.intervals[:, 0],
         window_ns=iv.total(window),
-        left_out=kept.start,
+        dropped_rows=kept.start,
     )
 
 

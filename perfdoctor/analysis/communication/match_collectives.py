@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfdoctor.analysis.communication.clock_alignment import LEAST_PARTNERS, expected_offset, fit_offset, same_end_ns
+from perfdoctor.analysis.communication.clock_alignment import (
+    MIN_PARTNERS,
+    end_tolerance_ns,
+    estimate_offset_ns,
+    fit_offset_ns,
+)
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -34,16 +39,16 @@ class MatchedCollectives:
         tables: The ranks that could be aligned, in the order given.
         offset_ns: For each of them what was added to its times.
         unmatched: Ranks with collectives that fit with none of theirs.
-        row: For each of `tables` the collective of each of its rows; -1 for rows without partners.
+        collective_of_row: For each of `tables` the collective of each of its rows; -1 for rows without partners.
         kind: Indices into COLLECTIVE_KINDS.
         end_ns: When it was over, by the first rank that took part.
-        count: How many ranks took part.
+        rank_count: How many ranks took part.
         step: The analysed step it belongs to, of the last to arrive; -1 outside of all.
-        inside: Whether the last to arrive came within its analysed window.
-        grouped: Whether its process group is recorded.
+        in_window: Whether the last to arrive came within its analysed window.
+        has_group: Whether its process group is recorded.
         last, second: Index into `tables` of the last and of the second-latest to arrive.
         last_ns, second_ns: When they did.
-        waited_ns: What the ranks waited for the last, all together, whether or not they had other work meanwhile.
+        total_wait_ns: What the ranks waited for the last, all together, whether or not they had other work meanwhile.
         transfer_ns: From the last arrival to the end.
         last_before_ns, others_before_ns: (n, PHASES) what the last to arrive did before it, and the others on average.
     """
@@ -51,21 +56,21 @@ class MatchedCollectives:
     tables: tuple[CollectiveTable, ...]
     offset_ns: Int64Array
     unmatched: tuple[CollectiveTable, ...]
-    row: tuple[Int64Array, ...]
+    collective_of_row: tuple[Int64Array, ...]
     kind: Int8Array
     end_ns: Int64Array
-    count: Int32Array
+    rank_count: Int32Array
     step: Int32Array
-    inside: BoolArray
-    grouped: BoolArray
-    last: Int32Array
-    second: Int32Array
-    last_ns: Int64Array
-    second_ns: Int64Array
-    waited_ns: Int64Array
+    in_window: BoolArray
+    has_group: BoolArray
+    last_arriver: Int32Array
+    second_arriver: Int32Array
+    last_arrival_ns: Int64Array
+    second_arrival_ns: Int64Array
+    total_wait_ns: Int64Array
     transfer_ns: Int64Array
-    last_before_ns: FloatArray
-    others_before_ns: FloatArray
+    last_phase_ns: FloatArray
+    others_phase_ns: FloatArray
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -144,30 +149,30 @@ class _Island:
             difference = self._named.end_ns[at[hit]] - table.end_ns[named][hit]
             offset = int(np.median(difference))
             # The same names with ends that no clock makes meet: another run of the program.
-            return offset if (np.abs(difference - offset) <= same_end_ns(table)).mean() >= _MOST else None
+            return offset if (np.abs(difference - offset) <= end_tolerance_ns(table)).mean() >= _MOST else None
         reference = self._unnamed
         expected = self._expected(table)
         end, kinds = table.end_ns[~named], self._lane(table)[~named]
         if not len(end) or not len(reference.key):
             return None
-        within = same_end_ns(table)
+        within = end_tolerance_ns(table)
         shifted = self._by_end(kinds, end + expected)
         near = _partners(reference.key, shifted, within)
         alike = np.isin(reference.key >> _END_BITS, kinds)
         if (near >= 0).sum() >= max(
-            _ENOUGH * _in_common(reference.end_ns[alike], end + expected, within), LEAST_PARTNERS
+            _ENOUGH * _in_common(reference.end_ns[alike], end + expected, within), MIN_PARTNERS
         ):
             rows = near >= 0
             return expected + _correction(reference.end_ns[near[rows]] - end[rows] - expected)
         order = np.argsort(reference.end_ns, kind="stable")
         lanes = reference.key[order] >> _END_BITS
-        return fit_offset(reference.end_ns[order], lanes, end, kinds, expected, within)
+        return fit_offset_ns(reference.end_ns[order], lanes, end, kinds, expected, within)
 
     def _expected(self, table: CollectiveTable) -> int:
         """The offset to be expected: that of another rank of the same host, else by what the traces say."""
         by_clock = table.base_ns - self.tables[0].base_ns
         known = self._hosts.get(table.host) if table.host is not None else None
-        return by_clock + known if known is not None else expected_offset(self.tables[0], table)
+        return by_clock + known if known is not None else estimate_offset_ns(self.tables[0], table)
 
     def _join(self, table: CollectiveTable, offset: int) -> None:
         """Give each row of a table its partner, or a number of its own."""
@@ -178,7 +183,7 @@ class _Island:
         number[np.flatnonzero(named)[hit]] = self._named.number[at[hit]]
         rows = np.flatnonzero(~named)
         by_end = self._by_end(self._lane(table)[rows], end[rows])
-        near = _partners(self._unnamed.key, by_end, same_end_ns(table))
+        near = _partners(self._unnamed.key, by_end, end_tolerance_ns(table))
         same_size = self._same_size(table, rows, near)
         number[rows[same_size]] = self._unnamed.number[near[same_size]]
         # Kernels that share a number, such as those of one coalesced call, have partners only as a whole: the last.
@@ -303,12 +308,12 @@ def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCol
     tail = (first + count - 1)[shared]
     earliest = first[shared]
     sums = np.add.reduceat(start - np.repeat(start[first], count), first)[shared]
-    before = np.concatenate([table.before_ns for table in tables])[order].astype(np.float64)
+    before = np.concatenate([table.preceding_phase_ns for table in tables])[order].astype(np.float64)
     by_last = before[tail]
     others = (np.add.reduceat(before, first, axis=0)[shared] - by_last) / (count[shared] - 1)[:, None]
     over = np.maximum.reduceat(end, first)[shared]
     step = np.concatenate([table.step for table in tables])[order]
-    inside = np.concatenate([table.inside for table in tables])[order]
+    inside = np.concatenate([table.in_window for table in tables])[order]
     by_end = np.argsort(over, kind="stable")
     place = np.full(int(number[-1]) + 1, NONE, np.int64)
     place[number[earliest][by_end]] = np.arange(len(by_end))
@@ -316,23 +321,23 @@ def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCol
     fields = {
         "kind": kind[tail],
         "end_ns": over,
-        "count": count[shared],
+        "rank_count": count[shared],
         "step": step[tail],
-        "inside": inside[tail],
-        "grouped": np.concatenate([table.group >= 0 for table in tables])[order][tail],
-        "last": who[tail],
-        "second": who[tail - 1],
-        "last_ns": start[tail],
-        "second_ns": start[tail - 1],
-        "waited_ns": count[shared] * (start[tail] - start[earliest]) - sums,
+        "in_window": inside[tail],
+        "has_group": np.concatenate([table.group >= 0 for table in tables])[order][tail],
+        "last_arriver": who[tail],
+        "second_arriver": who[tail - 1],
+        "last_arrival_ns": start[tail],
+        "second_arrival_ns": start[tail - 1],
+        "total_wait_ns": count[shared] * (start[tail] - start[earliest]) - sums,
         "transfer_ns": np.maximum(over - start[tail], 0),
-        "last_before_ns": by_last,
-        "others_before_ns": others,
+        "last_phase_ns": by_last,
+        "others_phase_ns": others,
     }
     return MatchedCollectives(
         tables=tuple(tables),
         offset_ns=np.array(island.offsets, np.int64),
         unmatched=apart,
-        row=tuple(place[rows] for rows in island.rows),
+        collective_of_row=tuple(place[rows] for rows in island.rows),
         **{name: column[by_end] for name, column in fields.items()},
     )

@@ -38,7 +38,7 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
     """
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
     breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _PYTHON_NS]
-    others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.adding
+    others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.add_time
     return iv.subtract(iv.union_of((parts["kernel_latency"], breaks)), iv.union_of(others))
 
 
@@ -62,18 +62,18 @@ class CpuOptimizer:
     Attributes:
         optimizer: Name of the class.
         time: When its steps ran.
-        ops: How many ops they call.
-        passes: How often they go over the parameters with them.
+        op_count: How many ops they call.
+        pass_count: How often they go over the parameters with them.
         remaining_share: The share of their ops' time (0 to 1) that the longest of these passes takes.
-        foreach: Whether an op takes all tensors.
+        uses_foreach: Whether an op takes all tensors.
     """
 
     optimizer: str
     time: Intervals
-    ops: int
-    passes: int
+    op_count: int
+    pass_count: int
     remaining_share: float
-    foreach: bool
+    uses_foreach: bool
 
 
 def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]:
@@ -95,10 +95,10 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
         yield CpuOptimizer(
             optimizer=vocabulary.optimizer_class(trace.strings[code]),
             time=iv.intersect(iv.union(ranges.start_ns[steps], ranges.end_ns[steps]), window),
-            ops=len(mine),
-            passes=passes,
+            op_count=len(mine),
+            pass_count=passes,
             remaining_share=longest_ns / time_ns,
-            foreach=bool(2 * trace.ops.dur_ns[mine[foreach[mine]]].sum() > time_ns),
+            uses_foreach=bool(2 * trace.ops.dur_ns[mine[foreach[mine]]].sum() > time_ns),
         )
 
 
@@ -119,14 +119,14 @@ def _longest_pass(trace: Trace, rows: Int64Array) -> tuple[float, int]:
 class CpuZeroing:
     """Gradients filled with zeros in the window: how many, when, and when new ones were added to them."""
 
-    fills: int
-    filling: Intervals
-    adding: Intervals
+    fill_count: int
+    fill_time: Intervals
+    add_time: Intervals
 
     @property
     def time(self) -> Intervals:
         """Both."""
-        return iv.union_of((self.filling, self.adding))
+        return iv.union_of((self.fill_time, self.add_time))
 
 
 def cpu_zeroing_of(trace: Trace, window: Intervals) -> CpuZeroing:

@@ -39,23 +39,25 @@ class HostCopies:
     Attributes:
         rows: Rows of `trace.gpu`.
         calls: Rows of `trace.calls`, their launching calls.
-        maker: For each the op that made the tensor, a row of `trace.ops` (-1: not known; see `host_made_tensors`).
-        begin_ns: Where the outermost op around the call begins, or the call.
-        done_ns: Where the CPU went on: the end of the call, or of the synchronize call that follows it in the same op.
+        creator_op: For each the op that made the tensor, a row of `trace.ops` (-1: not known; see `host_made_tensors`).
+        op_start_ns: Where the outermost op around the call begins, or the call.
+        resume_ns: When the CPU went on: the end of the call, or of the synchronize call that follows it in the same op.
     """
 
     rows: Int64Array
     calls: Int32Array
-    maker: Int32Array
-    begin_ns: Int64Array
-    done_ns: Int64Array
+    creator_op: Int32Array
+    op_start_ns: Int64Array
+    resume_ns: Int64Array
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def select(self, keep: BoolArray | Int64Array) -> HostCopies:
         """Some of them."""
-        return HostCopies(self.rows[keep], self.calls[keep], self.maker[keep], self.begin_ns[keep], self.done_ns[keep])
+        return HostCopies(
+            self.rows[keep], self.calls[keep], self.creator_op[keep], self.op_start_ns[keep], self.resume_ns[keep]
+        )
 
 
 def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopies:
@@ -116,15 +118,15 @@ def time_lost_by_copies(
     """
     gpu = trace.gpu
     starts = np.sort(gpu.start_ns)
-    following = np.searchsorted(starts, copies.done_ns)
-    resumed = np.where(following < len(starts), starts[np.minimum(following, len(starts) - 1)], copies.done_ns)
-    until = np.minimum(resumed, copies.done_ns + lead_ns)
+    following = np.searchsorted(starts, copies.resume_ns)
+    resumed = np.where(following < len(starts), starts[np.minimum(following, len(starts) - 1)], copies.resume_ns)
+    until = np.minimum(resumed, copies.resume_ns + lead_ns)
     idle = iv.union_of(parts[name] for name in _IDLE)
     copying = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
     return iv.union_of(
         (
             iv.intersect(copying, parts["memcpy"]),
-            iv.intersect(iv.union(copies.begin_ns, until), idle),
+            iv.intersect(iv.union(copies.op_start_ns, until), idle),
         )
     )
 

@@ -36,7 +36,7 @@ _SIZELESS_BYTES_PER_NS = 20
 _OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
 
 
-def copies_of_host_made_tensors(
+def select_host_made_tensors(
     trace: Trace, steps: Steps, loading: Intervals, copies: HostCopies, batch_bytes: float
 ) -> tuple[HostCopies, BoolArray]:
     """Those copies whose tensor was made on the host by the op before, on the thread and level of the copying one.
@@ -66,7 +66,7 @@ def copies_of_host_made_tensors(
     values = (meaning == _VALUES_OP) & ~_belongs_to_batch(trace, steps, copies, batch_bytes)
     made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))
     maker = before[made].astype(np.int32)
-    return replace(copies.select(made), maker=maker, begin_ns=ops.start_ns[maker]), factory[made]
+    return replace(copies.select(made), creator_op=maker, op_start_ns=ops.start_ns[maker]), factory[made]
 
 
 def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:

@@ -22,14 +22,14 @@ class LoaderWaits:
         end_ns: When it had it.
         name: Code of the name of the range or frame.
         thread: Index into `Trace.threads`.
-        framed: They are Python frames, because no range marked them.
+        from_frames: They are Python frames, because no range marked them.
     """
 
     start_ns: Int64Array
     end_ns: Int64Array
     name: Int32Array
     thread: Int32Array
-    framed: bool = False
+    from_frames: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -61,4 +61,6 @@ def loader_waits_of(trace: Trace) -> LoaderWaits:
         inner = (up >= 0) & loading[np.maximum(up, 0)]
         rows, up = rows[~inner], up[~inner]
         up = np.where(up >= 0, frames.parent[np.maximum(up, 0)], up)
-    return LoaderWaits(frames.start_ns[rows], frames.end_ns[rows], frames.name[rows], frames.thread[rows], framed=True)
+    return LoaderWaits(
+        frames.start_ns[rows], frames.end_ns[rows], frames.name[rows], frames.thread[rows], from_frames=True
+    )

@@ -173,7 +173,7 @@ def achieved_bytes_per_s(
 
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
-    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.is_("latency") & in_window
+    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.match_rows("latency") & in_window
     known = moving & ~np.isnan(costs.bytes)
     time_ns = int(dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(dur_ns[moving].sum()):

@@ -16,10 +16,10 @@ import orjson
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import (
-    climb_ops,
-    launched_inside_each,
+    find_outermost_ops,
     launching_op_names,
     launching_ranges,
+    match_each_launching_op,
     match_op_names,
 )
 from perfdoctor.gpu import KernelClass, classify_op
@@ -39,7 +39,7 @@ _LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that c
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"
 )
-COPIES = re.compile(r"^aten::(contiguous|clone|reshape|cat|_cat|stack|repeat|repeat_interleave|tile|concat)$")
+COPY_OPS = re.compile(r"^aten::(contiguous|clone|reshape|cat|_cat|stack|repeat|repeat_interleave|tile|concat)$")
 _CASTS = re.compile(r"^aten::(_to_copy|to|type|type_as|half|float|bfloat16)$")
 _MULTIPLIES = re.compile(
     r"^aten::(linear|matmul|addmm|mm|bmm|baddbmm|einsum|conv[123]d|conv_transpose[123]d|_convolution)$"
@@ -82,8 +82,8 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
     }
     pointwise = category["elementwise"] | category["random"]
     copies = category["copy"] | copy_kinds_of(trace).matches(vocabulary.DTOD)
-    compiled, accumulating, packing, casting, copying, convolving = launched_inside_each(
-        trace, (vocabulary.COMPILED_OP, vocabulary.ACCUMULATE_GRAD, _PACKS, _CASTS, COPIES, _CONVOLUTION)
+    compiled, accumulating, packing, casting, copying, convolving = match_each_launching_op(
+        trace, (vocabulary.COMPILED_OP, vocabulary.ACCUMULATE_GRAD, _PACKS, _CASTS, COPY_OPS, _CONVOLUTION)
     )
     compiled |= trace.match_rows(gpu, vocabulary.TRITON_KERNEL)
     kind[pointwise & ~accumulating & ~_launched_by_matrix_op(trace)] = POINTWISE
@@ -132,7 +132,7 @@ def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:
     if not len(rows):
         return rows
     op = trace.gpu.op[rows]
-    _, consumer = climb_ops(trace, op, lambda name: name == "aten::copy_" or bool(_CASTS.search(name)))
+    _, consumer = find_outermost_ops(trace, op, lambda name: name == "aten::copy_" or bool(_CASTS.search(name)))
     around = np.where(consumer >= 0, consumer, 0)
     columns = (
         *(column[op] for column in (ops.name, ops.dims, ops.types)),

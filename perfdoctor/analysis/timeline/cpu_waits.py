@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.timeline.idle_gaps import blocking_calls
+from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
 from perfdoctor.trace.arrays import BoolArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
@@ -14,7 +14,7 @@ from perfdoctor.trace.tables.model import Trace
 # A launch takes 3 to 10 us. One that takes this long, with this many launched and not begun (CUDA queues 1,024), waited
 # for room in the queue; else it loaded a module or a graph, which is the CPU's own work.
 FULL_QUEUE_NS = 100_000
-LEAST_QUEUE = 256
+FULL_QUEUE_LENGTH = 256
 # A copy from pageable memory that begins so long after its call may have waited for its stream.
 _LATE_COPY_NS = 20_000
 
@@ -22,7 +22,7 @@ _LATE_COPY_NS = 20_000
 def cpu_waits_of(trace: Trace) -> Intervals:
     """When the CPU waited for the GPU: in synchronize and copy calls, and before a full launch queue."""
     calls = trace.calls
-    waits = blocking_calls(trace) | _waits_for_queue(trace)
+    waits = match_blocking_calls(trace) | _waits_for_queue(trace)
     return iv.union_of((iv.union(calls.start_ns[waits], calls.end_ns[waits]), _waits_for_copies(trace)))
 
 
@@ -49,7 +49,7 @@ def _waits_for_queue(trace: Trace) -> BoolArray:
     long = np.flatnonzero(calls.end_ns[launches] - calls.start_ns[launches] > FULL_QUEUE_NS)
     begun = np.sort(gpu.start_ns[linked[first]], kind="stable")  # they are nearly in order
     depth = long + 1 - np.searchsorted(begun, calls.end_ns[launches[long]])
-    waits[launches[long]] = depth >= LEAST_QUEUE
+    waits[launches[long]] = depth >= FULL_QUEUE_LENGTH
     return waits
 
 

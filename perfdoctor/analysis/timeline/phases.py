@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from perfdoctor.analysis.launching_ops import launched_inside, launching_ranges
+from perfdoctor.analysis.launching_ops import launching_ranges, match_launching_ops
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
@@ -89,7 +89,7 @@ def _gpu_layers(trace: Trace, optimizer: BoolArray) -> dict[str, Intervals]:
     """
     gpu = trace.gpu
     marked = launching_ranges(trace, vocabulary.BACKWARD_RANGE) >= 0
-    backward = (marked | launched_inside(trace, vocabulary.AUTOGRAD_OP)) & ~optimizer
+    backward = (marked | match_launching_ops(trace, vocabulary.AUTOGRAD_OP)) & ~optimizer
     marked = launching_ranges(trace, vocabulary.FORWARD_RANGE) >= 0
     forward = (marked | ((gpu.op >= 0) & bool(backward.any()))) & ~optimizer & ~backward
     rows = {BACKWARD: backward, FORWARD: forward, OPTIMIZER: optimizer}

@@ -1,15 +1,14 @@
-"""Why a GPU item that had been queued in time did not start when the GPU ran dry.
+"""Queue stalls: why a GPU item that was launched before the GPU ran dry did not start at once.
 
-On 34 real recordings that are whole, of 80,000 gaps before a queued item all but 60 last 20 us at most: the device
-takes that long between two items, most before and after copies. The 60 ended while the launch call still ran. What is
-longer waited for something, or follows work that the file does not hold: the two recordings among them that had been
-thinned out, or hold only some kernels of their graphs, have a thousand such gaps.
+In 34 complete real recordings there are 80,000 gaps before an item that was already in the queue. All but 60 last 20 us
+at most: the device itself takes that long between two items, most of it around copies. The 60 ended while the launch
+call still ran. So a longer gap means that the item waited for something, or that it follows work that is not in the
+file: two recordings that are subsampled, or hold only some kernels of their CUDA graphs, have a thousand such gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from enum import IntEnum
 
 import numpy as np
 
@@ -20,105 +19,115 @@ from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.links import find_first
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
-# Between items that were queued in time the device itself takes 1 to 5 us between kernels, up to 20 us around copies.
+# Between two queued items the device itself takes 1 to 5 us where both are kernels, up to 20 us around copies.
 DEVICE_LATENCY_NS = 20_000
-# PyTorch numbers its ops one after another. Of 30 real files with 500 ops or more one holds 1 % of its numbers (every
-# 70th op was kept), the others 74 to 100 %.
-_THINNED_SHARE = 0.1
-_LEAST_OPS = 500
+# PyTorch numbers its ops one after another. Of 30 real files with 500 ops or more one holds 1 % of its numbers (it is
+# subsampled: every 70th op is there), the others hold 74 to 100 %.
+_SUBSAMPLED_SHARE = 0.1
+_MIN_OPS = 500
+_NEVER_NS = np.iinfo(np.int64).max
 
-NOT_HELD, EVENT, GRAPH, UNKNOWN = range(4)
-HELD: Mapping[int, str] = MappingProxyType(
-    {
-        NOT_HELD: "it started as soon as it was launched",
-        EVENT: "its stream waited for an event of another stream",
-        GRAPH: "it belongs to or follows a CUDA graph of whose kernels the file holds only some",
-        UNKNOWN: "nothing in the file says what it waited for",
-    }
-)
+
+class StallCause(IntEnum):
+    """What a queued GPU item waited for."""
+
+    NO_STALL = 0  # it started as soon as the device could, or it was not queued
+    EVENT_WAIT = 1  # its stream waited for an event of another stream
+    MISSING_KERNELS = 2  # it belongs to a CUDA graph, or follows one, of which the file holds only some kernels
+    UNKNOWN = 3  # nothing in the file says
 
 
 def is_subsampled(trace: Trace) -> bool:
     """Whether most events were taken out of the file: then what looks idle may be work that is missing."""
     ids = distinct(trace.ops.external_id[trace.ops.external_id > 0])
-    return len(ids) >= _LEAST_OPS and len(ids) < _THINNED_SHARE * (int(ids[-1]) - int(ids[0]) + 1)
+    return len(ids) >= _MIN_OPS and len(ids) < _SUBSAMPLED_SHARE * (int(ids[-1]) - int(ids[0]) + 1)
 
 
 def find_queue_stalls(
     trace: Trace, start_ns: Int64Array, end_ns: Int64Array, next_item: Int32Array, queued: BoolArray
 ) -> Int8Array:
-    """For each gap one of `HELD`.
+    """For each gap between GPU items a StallCause.
 
     Args:
         trace: The trace.
-        start_ns: Where each gap begins.
-        end_ns: Where it ends.
-        next_item: Row of the GPU item that ends it, or -1.
-        queued: Whether that item's launch call had begun before the gap.
+        start_ns: Start of each gap.
+        end_ns: End of each gap.
+        next_item: Row of the GPU item that ends the gap, or NONE.
+        queued: Whether the launch call of that item began before the gap.
     """
-    held = np.full(len(start_ns), NOT_HELD, np.int8)
+    cause = np.full(len(start_ns), StallCause.NO_STALL, np.int8)
     if not len(trace.gpu) or not len(trace.calls):
-        return held
+        return cause
     launch = np.where(next_item >= 0, trace.gpu.call[next_item], NONE)
-    returned = np.maximum(start_ns, trace.calls.end_ns[launch])
-    rows = np.flatnonzero(queued & (launch >= 0) & (end_ns - returned > DEVICE_LATENCY_NS))
+    queued_ns = np.maximum(start_ns, trace.calls.end_ns[launch])  # from here on the item could have started
+    rows = np.flatnonzero(queued & (launch >= 0) & (end_ns - queued_ns > DEVICE_LATENCY_NS))
     if not len(rows):
-        return held
+        return cause
     item, call = next_item[rows], launch[rows]
-    before = _launched_before(trace, item)
-    graphs = trace.match_rows(trace.calls, vocabulary.GRAPH_LAUNCH_CALL)
-    first = _first_start(trace)[call] >= start_ns[rows]  # a later node of a graph cannot wait for another stream
-    event = first & (_is_collective(trace, item) | _waits_between(trace, item, before))
-    graph = graphs[call] | ((before >= 0) & graphs[before])
-    held[rows] = np.where(event, EVENT, np.where(graph, GRAPH, UNKNOWN))
-    return held
+    previous = _previous_launches(trace, item)
+    launches_graph = trace.match_rows(trace.calls, vocabulary.GRAPH_LAUNCH_CALL)
+    # Only the first node of a graph can wait for another stream.
+    is_first = _first_starts(trace)[call] >= start_ns[rows]
+    event_wait = is_first & (_match_collectives(trace, item) | _match_event_waits(trace, item, previous))
+    graph = launches_graph[call] | ((previous >= 0) & launches_graph[previous])
+    cause[rows] = np.select(
+        (event_wait, graph), (StallCause.EVENT_WAIT, StallCause.MISSING_KERNELS), StallCause.UNKNOWN
+    )
+    return cause
 
 
-def _launched_before(trace: Trace, item: Int32Array) -> Int32Array:
-    """For each GPU item the call that launched something to its stream last before its own call, or -1."""
+def _previous_launches(trace: Trace, item: Int32Array) -> Int32Array:
+    """For each GPU item the call before its own launch that launched something to the same stream, or NONE."""
     gpu = trace.gpu
-    found = np.full(len(item), NONE, np.int32)
+    previous = np.full(len(item), NONE, np.int32)
     for device, stream in sorted(set(zip(gpu.device[item].tolist(), gpu.stream[item].tolist(), strict=True))):
-        lane = (gpu.device == device) & (gpu.stream == stream)
-        calls = occurring(gpu.call[lane])  # rows of calls are sorted by start
-        mine = lane[item]
-        at = np.searchsorted(calls, gpu.call[item[mine]])
-        found[mine] = np.where(at > 0, calls[np.maximum(at, 1) - 1], NONE)
-    return found
+        on_stream = (gpu.device == device) & (gpu.stream == stream)
+        calls = occurring(gpu.call[on_stream])  # rows of calls are sorted by start
+        asked = on_stream[item]
+        position = np.searchsorted(calls, gpu.call[item[asked]])
+        previous[asked] = np.where(position > 0, calls[np.maximum(position, 1) - 1], NONE)
+    return previous
 
 
-def _first_start(trace: Trace) -> Int64Array:
-    """For each call the start of the first GPU item that it launched."""
-    first = np.full(len(trace.calls), np.iinfo(np.int64).max)
+def _first_starts(trace: Trace) -> Int64Array:
+    """For each call the start of the first GPU item that it launched; the latest instant where it launched none."""
+    first = np.full(len(trace.calls), _NEVER_NS)
     linked = trace.gpu.call >= 0
     np.minimum.at(first, trace.gpu.call[linked], trace.gpu.start_ns[linked])
     return first
 
 
-def _is_collective(trace: Trace, item: Int32Array) -> BoolArray:
-    """Collectives run on a stream of their own and wait there for the event of their input."""
+def _match_collectives(trace: Trace, item: Int32Array) -> BoolArray:
+    """For each GPU item whether it is a collective, whose stream waits for an event of the stream of its input."""
     names = trace.gpu.name[item]
-    used = occurring(names).tolist()
-    codes = [code for code in used if is_collective(trace.strings[code])]
+    codes = [code for code in occurring(names).tolist() if is_collective(trace.strings[code])]
     result: BoolArray = np.isin(names, codes) & (trace.gpu.kind[item] == KERNEL)
     return result
 
 
-def _waits_between(trace: Trace, item: Int32Array, before: Int32Array) -> BoolArray:
-    """Whether the item's stream was told to wait for an event between two launches to it.
+def _match_event_waits(trace: Trace, item: Int32Array, previous: Int32Array) -> BoolArray:
+    """For each GPU item whether its stream waits for an event (cudaStreamWaitEvent) since the launch before it.
 
-    The call does not name its stream, the cuda_sync record with its correlation does; where there are no records every
-    wait between the two launches counts.
+    For example, with records of the waits::
+
+        call                         stream
+        cudaLaunchKernel             7       previous launch of the first item
+        cudaStreamWaitEvent          7       counts for the first item
+        cudaStreamWaitEvent          20      does not: it is about another stream
+        cudaLaunchKernel             7       launch of the first item
+
+    The call itself does not name its stream, the cuda_sync record with the same correlation does. In a file without
+    such records every wait between the two launches counts.
     """
     calls, syncs, gpu = trace.calls, trace.syncs, trace.gpu
     waits = np.flatnonzero(trace.match_rows(calls, vocabulary.EVENT_WAIT_CALL))
-    since = np.where(before >= 0, calls.start_ns[before], np.iinfo(np.int64).min)
-    until = calls.start_ns[gpu.call[item]]
+    since_ns = np.where(previous >= 0, calls.start_ns[previous], np.iinfo(np.int64).min)
+    until_ns = calls.start_ns[gpu.call[item]]
     record = find_first(calls.correlation[waits], syncs.correlation)
-    told = np.where(record >= 0, syncs.stream[record], NONE) if len(syncs) else np.full(len(waits), NONE)
-    waited = np.zeros(len(item), bool)
+    wait_stream = np.where(record >= 0, syncs.stream[record], NONE) if len(syncs) else np.full(len(waits), NONE)
+    result = np.zeros(len(item), bool)
     for stream in sorted(set(gpu.stream[item].tolist())):
-        mine = gpu.stream[item] == stream
-        begun = calls.start_ns[waits[(told == NONE) | (told == stream)]]
-        waited[mine] = np.searchsorted(begun, since[mine]) < np.searchsorted(begun, until[mine])
-    return waited
+        asked = gpu.stream[item] == stream
+        wait_ns = calls.start_ns[waits[(wait_stream == NONE) | (wait_stream == stream)]]
+        result[asked] = np.searchsorted(wait_ns, since_ns[asked]) < np.searchsorted(wait_ns, until_ns[asked])
+    return result

@@ -118,7 +118,7 @@ class KernelBounds:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def is_(self, *kinds: str) -> BoolArray:
+    def match_rows(self, *kinds: str) -> BoolArray:
         """For each launch whether its kind is one of these."""
         result = np.zeros(len(self.kind), bool)
         for kind in kinds:
