@@ -140,10 +140,9 @@ class JsonEventWalker:
             end = _end_of_value(window.buffer, window.position, window.end)
             if end is not None and (end < window.end or window.exhausted):
                 break
-            if not window.read_more():
-                if end is None:
-                    raise TruncatedError
-                break
+            # The window may slide even where nothing more comes: `end` is found again.
+            if not window.read_more() and end is None:
+                raise TruncatedError
         value = window.buffer[window.position : end]
         window.position = end
         return value

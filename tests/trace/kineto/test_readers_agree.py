@@ -128,6 +128,13 @@ def test_a_text_cut_at_every_byte(agree: Agree, block: int) -> None:
         agree(text[:cut], block)
 
 
+@pytest.mark.parametrize("text", ['{"schemaVersion": 1', '{"schemaVersion": "1"', '{"a": 12.5', '{"a": [1, 2]', "[1"])
+def test_a_text_cut_behind_a_value(agree: Agree, text: str) -> None:
+    # A number ends where no more text comes, which the window learns only when it slides.
+    for block in range(1, 30):
+        assert isinstance(agree(text, block), str)
+
+
 @settings(max_examples=150)
 @given(st.data())
 def test_bytes_that_are_damaged(agree: Agree, data: st.DataObject) -> None:
