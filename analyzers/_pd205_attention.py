@@ -3,117 +3,127 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rank import Rank
-from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
+from perfdoctor.rules import Rank
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.model import Trace
 
-_BATCHED = r"^aten::(bmm|baddbmm)(_out)?$"
-_SOFTMAX = r"(?i)^aten::_?(softmax|safe_softmax|masked_softmax)$|scaled_(masked|upper_triang)\w*softmax"
-_SOFTMAX_BACKWARD = r"(?i)^aten::_(masked_)?softmax_backward"
-# Any other op with a product of its own between them: then they belong to no attention.
-_OTHER = r"^aten::(mm|addmm|_addmm_activation|_scaled_mm|cudnn_convolution|miopen_convolution|convolution_backward)"
-_NOTHING, _PRODUCT, _SOFT, _SOFT_BACKWARD, _ELSE = range(5)
-_FORWARD = (_PRODUCT, _SOFT, _PRODUCT)
-# Gradients of the second product, of softmax, of the first.
-_BACKWARD = (_PRODUCT, _PRODUCT, _SOFT_BACKWARD, _PRODUCT, _PRODUCT)
-_THREE_TIMES_TF32 = 3.0  # fused kernels compute float32 as three products in TF32
-_ITEM_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
+_IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)
+_OP_PATTERNS: Mapping[int, str] = MappingProxyType(
+    {
+        # Products that belong to no attention: they interrupt a sequence, as ops that match nothing do not.
+        _OTHER_PRODUCT: r"^aten::(mm|addmm|_addmm_activation|_scaled_mm|cudnn_convolution|miopen_convolution"
+        r"|convolution_backward)",
+        _PRODUCT: r"^aten::(bmm|baddbmm)(_out)?$",
+        _SOFTMAX: r"(?i)^aten::_?(softmax|safe_softmax|masked_softmax)$|scaled_(masked|upper_triang)\w*softmax",
+        _SOFTMAX_BACKWARD: r"(?i)^aten::_(masked_)?softmax_backward",
+    }
+)
+_FORWARD_SEQUENCE = (_PRODUCT, _SOFTMAX, _PRODUCT)
+# Gradients of the second product, of softmax, of the first product.
+_BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
+_TF32_PRODUCTS_PER_FP32 = 3.0  # fused kernels compute float32 as three products in TF32
+_ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
 
 
-class Attentions(NamedTuple):
-    """Groups of ops that are one attention each; arrays of one length.
+@dataclass(frozen=True, slots=True, eq=False)
+class Attentions:
+    """Groups of ops that are one attention each, or its backward pass; arrays of one length.
 
-    `thread`, `start_ns`, `end_ns` say when they were called; `product` is the row of the first product's op;
-    `backward` tells gradients.
+    Attributes:
+        thread: The thread that called the ops.
+        start_ns: When the first product's op was called.
+        end_ns: When the last product's op returned.
+        first_product: The first product's op, a row of `trace.ops`.
+        is_backward: Whether it is a backward pass.
     """
 
-    thread: Int64Array
+    thread: Int32Array
     start_ns: Int64Array
     end_ns: Int64Array
-    product: Int64Array
-    backward: BoolArray
+    first_product: Int64Array
+    is_backward: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.thread)
 
 
 def find_attentions(rank: Rank) -> Attentions:
-    """The attentions of the window, forward and backward."""
+    """The attentions of a trace, forward passes before backward passes.
+
+    For example, on one thread::
+
+        bmm  mul  _softmax  bmm                              a forward pass
+        bmm  addmm  _softmax  bmm                            none: another product between them
+        bmm  bmm  _softmax_backward_data  bmm  bmm           a backward pass
+    """
     trace, ops = rank.trace, rank.trace.ops
-    kind = np.zeros(len(trace.strings), np.int8)
-    for value, pattern in (
-        (_ELSE, _OTHER),
-        (_PRODUCT, _BATCHED),
-        (_SOFT, _SOFTMAX),
-        (_SOFT_BACKWARD, _SOFTMAX_BACKWARD),
-    ):
-        kind[trace.match_strings(ops, pattern)] = value
-    launched = occurring(trace.gpu.op)  # outer ops of the same name launch nothing
-    rows = launched[kind[ops.name[launched]] != _NOTHING]
+    kind_of_name = _kinds_of_names(trace)
+    launching = occurring(trace.gpu.op)  # outer ops of the same name launch nothing
+    rows = launching[kind_of_name[ops.name[launching]] != _IGNORED]
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
-    kinds = kind[ops.name[rows]]
-    firsts, lasts, backward = [], [], []
-    for pattern_, back in ((_FORWARD, False), (_BACKWARD, True)):
-        first = _runs(kinds, pattern_)
-        last = first + len(pattern_) - 1
-        same = ops.thread[rows[first]] == ops.thread[rows[last]]
-        firsts.append(rows[first[same]])
-        lasts.append(rows[last[same]])
-        backward.append(np.full(int(same.sum()), back))
+    kinds = kind_of_name[ops.name[rows]]
+    firsts, lasts, is_backward = [], [], []
+    for sequence, backward in ((_FORWARD_SEQUENCE, False), (_BACKWARD_SEQUENCE, True)):
+        begin = _find_sequence(kinds, sequence)
+        first, last = rows[begin], rows[begin + len(sequence) - 1]
+        on_one_thread = ops.thread[first] == ops.thread[last]
+        firsts.append(first[on_one_thread])
+        lasts.append(last[on_one_thread])
+        is_backward.append(np.full(int(on_one_thread.sum()), backward))
     first, last = np.concatenate(firsts), np.concatenate(lasts)
-    return Attentions(
-        ops.thread[first].astype(np.int64),
-        ops.start_ns[first],
-        ops.end_ns[last],
-        first.astype(np.int64),
-        np.concatenate(backward),
-    )
+    return Attentions(ops.thread[first], ops.start_ns[first], ops.end_ns[last], first, np.concatenate(is_backward))
 
 
-def _runs(kinds: Int8Array, pattern: tuple[int, ...]) -> Int64Array:
-    """Where a pattern of kinds begins."""
-    count = len(kinds) - len(pattern) + 1
-    if count <= 0:
-        return np.empty(0, np.int64)
-    hits = np.logical_and.reduce([kinds[i : i + count] == kind for i, kind in enumerate(pattern)])
-    return np.flatnonzero(hits).astype(np.int64)
+def _kinds_of_names(trace: Trace) -> Int8Array:
+    """For each string of the trace which part of an attention an op of that name is."""
+    kinds = np.full(len(trace.strings), _IGNORED, np.int8)
+    for kind, pattern in _OP_PATTERNS.items():
+        kinds[trace.match_strings(trace.ops, pattern)] = kind
+    return kinds
 
 
-def attention_of_items(rank: Rank, found: Attentions) -> Int64Array:
+def _find_sequence(kinds: Int8Array, sequence: tuple[int, ...]) -> Int64Array:
+    """The positions at which a sequence of kinds begins."""
+    count = max(len(kinds) - len(sequence) + 1, 0)
+    matches = np.logical_and.reduce([kinds[i : i + count] == kind for i, kind in enumerate(sequence)])
+    return np.flatnonzero(matches)
+
+
+def attention_of_items(rank: Rank, attentions: Attentions) -> Int64Array:
     """For each GPU item of the window the attention that launched it, or -1."""
     gpu, calls = rank.trace.gpu, rank.trace.calls
-    group = np.full(len(gpu), -1, np.int64)
+    attention = np.full(len(gpu), -1, np.int64)
     rows = np.flatnonzero((gpu.call >= 0) & rank.in_window)
     call = gpu.call[rows]
-    inside = nesting.innermost(
-        found.start_ns,
-        found.end_ns,
-        found.thread.astype(np.int32),
-        calls.start_ns[call],
-        calls.thread[call],
+    attention[rows] = nesting.innermost(
+        attentions.start_ns, attentions.end_ns, attentions.thread, calls.start_ns[call], calls.thread[call]
     )
-    group[rows] = inside
-    return group
+    return attention
 
 
-def product_costs(rank: Rank, found: Attentions) -> Int64Array:
-    """For each attention the index into `work.costs` of its first product's cost, or -1."""
-    by_op = np.full(len(rank.trace.ops), -1, np.int64)
-    linked = rank.trace.gpu.op >= 0
-    by_op[rank.trace.gpu.op[linked]] = rank.kernel_costs.op_cost[linked]
-    result: Int64Array = by_op[found.product]
+def costs_of_first_products(rank: Rank, attentions: Attentions) -> Int64Array:
+    """For each attention the cost of its first product: an index into `rank.kernel_costs.op_costs`, or -1."""
+    cost_of_op = np.full(len(rank.trace.ops), -1, np.int64)
+    has_op = rank.trace.gpu.op >= 0
+    cost_of_op[rank.trace.gpu.op[has_op]] = rank.kernel_costs.op_cost[has_op]
+    result: Int64Array = cost_of_op[attentions.first_product]
     return result
 
 
-def fused_ns(rank: Rank, product: OpCost, *, backward: bool) -> float:
-    """The best time of fused attention, from one of its products, whose smallest dimension is the size of a head.
+def fused_attention_ns(rank: Rank, product: OpCost, *, is_backward: bool) -> float:
+    """The best time of fused attention by its roofline, from the cost of one of its products.
 
-    Forward it has two such products, and moves queries, keys, values and result; backward five, and twice the tensors.
-    NaN where the device or the product is not known.
+    The smallest dimension of a product is the size of a head. A forward pass has two such products, and moves queries,
+    keys, values and result; a backward pass has five, and moves twice the tensors. NaN where the device or the
+    product's sizes are unknown.
     """
     device = rank.device
     bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
@@ -121,7 +131,8 @@ def fused_ns(rank: Rank, product: OpCost, *, backward: bool) -> float:
         return float("nan")
     rate = device.attainable_flops(product.dtype) or float("nan")
     if product.dtype == "fp32":
-        rate = max(rate, (device.attainable_flops("tf32") or 0) / _THREE_TIMES_TF32)
+        rate = max(rate, (device.attainable_flops("tf32") or 0) / _TF32_PRODUCTS_PER_FP32)
     head, *lengths = sorted((product.m, product.n, product.k))
-    moved = product.batch * head * 2 * sum(lengths) * _ITEM_BYTES.get(product.dtype, 2) * (2 if backward else 1)
-    return max((5 if backward else 2) * product.flops / rate, moved / bandwidth) * 1e9
+    tensors_bytes = product.batch * head * 2 * sum(lengths) * _ELEMENT_BYTES.get(product.dtype, 2)
+    flops, moved_bytes = (5, 2 * tensors_bytes) if is_backward else (2, tensors_bytes)
+    return max(flops * product.flops / rate, moved_bytes / bandwidth) * 1e9

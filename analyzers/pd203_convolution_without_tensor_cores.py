@@ -8,18 +8,19 @@ from typing import ClassVar
 
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
-    Missed,
-    TensorCoresMissed,
-    half_remedy,
-    precision_remedy,
-    tf32_allowed,
+    MissedKernels,
+    MissedTensorCores,
+    find_float32_remedy,
+    find_half_remedy,
+    is_tf32_allowed,
 )
-from perfdoctor.rank import Rank
+from perfdoctor.rules import Rank
 from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy
 
 _CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 _BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
-_ADVICE: Mapping[str | None, tuple[str, str | None]] = MappingProxyType(
+# Advice and fix, by the name of the remedy or by what is so already.
+_ADVICES: Mapping[str | None, tuple[str, str | None]] = MappingProxyType(
     {
         "tf32": (
             "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, "
@@ -57,7 +58,7 @@ _ADVICE: Mapping[str | None, tuple[str, str | None]] = MappingProxyType(
 )
 
 
-class ConvolutionWithoutTensorCores(TensorCoresMissed):
+class ConvolutionWithoutTensorCores(MissedTensorCores):
     """Convolutions run on CUDA cores although the device has Tensor Cores.
 
     What it finds:
@@ -65,24 +66,25 @@ class ConvolutionWithoutTensorCores(TensorCoresMissed):
         launched it), on a device that has Tensor Cores; one finding for each operand type.
 
     Why it costs time:
-        As for matrix products: Tensor Cores are 5 to 16 times as fast.
+        As for matrix products: Tensor Cores multiply 5 to 16 times as fast.
 
     How it is measured:
         Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no". Helpers
-        (Winograd transforms of inputs, layout copies, FFT passes), depthwise convolutions and those in groups of
-        under 8 channels, which gain nothing, do not count; nor does what memory bounds by its recorded shapes. The
-        saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by the ratio of peaks.
+        (Winograd transforms of inputs, layout copies, FFT passes) do not count, nor do convolutions that gain
+        nothing: depthwise ones, those in groups of under 8 channels, and those that memory bounds by their recorded
+        shapes. The saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by the ratio of
+        peaks.
 
     How to fix:
-        Autocast, channels_last, channel counts that are multiples of 8, cuDNN's benchmark mode.
+        Use autocast, channels_last, channel counts that are multiples of 8, and cuDNN's benchmark mode.
 
     When it is wrong:
         A first layer with three input channels cannot use Tensor Cores well. Without shapes the peak ratio is an
-        upper bound: convolutions with few channels are bound by bandwidth. Winograd kernels do with fewer
+        upper bound: convolutions with few channels are bound by bandwidth. Winograd kernels need fewer
         multiplications, so that Tensor Cores gain less over them than the peaks say.
 
     Needs:
-        Kernels; launches to tell the products of convolutions from others, shapes for a closer bound.
+        Kernels; launches to know which products belong to convolutions, shapes for a closer bound.
 
     References:
         NVIDIA Deep Learning Performance, "Convolutional Layers User's Guide"; PyTorch Performance Tuning Guide.
@@ -91,7 +93,7 @@ class ConvolutionWithoutTensorCores(TensorCoresMissed):
     rule: ClassVar[str] = "PD203"
     name: ClassVar[str] = "convolution-without-tensor-cores"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    # min_share: as for PD201.
+    # min_share: share of the step, as for PD201.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
@@ -100,13 +102,13 @@ class ConvolutionWithoutTensorCores(TensorCoresMissed):
 
     category: ClassVar[MatrixCategory] = "convolution"
 
-    def cause(self, rank: Rank, missed: Missed) -> Cause:
-        """By the operand type, and by whether float32 may use TF32 already."""
-        kind: str | None = "half on amd" if rank.hardware.vendor == "amd" else "half"
+    def find_cause(self, rank: Rank, missed: MissedKernels) -> Cause:
+        """The cause by the operand type, and by whether float32 may use TF32 already."""
+        case: str | None = "half on amd" if rank.hardware.vendor == "amd" else "half"
         if missed.operand in ("fp16", "bf16"):
-            remedy = half_remedy(rank, missed.operand)
+            remedy = find_half_remedy(rank, missed.operand)
         else:
-            remedy = Remedy() if missed.operand == "fp64" else precision_remedy(rank)
-            kind = "tf32 is on" if remedy.name == "tf32" and tf32_allowed(rank, "convolution") else remedy.name
-        advice, fix = _ADVICE[kind]
+            remedy = Remedy() if missed.operand == "fp64" else find_float32_remedy(rank)
+            case = "tf32 is on" if remedy.name == "tf32" and is_tf32_allowed(rank, "convolution") else remedy.name
+        advice, fix = _ADVICES[case]
         return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, fix)

@@ -10,23 +10,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.rules.matrix_kernels import LEAST_TIME_NS, Remedy, on_tensor_cores, saved_share
-from perfdoctor.rules.top_kernels import top_kernels, top_op
-from perfdoctor.savings.edits import scale_durations
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    GpuQuery,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    scale_durations,
+    top_kernels,
+    top_op,
+)
+from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy, find_tensor_core_kernels, saved_share
 from perfdoctor.trace.tables.distinct import distinct
-from perfdoctor.trace.tables.rows import GpuRows
 
-_SM = re.compile(r"sm(\d{2,3})\Z")
+_SM_NUMBER = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own
 # What older instructions reach of the peak: mma.sync 60 to 65 % on Hopper by published microbenchmarks (Luo et al.
 # 2024); nothing was published for Blackwell.
-_CAP: Mapping[int, float] = MappingProxyType({_HOPPER: 0.65})
+_OLD_PEAK_FRACTION: Mapping[int, float] = MappingProxyType({_HOPPER: 0.65})
 
 
 class OldArchitectureKernels(RankAnalyzer):
@@ -41,8 +44,8 @@ class OldArchitectureKernels(RankAnalyzer):
 
     How it is measured:
         Time of such kernels of at least `min_kernel_ns` each: for short ones libraries choose small tiles of older
-        code on purpose. Those with misaligned dimensions are PD202's, those whose recorded shapes say that memory
-        bounds them are left out, as are those that reach more than the older instructions could. Ada and GeForce
+        code on purpose. Kernels with misaligned dimensions belong to PD202. Left out are kernels that memory bounds
+        by their recorded shapes, and kernels that reach more than the older instructions could. Ada and GeForce
         Blackwell use mma.sync themselves. The saving is bounded by the roofline, else by the ratio of the
         instructions' peaks.
 
@@ -51,8 +54,8 @@ class OldArchitectureKernels(RankAnalyzer):
         (TORCH_BLAS_PREFER_CUBLASLT=1), custom kernels compiled for the GPU at hand; larger products.
 
     When it is wrong:
-        Libraries measure: for some shapes their older kernels are the fastest that they have. Low, unless it takes a
-        fifth of the step.
+        Libraries measure: for some shapes their older kernels are the fastest that they have. The severity is low
+        unless such kernels take a fifth of the step.
 
     Needs:
         Kernels and the name or capability of the device.
@@ -65,7 +68,8 @@ class OldArchitectureKernels(RankAnalyzer):
     name: ClassVar[str] = "old-architecture-kernels"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
     # min_share: some 4 tenths of it can be saved, so that under 5 % nobody would act. large_share: below it the
-    # severity is low, whatever the cost. min_kernel_ns: up to 20 us a grid does not fill an H100 (gpu/bounds.py).
+    # severity is low, whatever the cost. min_kernel_ns: up to 20 us a grid does not fill an H100
+    # (gpu/roofline/kernel_bounds.py).
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {"min_share": 0.05, "large_share": 0.2, "min_kernel_ns": 20_000}
     )
@@ -73,49 +77,51 @@ class OldArchitectureKernels(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when such kernels take at least `min_share` of the step."""
-        major = _major(rank)
+        major = _major_capability(rank)
         if major is None or not _HOPPER <= major <= _BLACKWELL:
             return
-        rows = self._old(rank, major)
-        time = rank.time_in_window(rows)
-        cost = rank.per_step(iv.total(time))
-        if iv.total(time) < LEAST_TIME_NS or not self.exceeds_min_share(rank, cost):
+        kernels = self._find_old_kernels(rank, major)
+        time_ns = kernels.time_ns
+        cost_ns = rank.per_step(time_ns)
+        if time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return
-        op = top_op(rank, rows)
-        saved = saved_share(rank, rows, _remedy(rank, rows, major))
+        op = top_op(rank, kernels.mask)
+        saved = saved_share(rank, kernels, _remedy_of(rank, kernels, major))
+        old_fraction = _OLD_PEAK_FRACTION.get(major)
+        old_percent = None if old_fraction is None else round(100 * old_fraction)
         finding = self.finding(
             rank,
-            title=f"Matrix products run in kernels for {_architectures(rank, rows)} on an sm{10 * major} GPU",
-            cost_ns=cost,
-            saving=Saving(0, None, round(cost * saved), "bounded"),
+            title=f"Matrix products run in kernels for {_list_architectures(rank, kernels)} on an sm{10 * major} GPU",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, round(cost_ns * saved), "bounded"),
             advice="Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for "
             "this GPU: the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's.",
             fix='model = torch.compile(model, mode="max-autotune")',
-            claim=Claim(time, kernels=True),
+            claim=Claim(kernels.time, kernels=True),
             confidence=0.5,
             location=rank.locations.of_op(op) if op else None,
             evidence=(
-                Evidence("most that the older instructions reach of the peak", _percent(_CAP.get(major)), "%"),
+                Evidence("most that the older instructions reach of the peak", old_percent, "%"),
                 Evidence("launched by", op),
-                *top_kernels(rank, rows),
+                *top_kernels(rank, kernels.mask),
             ),
-            edit=scale_durations(GpuRows(rank.trace.gpu, rows), saved),
+            edit=scale_durations(kernels.rows, saved),
         )
-        large = self.exceeds_min_share(rank, cost, self.settings["large_share"])
-        yield finding if large else replace(finding, severity="low")
+        is_large = self.exceeds_min_share(rank, cost_ns, self.settings["large_share"])
+        yield finding if is_large else replace(finding, severity="low")
 
-    def _old(self, rank: Rank, major: int) -> BoolArray:
-        """For each GPU item whether it is such a kernel."""
-        rows = on_tensor_cores(rank, "gemm")
-        rows &= rank.kernel_classes.match_rows(lambda k: 7 <= _generation(k.arch) < major and not k.slow_path)
-        rows &= rank.trace.gpu.dur_ns >= self.settings["min_kernel_ns"]
-        rows &= ~rank.bounds.match_rows("bandwidth", "invalid") | rank.bounds.assumed
+    def _find_old_kernels(self, rank: Rank, major: int) -> GpuQuery:
+        """Products on Tensor Cores in older code that newer code could speed up."""
+        kernels = find_tensor_core_kernels(rank, "gemm")
+        kernels = kernels.of_class(lambda k: 7 <= _major_of_code(k.arch) < major and not k.slow_path)
+        kernels = kernels.where(rank.trace.gpu.dur_ns >= self.settings["min_kernel_ns"])
+        kernels = kernels.where(~rank.bounds.match_rows("bandwidth", "invalid") | rank.bounds.assumed)
         with np.errstate(invalid="ignore"):
-            return rows & ~(rank.bounds.efficiency > _CAP.get(major, 1.0))
+            return kernels.where(~(rank.bounds.efficiency > _OLD_PEAK_FRACTION.get(major, 1.0)))
 
 
-def _major(rank: Rank) -> int | None:
-    """Major compute capability of the device; None for AMD's and unknown ones."""
+def _major_capability(rank: Rank) -> int | None:
+    """Major compute capability of the device; None for AMD's devices and unknown ones."""
     if rank.hardware.vendor == "amd":
         return None
     if rank.device is not None:
@@ -124,25 +130,22 @@ def _major(rank: Rank) -> int | None:
     return capability[0] if capability and rank.hardware.vendor == "nvidia" else None
 
 
-def _generation(arch: str | None) -> int:
-    """Major number of an NVIDIA architecture, such as 8 for `sm86`; 0 for others."""
-    match = _SM.match(arch or "")
+def _major_of_code(arch: str | None) -> int:
+    """Major number of the NVIDIA architecture that code is for, such as 8 for `sm86`; 0 for others."""
+    match = _SM_NUMBER.match(arch or "")
     return int(match[1]) // 10 if match else 0
 
 
-def _architectures(rank: Rank, rows: BoolArray) -> str:
-    codes = distinct(rank.trace.gpu.name[rows]).tolist()
+def _list_architectures(rank: Rank, kernels: GpuQuery) -> str:
+    codes = distinct(rank.trace.gpu.name[kernels.mask]).tolist()
     return ", ".join(sorted({rank.kernel_classes.by_name[code].arch or "" for code in codes}))
 
 
-def _remedy(rank: Rank, rows: BoolArray, major: int) -> Remedy:
-    """Kernels for this architecture, in the operand type of the costliest ones."""
-    operand = rank.verdicts.operand[rank.kernel_costs.kind[rows]]
-    totals = np.bincount(operand, weights=rank.trace.gpu.dur_ns[rows])
-    name = rank.verdicts.operands[int(totals.argmax())]
+def _remedy_of(rank: Rank, kernels: GpuQuery, major: int) -> Remedy:
+    """Kernels for this architecture, in the operand type in which most of the time is spent."""
+    operand = rank.verdicts.operand[rank.kernel_costs.kind[kernels.mask]]
+    time_ns = np.bincount(operand, weights=rank.trace.gpu.dur_ns[kernels.mask])
+    name = rank.verdicts.operands[int(time_ns.argmax())]
     rate = rank.device.attainable_flops(rank.device.matrix_peak_type(name)) if rank.device and name else None
-    return Remedy(peak_ratio=1 / _CAP[major] if major in _CAP else None, flops_per_s=rate)
-
-
-def _percent(share: float | None) -> int | None:
-    return None if share is None else round(100 * share)
+    fraction = _OLD_PEAK_FRACTION.get(major)
+    return Remedy(peak_ratio=1 / fraction if fraction else None, flops_per_s=rate)

@@ -1,4 +1,4 @@
-"""Matrix kernels, and what they would gain elsewhere: what the rules about products and convolutions share."""
+"""Kernels of matrix products and convolutions, and what a faster way would save: the rules PD201 to PD208 share it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 import orjson
 
 from perfdoctor.analysis.launching_ops import launching_op_names
+from perfdoctor.analysis.queries import GpuQuery
 from perfdoctor.rank import Rank
-from perfdoctor.trace.arrays import NONE, BoolArray
+from perfdoctor.trace.arrays import NONE
 from perfdoctor.trace.tables.distinct import occurring
 
 MatrixCategory: TypeAlias = Literal["gemm", "convolution"]
 
-SMALL_DIMENSION = 16
-"""A dimension this small leaves a Tensor Core tile (16 x 8 x 16) mostly empty: such a product is bandwidth-bound."""
-LEAST_TIME_NS = 10_000
-"""Kernels that take less than this in total are not worth a word."""
+MIN_TIME_NS = 10_000
+"""Kernels that take less than this in total are not reported."""
 
+# A dimension this small leaves a Tensor Core tile (16 x 8 x 16) mostly empty: such a product is bandwidth-bound.
+_SMALL_DIMENSION = 16
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
 
 
@@ -29,7 +30,7 @@ class Remedy(NamedTuple):
     Attributes:
         name: What to call it.
         peak_ratio: Its peak over the peak of the unit that is used now; None if unknown.
-        flops_per_s: What it attains; None if unknown.
+        flops_per_s: The rate that it attains; None if unknown.
         bytes_ratio: Its traffic over the present one: a half where operands get half as wide.
     """
 
@@ -39,60 +40,62 @@ class Remedy(NamedTuple):
     bytes_ratio: float = 1.0
 
 
-def matrix_rows(rank: Rank, category: MatrixCategory) -> BoolArray:
-    """For each GPU item whether it is a kernel of the window that does the maths of a product, or of a convolution.
+def find_matrix_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:
+    """The kernels of the window that do the maths of matrix products, or of convolutions.
 
-    Libraries compute convolutions by gemm kernels, too: what a convolution op launched is a convolution. Helpers
-    (split-K tails, layout copies) are neither.
+    Libraries compute convolutions by gemm kernels, too: a gemm kernel that a convolution op launched belongs to the
+    convolutions. Helpers (split-K tails, layout copies) belong to neither.
     """
     trace = rank.trace
-    maths = ~rank.verdicts.match_rows("na") & rank.in_window
-    launched: BoolArray = np.append(trace.match_strings(trace.ops, _CONVOLUTION_OP), False)[launching_op_names(trace)]
-    gemm = rank.kernel_classes.match_rows(lambda k: k.category == "gemm")
+    is_convolution = np.append(trace.match_strings(trace.ops, _CONVOLUTION_OP), False)  # the last is for no op
+    in_convolution = is_convolution[launching_op_names(trace)]
+    maths = rank.kernels.where(rank.in_window & ~rank.verdicts.match_rows("na"))
+    gemms = maths.of_category("gemm")
     if category == "gemm":
-        return gemm & ~launched & maths
-    return (rank.kernel_classes.match_rows(lambda k: k.category == "convolution") | (gemm & launched)) & maths
+        return gemms.where(~in_convolution)
+    return maths.of_category("convolution") | gemms.where(in_convolution)
 
 
-def on_tensor_cores(rank: Rank, category: MatrixCategory) -> BoolArray:
-    """The same, of those on Tensor Cores."""
-    return matrix_rows(rank, category) & rank.verdicts.match_rows("yes")
+def find_tensor_core_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:
+    """Those of `find_matrix_kernels` that use Tensor Cores."""
+    return find_matrix_kernels(rank, category).where(rank.verdicts.match_rows("yes"))
 
 
-def saved_share(rank: Rank, rows: BoolArray, remedy: Remedy) -> float:
-    """Which share of the time of some kernels a remedy can save at most, 0 to 1.
+def saved_share(rank: Rank, kernels: GpuQuery, remedy: Remedy) -> float:
+    """The share (0 to 1) of the time of some kernels that a remedy can save at most.
 
-    By the roofline of each where FLOPs, bytes and rates are known, else by the ratio of peaks; 1 where neither is.
+    By the roofline of each kernel where FLOPs, bytes and rates are known, else by the ratio of peaks; 1 where neither
+    is known.
     """
-    dur = rank.trace.gpu.dur_ns[rows].astype(np.float64)
-    best = dur / remedy.peak_ratio if remedy.peak_ratio else np.zeros(len(dur))
+    rows = kernels.mask
+    dur_ns = rank.trace.gpu.dur_ns[rows].astype(np.float64)
+    best_ns = dur_ns / remedy.peak_ratio if remedy.peak_ratio else np.zeros(len(dur_ns))
     bandwidth = rank.device.attainable_bandwidth_bytes_per_s if rank.device else None
     if remedy.flops_per_s and bandwidth:
         maths_s = rank.kernel_costs.flops[rows] / remedy.flops_per_s
-        roof = np.maximum(maths_s, rank.kernel_costs.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
-        best = np.where(np.isnan(roof), best, roof)
-    return float(np.maximum(dur - best, 0).sum() / max(dur.sum(), 1))
+        roofline_ns = np.maximum(maths_s, rank.kernel_costs.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
+        best_ns = np.where(np.isnan(roofline_ns), best_ns, roofline_ns)
+    return float(np.maximum(dur_ns - best_ns, 0).sum() / max(dur_ns.sum(), 1))
 
 
-def exclude_small_products(rank: Rank, items: BoolArray) -> BoolArray:
-    """Some GPU items without those whose op multiplies matrices with a dimension of 16 or less; all without shapes."""
+def exclude_small_products(rank: Rank, kernels: GpuQuery) -> GpuQuery:
+    """The kernels whose op multiplies no matrices with a dimension of 16 or less; all of them without shapes."""
     trace, costs = rank.trace, rank.kernel_costs
-    rows = np.flatnonzero(items)
+    rows = np.flatnonzero(kernels.mask)
     dims = np.append(trace.ops.dims, np.int32(NONE))[trace.gpu.op[rows]]
-    codes = occurring(dims).tolist()
-    small = np.zeros(len(trace.strings) + 1, bool)
-    small[[code for code in codes if _has_small_dimension(trace.strings[code])]] = True
-    small_cost = costs.match_op_costs(
-        lambda c: min(c.m or 0, c.n or 0, c.k or 0) <= SMALL_DIMENSION and c.kind == "gemm"
+    has_small_dims = np.zeros(len(trace.strings) + 1, bool)  # the last is for ops without shapes
+    has_small_dims[[code for code in occurring(dims).tolist() if _has_small_dimension(trace.strings[code])]] = True
+    has_small_cost = costs.match_op_costs(
+        lambda c: c.kind == "gemm" and min(c.m or 0, c.n or 0, c.k or 0) <= _SMALL_DIMENSION
     )
-    kept = np.zeros(len(items), bool)
-    kept[rows] = ~(small[dims] | small_cost[costs.op_cost[rows]])
-    return kept
+    is_large = kernels.mask.copy()
+    is_large[rows] = ~(has_small_dims[dims] | has_small_cost[costs.op_cost[rows]])
+    return kernels.where(is_large)
 
 
 @lru_cache(maxsize=4096)  # three rules ask
 def _has_small_dimension(dims: str) -> bool:
-    """Whether an op's recorded input sizes hold two matrices with M, N or K <= 16; anything unreadable is not small."""
+    """Whether an op's recorded input sizes are two matrices with M, N or K <= 16; False where they are unreadable."""
     try:
         sizes = orjson.loads(dims)
     except orjson.JSONDecodeError:
@@ -102,4 +105,4 @@ def _has_small_dimension(dims: str) -> bool:
     matrices = [
         s[-2:] for s in sizes if isinstance(s, list) and 2 <= len(s) <= 3 and all(isinstance(n, int) for n in s)
     ]
-    return len(matrices) == 2 and min(*matrices[0], *matrices[1]) <= SMALL_DIMENSION
+    return len(matrices) == 2 and min(*matrices[0], *matrices[1]) <= _SMALL_DIMENSION

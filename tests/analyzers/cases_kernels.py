@@ -23,7 +23,7 @@ SIMT_XMMA = (
 )
 
 
-def runs(
+def steps_of(
     *kernels: tuple[str, float],
     device: str | None = A100,
     wait_us: float = 990,
@@ -33,7 +33,7 @@ def runs(
     concrete: Any = None,
     op: str = "",
 ) -> TraceBuilder:
-    """Kernels one after the other from each step's begin; the CPU then waits for the GPU until the step's end."""
+    """Steps with these kernels one after the other; the CPU waits for the GPU until the end of each step."""
     trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or ""))
     for number in range(steps):
         at = start = 1000.0 * number
@@ -54,21 +54,17 @@ def busy_cpu() -> TraceBuilder:
     return trace.op("aten::step", 800, 200)
 
 
-def in_a_frame() -> TraceBuilder:
-    trace = runs((SGEMM, 800), (TENSOR_GEMM, 200), op="aten::linear", shapes=[[512, 512], [512, 512]])
+def linear_in_frame() -> TraceBuilder:
+    trace = steps_of((SGEMM, 800), (TENSOR_GEMM, 200), op="aten::linear", shapes=[[512, 512], [512, 512]])
     trace.frame("model.py(20): forward", 0, 10)
     return trace
-
-
-def proven_by_a_kernel() -> TraceBuilder:
-    return runs((SGEMM, 400), (TENSOR_GEMM, 600), device=None)
 
 
 PD201 = [
     RuleCase(
         "PD201",
         "float32-on-a100",
-        in_a_frame,
+        linear_in_frame,
         (
             ExpectedFinding(
                 "high",
@@ -86,25 +82,25 @@ PD201 = [
     RuleCase(  # 125 TFLOP/s in float16 over 15.7 in float32
         "PD201",
         "float32-on-v100",
-        lambda: runs(("volta_sgemm_128x32_nt", 800), device=V100),
+        lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=V100),
         (ExpectedFinding("high", 800_000, (0, None, 699_520), advice="GradScaler", fix="float16"),),
     ),
     RuleCase(
         "PD201",
         "float32-on-rtx-4090",
-        lambda: runs((SGEMM, 800), device=RTX4090),
+        lambda: steps_of((SGEMM, 800), device=RTX4090),
         (ExpectedFinding("high", 800_000, (0, None, 400_000), advice="TF32 is no faster", fix="bfloat16"),),
     ),
     RuleCase(
         "PD201",
         "float64",
-        lambda: runs((DGEMM, 50), (TENSOR_GEMM, 900)),
+        lambda: steps_of((DGEMM, 50), (TENSOR_GEMM, 900)),
         (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
     ),
     RuleCase(
         "PD201",
         "half-precision-on-cuda-cores",
-        lambda: runs((HALF_ON_CUDA_CORES, 20), device=V100),
+        lambda: steps_of((HALF_ON_CUDA_CORES, 20), device=V100),
         (ExpectedFinding("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
     RuleCase(
@@ -116,64 +112,66 @@ PD201 = [
     RuleCase(
         "PD201",
         "unknown-device-proven-by-a-kernel",
-        proven_by_a_kernel,
+        lambda: steps_of((SGEMM, 400), (TENSOR_GEMM, 600), device=None),
         (ExpectedFinding("high", 400_000, (0, None, 400_000), title="40%", advice="autocast, or TF32"),),
     ),
     RuleCase(
         "PD201",
         "xmma-is-no-tensor-core",
-        lambda: runs((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
+        lambda: steps_of((SIMT_XMMA, 300), (POINTWISE, 300), steps=2),
         (ExpectedFinding("high", 300_000, (0, None, 262_500)),),
     ),
     RuleCase(  # the others would not use TF32 if it were off
         "PD201",
         "although-tf32-is-on",
-        lambda: runs((SGEMM, 200), (TF32_GEMM, 600)),
+        lambda: steps_of((SGEMM, 200), (TF32_GEMM, 600)),
         (ExpectedFinding("high", 200_000, (0, None, 175_000), title="although TF32 is on", advice="multiples of 8"),),
     ),
     RuleCase(
         "PD201",
         "captured-flags-say-that-tf32-is-on",
-        lambda: runs((SGEMM, 200)),
+        lambda: steps_of((SGEMM, 200)),
         (ExpectedFinding("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
         facts={"flags": {"matmul_allow_tf32": True}},
     ),
     RuleCase(
         "PD201",
         "float32-beside-bfloat16",
-        lambda: runs((SGEMM, 100), (TENSOR_GEMM, 600)),
+        lambda: steps_of((SGEMM, 100), (TENSOR_GEMM, 600)),
         (ExpectedFinding("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
     ),
     RuleCase(  # 8.6 GFLOP on 33 MB: 68 us in TF32, by its roofline, where the ratio of peaks would say 75
         "PD201",
         "bounded-by-the-roofline",
-        lambda: runs((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
+        lambda: steps_of((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
         (ExpectedFinding("high", 600_000, (0, None, 532_849), confidence=0.9),),
     ),
     RuleCase("PD201", "healthy", well_fed_steps),
-    RuleCase("PD201", "pascal", lambda: runs(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
-    RuleCase("PD201", "turing-without-tensor-cores", lambda: runs((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
+    RuleCase("PD201", "pascal", lambda: steps_of(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
+    RuleCase("PD201", "turing-without-tensor-cores", lambda: steps_of((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
     RuleCase(
-        "PD201", "matrix-times-vector", lambda: runs(("gemvNSP_kernel", 400), ("void gemmSN_NN_kernel<float, 2>", 300))
+        "PD201",
+        "matrix-times-vector",
+        lambda: steps_of(("gemvNSP_kernel", 400), ("void gemmSN_NN_kernel<float, 2>", 300)),
     ),
     RuleCase(
-        "PD201", "small-inner-dimension", lambda: runs((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])
+        "PD201", "small-inner-dimension", lambda: steps_of((SGEMM, 500), op="aten::mm", shapes=[[4096, 16], [16, 4096]])
     ),
-    RuleCase("PD201", "tf32", lambda: runs((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
-    RuleCase("PD201", "product-of-a-convolution", lambda: runs((SGEMM, 500), op="aten::cudnn_convolution")),
+    RuleCase("PD201", "tf32", lambda: steps_of((TF32_GEMM, 700), (SPLIT_K_TAIL, 200))),
+    RuleCase("PD201", "product-of-a-convolution", lambda: steps_of((SGEMM, 500), op="aten::cudnn_convolution")),
     RuleCase(  # 17 rows on a matrix of 64 MB: memory bounds it, with or without Tensor Cores
         "PD201",
         "bound-by-memory",
-        lambda: runs((SGEMM, 60), op="aten::mm", shapes=[[17, 4096], [4096, 4096]], types=["float", "float"]),
+        lambda: steps_of((SGEMM, 60), op="aten::mm", shapes=[[17, 4096], [4096, 4096]], types=["float", "float"]),
     ),
     RuleCase(  # 100 TFLOP/s are five times what CUDA cores can do: the name is wrong
         "PD201",
         "faster-than-its-name-says",
-        lambda: runs((SGEMM, 687), op="aten::mm", shapes=[[4096, 4096], [4096, 2048]], types=["float", "float"]),
+        lambda: steps_of((SGEMM, 687), op="aten::mm", shapes=[[4096, 4096], [4096, 2048]], types=["float", "float"]),
     ),
-    RuleCase("PD201", "nothing-but-half-precision", lambda: runs((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
-    RuleCase("PD201", "unknown-device", lambda: runs((SGEMM, 800), device=None)),
-    RuleCase("PD201", "verdict-unknown-and-too-little", lambda: runs(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
+    RuleCase("PD201", "nothing-but-half-precision", lambda: steps_of((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
+    RuleCase("PD201", "unknown-device", lambda: steps_of((SGEMM, 800), device=None)),
+    RuleCase("PD201", "verdict-unknown-and-too-little", lambda: steps_of(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
 ]
 
 SCUDNN = "cudnn_infer_ampere_scudnn_128x64_relu_medium_nn_v1"
@@ -187,9 +185,9 @@ LAYOUT_COPY = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, tru
 DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
 
 
-def grouped(groups: int, channels: int) -> TraceBuilder:
+def grouped_convolution(groups: int, channels: int) -> TraceBuilder:
     """A 1 x 1 convolution in groups, on CUDA cores."""
-    return runs(
+    return steps_of(
         (SCUDNN, 400),
         op="aten::convolution",
         shapes=[[8, channels, 56, 56], [channels, channels // groups, 1, 1], *[[]] * 7],
@@ -202,7 +200,7 @@ PD203 = [
     RuleCase(
         "PD203",
         "float32-on-a100",
-        lambda: runs((SCUDNN, 400), (HALF_CONVOLUTION, 400), op="aten::convolution"),
+        lambda: steps_of((SCUDNN, 400), (HALF_CONVOLUTION, 400), op="aten::convolution"),
         (
             ExpectedFinding(
                 "high",
@@ -218,43 +216,43 @@ PD203 = [
     RuleCase(
         "PD203",
         "float32-on-v100",
-        lambda: runs((DGRAD, 500), device=V100, steps=2),
+        lambda: steps_of((DGRAD, 500), device=V100, steps=2),
         (ExpectedFinding("high", 500_000, (0, None, 437_200), advice="GradScaler"),),
     ),
     RuleCase(
         "PD203",
         "float32-on-rtx-4090",
-        lambda: runs((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
+        lambda: steps_of((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
         (ExpectedFinding("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
     ),
     RuleCase(
         "PD203",
         "half-precision-already",
-        lambda: runs((BF16_ON_CUDA_CORES, 25)),
+        lambda: steps_of((BF16_ON_CUDA_CORES, 25)),
         (ExpectedFinding("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
     ),
     RuleCase(
         "PD203",
         "amd",
-        lambda: runs((AMD_WINOGRAD, 500), device="AMD Instinct MI300X"),
+        lambda: steps_of((AMD_WINOGRAD, 500), device="AMD Instinct MI300X"),
         (ExpectedFinding("high", 500_000, advice="bfloat16", title="100%"),),
     ),
     RuleCase(
         "PD203",
         "cpu-that-hardly-waits",
-        lambda: runs((SCUDNN, 800), wait_us=50),
+        lambda: steps_of((SCUDNN, 800), wait_us=50),
         (ExpectedFinding("high", 800_000, (0, None, 50_000)),),
     ),
     RuleCase(  # cuDNN computes it as a product
         "PD203",
         "product-of-a-convolution",
-        lambda: runs(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
+        lambda: steps_of(("volta_sgemm_64x64_nt", 500), (TENSOR_GEMM, 100), device=V100, op="aten::cudnn_convolution"),
         (ExpectedFinding("high", 500_000, (0, None, 437_200), title="83% of the convolution time"),),
     ),
     RuleCase(
         "PD203",
         "although-tf32-is-on",
-        lambda: runs((SCUDNN, 200), (TF32_CONVOLUTION, 400)),
+        lambda: steps_of((SCUDNN, 200), (TF32_CONVOLUTION, 400)),
         (
             ExpectedFinding(
                 "high", 200_000, (0, None, 175_000), title="33%", advice="TF32 is allowed already", fix="benchmark"
@@ -264,16 +262,20 @@ PD203 = [
     RuleCase(
         "PD203",
         "float64",
-        lambda: runs(("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)),
+        lambda: steps_of(
+            ("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)
+        ),
         (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
     ),
     RuleCase("PD203", "healthy", well_fed_steps),
-    RuleCase("PD203", "pascal", lambda: runs(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")),
-    RuleCase("PD203", "turing-without-tensor-cores", lambda: runs((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
-    RuleCase("PD203", "depthwise", lambda: runs((DEPTHWISE, 800))),
-    RuleCase("PD203", "helpers", lambda: runs((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
-    RuleCase("PD203", "product-of-no-convolution", lambda: runs((SGEMM, 800), op="aten::mm")),
-    RuleCase("PD203", "groups-of-four-channels", lambda: grouped(64, 256)),
-    RuleCase("PD203", "bound-by-memory", lambda: grouped(1, 16)),
-    RuleCase("PD203", "unknown-device", lambda: runs((SCUDNN, 800), device=None)),
+    RuleCase(
+        "PD203", "pascal", lambda: steps_of(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")
+    ),
+    RuleCase("PD203", "turing-without-tensor-cores", lambda: steps_of((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
+    RuleCase("PD203", "depthwise", lambda: steps_of((DEPTHWISE, 800))),
+    RuleCase("PD203", "helpers", lambda: steps_of((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
+    RuleCase("PD203", "product-of-no-convolution", lambda: steps_of((SGEMM, 800), op="aten::mm")),
+    RuleCase("PD203", "groups-of-four-channels", lambda: grouped_convolution(64, 256)),
+    RuleCase("PD203", "bound-by-memory", lambda: grouped_convolution(1, 16)),
+    RuleCase("PD203", "unknown-device", lambda: steps_of((SCUDNN, 800), device=None)),
 ]

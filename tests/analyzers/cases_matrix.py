@@ -22,7 +22,7 @@ BF16, FP32, FP64 = "c10::BFloat16", "float", "double"
 
 @dataclass(frozen=True)
 class Launch:
-    """An op and the one kernel that it launches; without an op the call stands alone."""
+    """An op and the one kernel that it launches; without an op the launch is inside no op."""
 
     kernel: str
     dur_us: float
@@ -34,8 +34,8 @@ class Launch:
     thread: int = 1
 
 
-def launches(*each: Launch, device: str | None = A100, until: float = 1000) -> TraceBuilder:
-    """One step: ops of 8 us one after the other, their kernels back to back, then the wait for the GPU."""
+def step_of(*each: Launch, device: str | None = A100, until: float = 1000) -> TraceBuilder:
+    """One step: ops of 2 us one after the other, their kernels back to back, then the wait for the GPU."""
     trace = TraceBuilder(device=device, capability=CAPABILITY.get(device or "")).step(0, until)
     start = 1.0
     for row, one in enumerate(each):
@@ -52,7 +52,8 @@ def launches(*each: Launch, device: str | None = A100, until: float = 1000) -> T
     return trace
 
 
-def placed(trace: TraceBuilder) -> TraceBuilder:
+def in_frame(trace: TraceBuilder) -> TraceBuilder:
+    """The trace with a Python frame of the user's around its ops."""
     trace.frame("model.py(20): forward", 0, 400)
     return trace
 
@@ -74,14 +75,16 @@ def product(kernel: str, dur_us: float, m: int, n: int, k: int, dtype: str = BF1
     return Launch(kernel, dur_us, op, [[m, k], [k, n]], [dtype, dtype])
 
 
-def head(dur_us: float, n: int = 30522, kernel: str = ALIGN2, m: int = 4096) -> Launch:
+def vocabulary(dur_us: float, n: int = 30522, kernel: str = ALIGN2, m: int = 4096) -> Launch:
     """The projection on a vocabulary, in bfloat16."""
     return Launch(
         kernel, dur_us, "aten::addmm", [[n], [m, 768], [768, n], [], []], [BF16, BF16, BF16, "Scalar", "Scalar"]
     )
 
 
-def scores(dur_us: float, kernel: str = ALIGN1, m: int = 3137, n: int = 3137, k: int = 64, batch: int = 96) -> Launch:
+def attention_product(
+    dur_us: float, kernel: str = ALIGN1, m: int = 3137, n: int = 3137, k: int = 64, batch: int = 96
+) -> Launch:
     """A batched product of attention, in bfloat16."""
     return Launch(kernel, dur_us, "aten::bmm", [[batch, m, k], [batch, k, n]], [BF16, BF16], outer="aten::matmul")
 
@@ -90,7 +93,7 @@ PD202 = [
     RuleCase(  # 192 GFLOP take 246 us at 79 % of the peak, which large products reach
         "PD202",
         "vocabulary",
-        lambda: placed(launches(head(700), Launch(WGMMA, 200), device=H100)),
+        lambda: in_frame(step_of(vocabulary(700), Launch(WGMMA, 200), device=H100)),
         (
             ExpectedFinding(
                 "high",
@@ -108,7 +111,7 @@ PD202 = [
     RuleCase(
         "PD202",
         "attention-names-the-dimension-that-is-contiguous",
-        lambda: launches(scores(1900), scores(1700, n=64, k=3137), device=H100, until=4000),
+        lambda: step_of(attention_product(1900), attention_product(1700, n=64, k=3137), device=H100, until=4000),
         (
             ExpectedFinding(
                 "high",
@@ -122,7 +125,7 @@ PD202 = [
     RuleCase(  # one element at a time instead of eight
         "PD202",
         "without-shapes",
-        lambda: launches(Launch(ALIGN1, 300), device=H100),
+        lambda: step_of(Launch(ALIGN1, 300), device=H100),
         (
             ExpectedFinding(
                 "high",
@@ -137,27 +140,27 @@ PD202 = [
     RuleCase(
         "PD202",
         "amd-by-the-shapes",
-        lambda: launches(scores(900, TENSILE), device=MI300X),
+        lambda: step_of(attention_product(900, TENSILE), device=MI300X),
         (ExpectedFinding("high", 900_000, title="N = 3137: pad to 3144", confidence=0.8),),
     ),
     RuleCase(
         "PD202",
         "tf32",
-        lambda: launches(product(TF32_ALIGN1, 150, 4096, 1030, 1024, FP32)),
+        lambda: step_of(product(TF32_ALIGN1, 150, 4096, 1030, 1024, FP32)),
         (ExpectedFinding("high", 150_000, title="N = 1030: pad to 1032"),),
     ),
-    RuleCase(  # most of the time is in kernels of which nothing is recorded: the dimension of the rest is not to blame
+    RuleCase(  # most of the time is in kernels without shapes: the dimension of the others is not to blame
         "PD202",
         "shapes-of-the-smaller-part",
-        lambda: launches(Launch(ALIGN1, 500), head(400), device=H100),
+        lambda: step_of(Launch(ALIGN1, 500), vocabulary(400), device=H100),
         (ExpectedFinding("high", 900_000, title="rows do not start", confidence=0.5),),
     ),
-    RuleCase("PD202", "aligned", lambda: launches(head(700, 30528, ALIGN8), device=H100)),
-    RuleCase("PD202", "near-the-roofline", lambda: launches(head(360), device=H100)),
-    RuleCase("PD202", "small-dimension", lambda: launches(head(300, 10), device=H100)),
-    RuleCase("PD202", "little-without-shapes", lambda: launches(Launch(ALIGN1, 29), device=H100)),
-    RuleCase("PD202", "amd-aligned", lambda: launches(scores(900, TENSILE, n=3136), device=MI300X)),
-    RuleCase("PD202", "tf32-aligned-to-four", lambda: launches(product(TF32_ALIGN4, 300, 4096, 1028, 1024, FP32))),
+    RuleCase("PD202", "aligned", lambda: step_of(vocabulary(700, 30528, ALIGN8), device=H100)),
+    RuleCase("PD202", "near-the-roofline", lambda: step_of(vocabulary(360), device=H100)),
+    RuleCase("PD202", "small-dimension", lambda: step_of(vocabulary(300, 10), device=H100)),
+    RuleCase("PD202", "little-without-shapes", lambda: step_of(Launch(ALIGN1, 29), device=H100)),
+    RuleCase("PD202", "amd-aligned", lambda: step_of(attention_product(900, TENSILE, n=3136), device=MI300X)),
+    RuleCase("PD202", "tf32-aligned-to-four", lambda: step_of(product(TF32_ALIGN4, 300, 4096, 1028, 1024, FP32))),
 ]
 
 DGEMM = "ampere_dgemm_128x64_nn"
@@ -176,7 +179,7 @@ SCDNN_DOUBLE = "void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5,
 
 
 def elementwise(kernel: str, dur_us: float, op: str, *arguments: tuple[list[int], str]) -> Launch:
-    """An op of some tensors."""
+    """A pointwise op on tensors of these sizes and types."""
     return Launch(kernel, dur_us, op, [size for size, _ in arguments], [kind for _, kind in arguments])
 
 
@@ -184,7 +187,7 @@ PD204 = [
     RuleCase(  # TF32 on Tensor Cores has 16 times the peak of float64 on CUDA cores
         "PD204",
         "product",
-        lambda: launches(Launch(DGEMM, 400, "aten::mm"), Launch(TENSOR_GEMM, 500)),
+        lambda: step_of(Launch(DGEMM, 400, "aten::mm"), Launch(TENSOR_GEMM, 500)),
         (
             ExpectedFinding(
                 "high",
@@ -200,7 +203,7 @@ PD204 = [
     RuleCase(  # an A100 has half the rate for float64 and needs twice the bytes: so half is saved
         "PD204",
         "pointwise",
-        lambda: placed(launches(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
+        lambda: in_frame(step_of(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
             ExpectedFinding(
                 "high",
@@ -214,25 +217,25 @@ PD204 = [
     RuleCase(
         "PD204",
         "geforce-has-a-64th-of-the-rate",
-        lambda: launches(Launch(CAST_DOUBLE, 64), device=RTX4090),
+        lambda: step_of(Launch(CAST_DOUBLE, 64), device=RTX4090),
         (ExpectedFinding("medium", 64_000, (0, None, 63_000)),),
     ),
     RuleCase(  # the kernel's name says only that elements have eight bytes
         "PD204",
-        "told-by-the-types",
-        lambda: launches(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
+        "by-the-types",
+        lambda: step_of(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
         (ExpectedFinding("medium", 30_000, (0, None, 15_077), evidence={"launched by": "aten::index"}),),
     ),
     RuleCase(
         "PD204",
         "on-tensor-cores",
-        lambda: launches(Launch(DMMA, 90)),
+        lambda: step_of(Launch(DMMA, 90)),
         (ExpectedFinding("medium", 90_000),),
     ),
     RuleCase(
         "PD204",
         "unknown-device",
-        lambda: launches(Launch(SCDNN_DOUBLE, 120), Launch(ADD_DOUBLE, 20), device=None),
+        lambda: step_of(Launch(SCDNN_DOUBLE, 120), Launch(ADD_DOUBLE, 20), device=None),
         (
             ExpectedFinding(
                 "high", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}
@@ -243,19 +246,19 @@ PD204 = [
     RuleCase(
         "PD204",
         "python-numbers-are-recorded-as-double",
-        lambda: launches(elementwise(POINTWISE, 400, "aten::mul", ([64, 64], FP32), ([], FP64))),
+        lambda: step_of(elementwise(POINTWISE, 400, "aten::mul", ([64, 64], FP32), ([], FP64))),
     ),
-    RuleCase("PD204", "an-optional-argument", lambda: launches(Launch(NAN_TO_NUM, 400))),
+    RuleCase("PD204", "an-optional-argument", lambda: step_of(Launch(NAN_TO_NUM, 400))),
     RuleCase(
         "PD204",
         "a-single-number-on-the-device",
-        lambda: launches(elementwise(ADD_DOUBLE, 400, "aten::add_", ([1], FP64), ([], FP64))),
+        lambda: step_of(elementwise(ADD_DOUBLE, 400, "aten::add_", ([1], FP64), ([], FP64))),
     ),
-    RuleCase("PD204", "metrics", lambda: launches(Launch(ADD_DOUBLE, 9.9), Launch(TENSOR_GEMM, 900), until=1100)),
+    RuleCase("PD204", "metrics", lambda: step_of(Launch(ADD_DOUBLE, 9.9), Launch(TENSOR_GEMM, 900), until=1100)),
     RuleCase(
         "PD204",
         "a-compiled-region-with-one-such-argument",
-        lambda: launches(elementwise(POINTWISE, 400, "CompiledFunction", ([64, 64], FP64), ([64, 64], FP32))),
+        lambda: step_of(elementwise(POINTWISE, 400, "CompiledFunction", ([64, 64], FP64), ([64, 64], FP32))),
     ),
 ]
 
@@ -277,7 +280,7 @@ def attention(
 ) -> list[Launch]:
     """Product, scaling, softmax, product; 32 heads of size 64, without shapes for a length of None."""
 
-    def of(m: int, n: int, k: int) -> dict[str, Any]:
+    def inputs(m: int, n: int, k: int) -> dict[str, Any]:
         return {"shapes": [[32, m, k], [32, k, n]], "types": [BF16, BF16]} if length else {}
 
     size = length or 0
@@ -286,7 +289,7 @@ def attention(
             TENSOR_GEMM,
             products_us,
             "aten::bmm",
-            **of(size, size, 64),
+            **inputs(size, size, 64),
             outer=outer or "aten::matmul",
             thread=threads[0],
         ),
@@ -296,15 +299,15 @@ def attention(
             TENSOR_GEMM,
             products_us,
             "aten::bmm",
-            **of(size, 64, size),
+            **inputs(size, 64, size),
             outer=outer or "aten::matmul",
             thread=threads[2],
         ),
     ]
 
 
-def gradient(length: int, products_us: float, softmax_us: float) -> list[Launch]:
-    """Its backward pass."""
+def attention_backward(length: int, products_us: float, softmax_us: float) -> list[Launch]:
+    """The backward pass of `attention`."""
 
     def product_of(m: int, n: int, k: int) -> Launch:
         return Launch(TENSOR_GEMM, products_us, "aten::bmm", [[32, m, k], [32, k, n]], [BF16, BF16])
@@ -322,7 +325,7 @@ PD205 = [
     RuleCase(
         "PD205",
         "long-sequence",
-        lambda: placed(launches(*attention(100, 200), Launch(TENSOR_GEMM, 400, "aten::mm"))),
+        lambda: in_frame(step_of(*attention(100, 200), Launch(TENSOR_GEMM, 400, "aten::mm"))),
         (
             ExpectedFinding(
                 "high",
@@ -339,47 +342,47 @@ PD205 = [
     RuleCase(
         "PD205",
         "a-hundredth-of-the-step-when-the-sequence-is-long",
-        lambda: launches(*attention(10, 10, between=()), until=2000),
+        lambda: step_of(*attention(10, 10, between=()), until=2000),
         (ExpectedFinding("low", 30_000),),
     ),
     RuleCase(
         "PD205",
         "without-shapes-the-products-remain",
-        lambda: launches(*attention(100, 200, None)),
+        lambda: step_of(*attention(100, 200, None)),
         (ExpectedFinding("high", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
     ),
     RuleCase(
         "PD205",
         "backward",
-        lambda: launches(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *gradient(1024, 50, 100)),
+        lambda: step_of(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *attention_backward(1024, 50, 100)),
         (ExpectedFinding("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
     ),
     RuleCase(
         "PD205",
         "the-fused-call-fell-back",
-        lambda: launches(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
+        lambda: step_of(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
         (ExpectedFinding("high", 450_000, advice="fell back to its unfused form"),),
     ),
     RuleCase(
         "PD205",
         "short-but-much",
-        lambda: launches(*attention(30, 40, 128)),
+        lambda: step_of(*attention(30, 40, 128)),
         (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
     ),
     RuleCase("PD205", "healthy", well_fed_steps),
-    RuleCase("PD205", "short-and-little", lambda: launches(*attention(10, 10, 128, between=()), until=2000)),
+    RuleCase("PD205", "short-and-little", lambda: step_of(*attention(10, 10, 128, between=()), until=2000)),
     RuleCase(
         "PD205",
         "a-layer-between",
-        lambda: launches(*attention(100, 200, between=(Launch(TENSOR_GEMM, 100, "aten::addmm"),))),
+        lambda: step_of(*attention(100, 200, between=(Launch(TENSOR_GEMM, 100, "aten::addmm"),))),
     ),
-    RuleCase("PD205", "log-softmax-of-a-loss", lambda: launches(*attention(100, 200, softmax="aten::_log_softmax"))),
+    RuleCase("PD205", "log-softmax-of-a-loss", lambda: step_of(*attention(100, 200, softmax="aten::_log_softmax"))),
     RuleCase(
         "PD205",
         "softmax-of-a-router",
-        lambda: launches(Launch(TENSOR_GEMM, 300, "aten::mm"), Launch(SOFTMAX, 200, "aten::_softmax")),
+        lambda: step_of(Launch(TENSOR_GEMM, 300, "aten::mm"), Launch(SOFTMAX, 200, "aten::_softmax")),
     ),
-    RuleCase("PD205", "on-other-threads", lambda: launches(*attention(100, 200, threads=(1, 2, 3)))),
+    RuleCase("PD205", "on-other-threads", lambda: step_of(*attention(100, 200, threads=(1, 2, 3)))),
 ]
 
 TINY = "ampere_sgemm_32x32_sliced1x4_tn"
@@ -387,8 +390,10 @@ TINY_TENSILE = "Cijk_Alik_Bljk_HHS_BH_MT16x16x64_MI16x16x16x1_SN_1LDSB0"
 GEMV = "void gemvNSP_kernel<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 1, 32, 4, 1024>"
 
 
-def cells(count: int, dur_us: float, kernel: str = TINY, outer: str = "", op: str = "aten::addmm") -> list[Launch]:
-    """As many small products, in ops without recorded shapes."""
+def small_products(
+    count: int, dur_us: float, kernel: str = TINY, outer: str = "", op: str = "aten::addmm"
+) -> list[Launch]:
+    """So many small products, in ops without recorded shapes."""
     return [Launch(kernel, dur_us, op, outer=outer) for _ in range(count)]
 
 
@@ -396,7 +401,7 @@ PD206 = [
     RuleCase(
         "PD206",
         "lstm-cells",
-        lambda: launches(*cells(120, 4, outer="aten::lstm_cell")),
+        lambda: step_of(*small_products(120, 4, outer="aten::lstm_cell")),
         (
             ExpectedFinding(
                 "high",
@@ -413,33 +418,35 @@ PD206 = [
     ),
     RuleCase(
         "PD206",
-        "gates-by-themselves",
-        lambda: launches(*cells(200, 2, op="")),
+        "without-ops",
+        lambda: step_of(*small_products(200, 2, op="")),
         (ExpectedFinding("high", 400_000, advice="concatenate weights", confidence=0.5),),
     ),
     RuleCase(  # 64 x 256 x 256 take 0.1 us by their bytes and FLOPs, and 8 us as they are
         "PD206",
         "shapes-say-that-latency-is-all",
-        lambda: launches(*[product(TINY, 8, 64, 256, 256, FP32) for _ in range(100)]),
+        lambda: step_of(*[product(TINY, 8, 64, 256, 256, FP32) for _ in range(100)]),
         (ExpectedFinding("high", 800_000, title="8.0 us"),),
     ),
     RuleCase(
         "PD206",
         "amd",
-        lambda: launches(*cells(100, 3, TINY_TENSILE), device=MI300X),
+        lambda: step_of(*small_products(100, 3, TINY_TENSILE), device=MI300X),
         (ExpectedFinding("high", 300_000),),
     ),
     RuleCase(
         "PD206",
         "unknown-device",
-        lambda: launches(*cells(110, 1), Launch(TENSOR_GEMM, 800), device=None),
+        lambda: step_of(*small_products(110, 1), Launch(TENSOR_GEMM, 800), device=None),
         (ExpectedFinding("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
     ),
     RuleCase("PD206", "healthy", well_fed_steps),
-    RuleCase("PD206", "not-so-many", lambda: launches(*cells(99, 4))),
-    RuleCase("PD206", "among-more-that-are-large", lambda: launches(*cells(100, 2), *cells(101, 6, SGEMM))),
-    RuleCase("PD206", "vector-products", lambda: launches(*cells(200, 3, GEMV))),
-    RuleCase("PD206", "a-twentieth-is-the-least", lambda: launches(*cells(120, 4), until=9700)),
+    RuleCase("PD206", "not-so-many", lambda: step_of(*small_products(99, 4))),
+    RuleCase(
+        "PD206", "among-more-that-are-large", lambda: step_of(*small_products(100, 2), *small_products(101, 6, SGEMM))
+    ),
+    RuleCase("PD206", "vector-products", lambda: step_of(*small_products(200, 3, GEMV))),
+    RuleCase("PD206", "a-twentieth-is-the-least", lambda: step_of(*small_products(120, 4), until=9700)),
 ]
 
 PREFERRED = "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"
@@ -449,7 +456,7 @@ PD207 = [
     RuleCase(
         "PD207",
         "ampere-on-hopper",
-        lambda: placed(launches(Launch(PREFERRED, 400, "aten::linear"), Launch(WGMMA, 400), device=H100)),
+        lambda: in_frame(step_of(Launch(PREFERRED, 400, "aten::linear"), Launch(WGMMA, 400), device=H100)),
         (
             ExpectedFinding(
                 "high",
@@ -466,19 +473,19 @@ PD207 = [
     RuleCase(
         "PD207",
         "low-unless-a-fifth",
-        lambda: launches(Launch(ALIGN8, 100), Launch(SM75, 99), device=H100),
+        lambda: step_of(Launch(ALIGN8, 100), Launch(SM75, 99), device=H100),
         (ExpectedFinding("low", 199_000, title="kernels for sm75, sm80"),),
     ),
     RuleCase(  # 275 GFLOP in 900 us take 352 us at what large products reach
         "PD207",
         "bounded-by-the-roofline",
-        lambda: launches(product(PREFERRED, 900, 8192, 4096, 4096), device=H100),
+        lambda: step_of(product(PREFERRED, 900, 8192, 4096, 4096), device=H100),
         (ExpectedFinding("high", 900_000, (0, None, 548_326)),),
     ),
     RuleCase(
         "PD207",
         "blackwell",
-        lambda: launches(Launch(PREFERRED, 60), device=B200),
+        lambda: step_of(Launch(PREFERRED, 60), device=B200),
         (ExpectedFinding("low", 60_000, (0, None, 60_000), title="on an sm100 GPU"),),
     ),
     RuleCase(
@@ -489,11 +496,11 @@ PD207 = [
         ),
         (ExpectedFinding("high", 300_000),),
     ),
-    RuleCase("PD207", "on-ampere", lambda: launches(Launch(PREFERRED, 400), device=A100)),
-    RuleCase("PD207", "geforce-blackwell-has-no-other", lambda: launches(Launch(PREFERRED, 400), device=RTX5090)),
-    RuleCase("PD207", "hopper-code", lambda: launches(Launch(WGMMA, 400), device=H100)),
-    RuleCase("PD207", "short-kernels", lambda: launches(*[Launch(PREFERRED, 19.9) for _ in range(20)], device=H100)),
-    RuleCase("PD207", "alignment-is-another-story", lambda: launches(head(900), device=H100)),
+    RuleCase("PD207", "on-ampere", lambda: step_of(Launch(PREFERRED, 400), device=A100)),
+    RuleCase("PD207", "geforce-blackwell-has-no-other", lambda: step_of(Launch(PREFERRED, 400), device=RTX5090)),
+    RuleCase("PD207", "hopper-code", lambda: step_of(Launch(WGMMA, 400), device=H100)),
+    RuleCase("PD207", "short-kernels", lambda: step_of(*[Launch(PREFERRED, 19.9) for _ in range(20)], device=H100)),
+    RuleCase("PD207", "misaligned-products", lambda: step_of(vocabulary(900), device=H100)),
 ]
 
 DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
@@ -517,7 +524,7 @@ PD208 = [
     RuleCase(
         "PD208",
         "by-name",
-        lambda: placed(launches(Launch(DEPTHWISE, 300, "aten::_conv_depthwise2d", outer="aten::conv2d"))),
+        lambda: in_frame(step_of(Launch(DEPTHWISE, 300, "aten::_conv_depthwise2d", outer="aten::conv2d"))),
         (
             ExpectedFinding(
                 "info",
@@ -533,22 +540,20 @@ PD208 = [
     RuleCase(
         "PD208",
         "by-its-shapes",
-        lambda: launches(convolution(256, 200), convolution(1, 600)),
+        lambda: step_of(convolution(256, 200), convolution(1, 600)),
         (ExpectedFinding("info", 200_000, title="25% of the convolution time"),),
     ),
-    RuleCase("PD208", "groups-of-eight", lambda: launches(convolution(32, 100)), (ExpectedFinding("info", 100_000),)),
+    RuleCase("PD208", "groups-of-eight", lambda: step_of(convolution(32, 100)), (ExpectedFinding("info", 100_000),)),
     RuleCase(
         "PD208",
         "unknown-device",
-        lambda: launches(Launch(DEPTHWISE, 60), device=None),
+        lambda: step_of(Launch(DEPTHWISE, 60), device=None),
         (ExpectedFinding("info", 60_000),),
     ),
-    RuleCase(
-        "PD208", "amd", lambda: launches(Launch(DEPTHWISE, 70), device=MI300X), (ExpectedFinding("info", 70_000),)
-    ),
+    RuleCase("PD208", "amd", lambda: step_of(Launch(DEPTHWISE, 70), device=MI300X), (ExpectedFinding("info", 70_000),)),
     RuleCase("PD208", "healthy", well_fed_steps),
-    RuleCase("PD208", "dense", lambda: launches(convolution(1, 700))),
-    RuleCase("PD208", "wide-groups", lambda: launches(convolution(8, 700))),
-    RuleCase("PD208", "under-a-twentieth", lambda: launches(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
-    RuleCase("PD208", "no-convolution", lambda: launches(NO_CONVOLUTION)),
+    RuleCase("PD208", "dense", lambda: step_of(convolution(1, 700))),
+    RuleCase("PD208", "wide-groups", lambda: step_of(convolution(8, 700))),
+    RuleCase("PD208", "under-a-twentieth", lambda: step_of(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),
+    RuleCase("PD208", "no-convolution", lambda: step_of(NO_CONVOLUTION)),
 ]

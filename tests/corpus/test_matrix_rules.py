@@ -1,4 +1,4 @@
-"""What the rules about matrix maths say of real traces, and of which they say nothing."""
+"""The findings of the rules about matrix maths on real traces, and real traces without any."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ Reports = Callable[[str], Report]
 pytestmark = pytest.mark.corpus
 
 
-def findings(report: Report, rule: str) -> list[Any]:
+def findings_of(report: Report, rule: str) -> list[Any]:
     return [finding for finding in report.findings if finding.rule == rule]
 
 
-def evidence(finding: Any) -> dict[str, Any]:
+def evidence_of(finding: Any) -> dict[str, Any]:
     return {e.label: e.value for e in finding.evidence}
 
 
 def test_a_sequence_of_3137_is_on_the_slow_path_and_not_off_the_tensor_cores(report_on: Reports) -> None:
     report = report_on("h100-timesformer-bf16.json.gz")
-    (finding,) = findings(report, "PD202")
+    (finding,) = findings_of(report, "PD202")
     assert "N = 3137: pad to 3144" in finding.title
     assert "scaled_dot_product_attention" in finding.advice
     assert finding.location is not None
-    told = evidence(finding)
-    assert 2.5 < told["time over the roofline's"] < 4.2
-    assert {"N = 3137: pad to 3144", "K = 3137: pad to 3144"} <= told.keys()
-    assert findings(report, "PD201") == []
+    values = evidence_of(finding)
+    assert 2.5 < values["time over the roofline's"] < 4.2
+    assert {"N = 3137: pad to 3144", "K = 3137: pad to 3144"} <= values.keys()
+    assert findings_of(report, "PD201") == []
 
 
-def test_its_attention_is_told_to_be_fused_and_the_same_time_is_not_promised_twice(report_on: Reports) -> None:
+def test_unfused_attention_is_found_and_its_time_is_not_promised_twice(report_on: Reports) -> None:
     report = report_on("h100-timesformer-bf16.json.gz")
-    (attention,), (slow,) = findings(report, "PD205"), findings(report, "PD202")
+    (attention,), (slow,) = findings_of(report, "PD205"), findings_of(report, "PD202")
     assert "over a sequence of 3137" in attention.title
     assert attention.severity == "high"
     assert attention.saving.high_ns + slow.saving.high_ns <= attention.cost_ns
 
 
-def test_a_vocabulary_of_30522_is_not_told_where_it_costs_less_than_a_hundredth(report_on: Reports) -> None:
-    assert findings(report_on("h100-bert-small-bf16.json.gz"), "PD202") == []
+def test_a_vocabulary_of_30522_is_not_reported_below_a_hundredth_of_the_step(report_on: Reports) -> None:
+    assert findings_of(report_on("h100-bert-small-bf16.json.gz"), "PD202") == []
 
 
-def test_convolutions_by_way_of_products_are_convolutions(report_on: Reports) -> None:
+def test_gemm_kernels_of_convolutions_are_reported_as_convolutions(report_on: Reports) -> None:
     report = report_on("v100-ns-resolution/rank0.json.gz")
-    (finding,) = findings(report, "PD203")
+    (finding,) = findings_of(report, "PD203")
     assert finding.share_of_step > 0.5
-    assert any("sgemm" in label for label in evidence(finding))
-    assert findings(report, "PD201") == []
+    assert any("sgemm" in label for label in evidence_of(finding))
+    assert findings_of(report, "PD201") == []
 
 
 def test_float32_products_take_more_than_a_third_and_their_bound_is_below_the_ratio_of_peaks(
     report_on: Reports,
 ) -> None:
-    (finding,) = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
+    (finding,) = findings_of(report_on("a100-sam-fp32.json.gz"), "PD201")
     assert finding.severity == "high"
     assert finding.share_of_step > 0.35
     assert finding.saving.high_ns < finding.cost_ns * 7 / 8
-    assert findings(report_on("a100-sam-bf16.json.gz"), "PD201") == []
+    assert findings_of(report_on("a100-sam-bf16.json.gz"), "PD201") == []
 
 
 def test_masks_in_float64_are_found_and_python_numbers_are_no_float64(report_on: Reports) -> None:
-    (finding,) = findings(report_on("a100-sam-fp32.json.gz"), "PD204")
+    (finding,) = findings_of(report_on("a100-sam-fp32.json.gz"), "PD204")
     assert finding.severity == "medium"
-    assert any("upsample_bilinear2d_out_frame<double" in label for label in evidence(finding))
+    assert any("upsample_bilinear2d_out_frame<double" in label for label in evidence_of(finding))
     assert 2 * finding.saving.high_ns <= 1.02 * finding.cost_ns
     for name in ("a100-sam-bf16.json.gz", "a100-ddp-control/rank3.json.gz", "h100-timesformer-bf16.json.gz"):
-        assert findings(report_on(name), "PD204") == []
+        assert findings_of(report_on(name), "PD204") == []
 
 
 def test_misaligned_tf32_products_name_their_dimensions(report_on: Reports) -> None:
     report = report_on("a100-ddp-control/rank3.json.gz")
-    (finding,) = findings(report, "PD202")
-    assert {"N = 9375: pad to 9376", "K = 9375: pad to 9376"} <= evidence(finding).keys()
-    assert findings(report, "PD201") == []  # what is left on CUDA cores there is bound by memory
+    (finding,) = findings_of(report, "PD202")
+    assert {"N = 9375: pad to 9376", "K = 9375: pad to 9376"} <= evidence_of(finding).keys()
+    assert findings_of(report, "PD201") == []  # what is left on CUDA cores there is bound by memory
 
 
 def test_misaligned_products_of_compiled_code_have_no_dimension_to_blame(report_on: Reports) -> None:
-    (finding,) = findings(report_on("a100-negative-queue/rank0.json.gz"), "PD202")
+    (finding,) = findings_of(report_on("a100-negative-queue/rank0.json.gz"), "PD202")
     assert "pad to" not in finding.title
     assert finding.confidence <= 0.5
 
@@ -101,5 +101,5 @@ def test_misaligned_products_of_compiled_code_have_no_dimension_to_blame(report_
         "triton-compile.json.gz",
     ],
 )
-def test_nothing_is_said_about_matrix_maths_that_is_done_well(name: str, report_on: Reports) -> None:
+def test_traces_with_efficient_matrix_maths_have_no_finding(name: str, report_on: Reports) -> None:
     assert [f for f in report_on(name).findings if f.rule.startswith("PD2")] == []
