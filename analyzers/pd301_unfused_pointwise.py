@@ -8,29 +8,35 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._pd301_pointwise_chains import Chains, chains_of
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.rules.top_kernels import top_kernels
-from perfdoctor.savings.edits import fuse
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.analyzers._pd301_pointwise_chains import Chains, find_chains
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    GpuRows,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    fuse,
+    intervals,
+    top_kernels,
+)
 from perfdoctor.trace.arrays import NONE, Int64Array
-from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
-from perfdoctor.trace.tables.rows import GpuRows
 
-_LONGEST_SHOWN = 8
-_FEW = 64
-_PRIME = 1_000_003
+_MAX_OPS_SHOWN = 8
+# The names of so many distinct chains are compared where savings are equal; more would take long.
+_MAX_COMPARED_BY_NAME = 64
+_HASH_BASE = np.uint64(1_000_003)
 
 
 class UnfusedPointwise(RankAnalyzer):
-    """Pointwise operations run one by one, and each takes its operands from memory and puts its result back.
+    """Pointwise operations run one by one, and each reads its operands from memory and writes its result back.
 
     What it finds:
-        Runs of three or more pointwise kernels on one stream that memory bounds and that nothing separates: no matrix
-        product, no norm, no collective. Casts of activations count, the optimizer's step does not (PD303).
+        Chains of three or more memory-bound pointwise kernels on one stream with nothing between them that ends a
+        fusion: no matrix product, no norm, no collective. Casts of activations count, the optimizer's step does not
+        (PD303).
 
     Why it costs time:
         Adding, scaling or an activation does one operation an element, and reading and writing the element takes a
@@ -38,14 +44,14 @@ class UnfusedPointwise(RankAnalyzer):
         the next; in one fused kernel it never leaves the registers.
 
     How it is measured:
-        With shapes: a kernel belongs to a run if it reads something as large as what the kernel before wrote, and
+        With shapes: a kernel belongs to a chain if it reads something as large as what the kernel before wrote, and
         that intermediate's share of both kernels' traffic is the part of their time that fusion can save at most.
-        Without shapes: a run's time without its longest kernel. Kernels too short to be bound by memory are left to
-        PD104, and code that is compiled already (Triton kernels, compiled regions) never counts. The saving is an
-        upper bound: what training keeps for the backward pass is still written once.
+        Without shapes: a chain's time without its longest kernel. Kernels too short to be memory-bound are left to
+        PD104, and compiled code (Triton kernels, compiled regions) never counts. The saving is an upper bound: what
+        the backward pass needs of the intermediates is still written once.
 
     How to fix:
-        torch.compile fuses such chains; so does writing them as one operation that is fused already:
+        torch.compile fuses such chains. So does writing them as one operation that is fused already:
         nn.functional.rms_norm, gelu, scaled_dot_product_attention.
 
     When it is wrong:
@@ -53,7 +59,7 @@ class UnfusedPointwise(RankAnalyzer):
         code that torch.compile cannot trace keep it from fusing.
 
     Needs:
-        Kernels and their launches; shapes for the bytes, stacks for the place.
+        Kernels and their launches; shapes for the bytes, stacks for the source line.
 
     References:
         Making Deep Learning Go Brrrr From First Principles, "Bandwidth"; PyTorch Performance Tuning Guide, "Fuse
@@ -63,9 +69,9 @@ class UnfusedPointwise(RankAnalyzer):
     rule: ClassVar[str] = "PD301"
     name: ClassVar[str] = "unfused-pointwise"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
-    # min_share: of what could be saved. Compiling a model is work and has its own faults: it should be worth at least
-    # a medium finding (contracts.md). On 33 real traces 28 stay below 1.1 %, the others reach 3.7 to 21 %.
-    # min_kernels: in a pair the one intermediate is usually an activation that is kept for the backward pass anyway.
+    # min_share: what could be saved, of the step. Compiling a model is work and has faults of its own, so it should be
+    # worth a medium finding at least (contracts.md). On 33 real traces 28 stay below 1.1 %, the others reach 3.7 to
+    # 21 %. min_kernels: the one intermediate of a pair is usually an activation that the backward pass needs anyway.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03, "min_kernels": 3})
     references: ClassVar[tuple[str, ...]] = (
         "https://horace.io/brrr_intro.html",
@@ -73,32 +79,32 @@ class UnfusedPointwise(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when fusing all runs could save at least `min_share` of the step."""
-        chains = chains_of(rank, round(self.settings["min_kernels"]))
+        """One finding when fusing all chains could save at least `min_share` of the step."""
+        chains = find_chains(rank, min_kernels=round(self.settings["min_kernels"]))
         if not chains.count:
             return
         time = rank.time_in_window(chains.rows)
-        cost = rank.per_step(iv.total(time))
-        most = min(rank.per_step(round(float(chains.saved_ns.sum()))), cost)
-        if not self.exceeds_min_share(rank, most):
+        cost_ns = rank.per_step(intervals.total(time))
+        max_saving_ns = min(rank.per_step(round(float(chains.max_saving_ns.sum()))), cost_ns)
+        if not self.exceeds_min_share(rank, max_saving_ns):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
-        pattern, costliest = _costliest_pattern(rank, chains)
+        costliest, kernels = _find_costliest_chain(rank.trace, chains)
         yield self.finding(
             rank,
             title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that could "
             "be fused",
-            cost_ns=cost,
-            saving=Saving(0, None, most, "bounded"),
+            cost_ns=cost_ns,
+            saving=Saving(0, None, max_saving_ns, "bounded"),
             advice="Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, "
             "gelu, scaled_dot_product_attention."
             + (" Some of the program is compiled; these are not." if rank.traffic.is_compiled.any() else ""),
             fix="model = torch.compile(model)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
-            location=rank.locations.of_items(costliest),
+            location=rank.locations.of_items(kernels),
             evidence=(
-                Evidence("costliest chain", pattern),
+                Evidence("costliest chain", costliest),
                 Evidence(f"chains per {rank.unit_name}", rank.per_step(chains.count), "count"),
                 Evidence(
                     f"intermediates written and read per {rank.unit_name}",
@@ -110,35 +116,37 @@ class UnfusedPointwise(RankAnalyzer):
             edit=fuse(
                 rank.trace,
                 GpuRows(rank.trace.gpu, chains.rows),
-                most / max(cost, 1),
+                max_saving_ns / max(cost_ns, 1),
                 launches_left=GpuRows(rank.trace.gpu, chains.rows[chains.position == 0]),
             ),
         )
 
 
-def _costliest_pattern(rank: Rank, chains: Chains) -> tuple[str | None, Int64Array]:
-    """The chain of ops that could save most in all its runs (None where no ops are recorded), and one run's rows."""
-    trace = rank.trace
-    op = trace.gpu.op[chains.rows]
-    codes = np.full(len(op), NONE, np.int64)
-    codes[op >= 0] = trace.ops.name[op[op >= 0]]
-    # A number for each sequence of codes: the runs are too many to be compared one by one.
+def _find_costliest_chain(trace: Trace, chains: Chains) -> tuple[str | None, Int64Array]:
+    """The sequence of ops that could save most, over all chains with the same sequence.
+
+    Returns:
+        The names of the ops, None where some are not recorded; and the rows of one such chain's kernels.
+    """
+    names = np.append(trace.ops.name, NONE)[trace.gpu.op[chains.rows]]
+    # One hash for each sequence of ops: there are too many chains to be compared one by one.
     with np.errstate(over="ignore"):
-        weight = np.power(np.uint64(_PRIME), chains.position.astype(np.uint64))
-        term = (codes + 2).astype(np.uint64) * weight
-    first = np.flatnonzero(chains.position == 0)
-    key = np.add.reduceat(term, first)
-    _, run, kind = np.unique(key, return_index=True, return_inverse=True)
-    saved = np.bincount(kind[chains.run], weights=chains.saved_ns)
-    texts = [_chain(trace, codes[chains.run == number]) for number in run.tolist()] if len(run) <= _FEW else []
-    best = max(range(len(run)), key=lambda i: (saved[i], texts[i] or "" if texts else ""))
-    members = chains.run == run[best]
-    return _chain(trace, codes[members]), chains.rows[members]
+        terms = (names + 2).astype(np.uint64) * np.power(_HASH_BASE, chains.position.astype(np.uint64))
+    sequences = np.add.reduceat(terms, np.flatnonzero(chains.position == 0))
+    _, example, sequence = np.unique(sequences, return_index=True, return_inverse=True)
+    saving_ns = np.bincount(sequence[chains.chain], weights=chains.max_saving_ns).tolist()
+    texts = [""] * len(example)
+    if len(example) <= _MAX_COMPARED_BY_NAME:
+        texts = [_format_chain(trace, names[chains.chain == chain]) or "" for chain in example.tolist()]
+    best = max(range(len(example)), key=lambda i: (saving_ns[i], texts[i]))
+    kernels = chains.chain == example[best]
+    return _format_chain(trace, names[kernels]), chains.rows[kernels]
 
 
-def _chain(trace: Trace, codes: Int64Array) -> str | None:
-    if codes.min() < 0:
+def _format_chain(trace: Trace, names: Int64Array) -> str | None:
+    """The names of some ops, as in "add > mul > gelu"; None where some are not recorded."""
+    if names.min() < 0:
         return None
-    names = [trace.strings[code].removeprefix("aten::") for code in codes.tolist()]
-    more = [f"({len(names) - _LONGEST_SHOWN} more)"] if len(names) > _LONGEST_SHOWN else []
-    return " > ".join(names[:_LONGEST_SHOWN] + more)
+    texts = [trace.strings[name].removeprefix("aten::") for name in names.tolist()]
+    omitted = [f"({len(texts) - _MAX_OPS_SHOWN} more)"] if len(texts) > _MAX_OPS_SHOWN else []
+    return " > ".join(texts[:_MAX_OPS_SHOWN] + omitted)

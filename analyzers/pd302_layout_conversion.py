@@ -10,24 +10,28 @@ import numpy as np
 import orjson
 
 from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.rules.top_kernels import top_kernels
-from perfdoctor.savings.edits import remove_items
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.rows import GpuRows
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    GpuQuery,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    intervals,
+    remove_items,
+    top_kernels,
+)
+from perfdoctor.trace.tables.distinct import distinct_rows
 
-_SPATIAL = 2  # dimensions that are not spatial: batch and channels
+_BATCH_AND_CHANNELS = 2  # dimensions of an image that are not spatial
 
 
 class LayoutConversion(RankAnalyzer):
     """Convolutions copy their tensors into another memory layout and back.
 
     What it finds:
-        Layout copies beside convolutions: nchwToNhwc and its like of cuDNN, batched_transpose of MIOpen, copies that
+        Layout copies beside convolutions: cuDNN's nchwToNhwc and the like, MIOpen's batched_transpose, and copies that
         a convolution op makes.
 
     Why it costs time:
@@ -36,16 +40,16 @@ class LayoutConversion(RankAnalyzer):
         compute nothing.
 
     How it is measured:
-        Time of such kernels launched by convolution ops; without ops, of kernels whose name tells, in a trace that
-        has convolutions. Unfolding (im2col) is a way to convolve, not a layout.
+        The time of copy kernels that convolution ops launch. Without ops: the time of kernels whose name says that
+        they change the layout, in a trace that has convolutions. Unfolding (im2col) is a way to convolve, not a layout.
 
     How to fix:
-        Keep model and input in channels_last; every op in between keeps it. On ROCm also set
+        Keep model and input in channels_last; most ops in between keep it. On ROCm also set
         PYTORCH_MIOPEN_SUGGEST_NHWC=1.
 
     When it is wrong:
-        Where an op in between does not support channels_last the copies only move. Few channels or float32 without
-        TF32 can be slower in channels_last: measure.
+        Where an op in between does not support channels_last, the copies only move there. With few channels, or in
+        float32 without TF32, channels_last can be slower: measure.
 
     Needs:
         Kernels; launches to know the convolution, shapes with strides to know its present layout.
@@ -58,8 +62,8 @@ class LayoutConversion(RankAnalyzer):
     rule: ClassVar[str] = "PD302"
     name: ClassVar[str] = "layout-conversion"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    # min_share: on real traces a first layer alone (images come in NCHW) takes up to 0.3 %, a network in NCHW 1.4 to
-    # 14 %; under 2 % the ops that get slower in channels_last can outweigh it.
+    # min_share: on real traces the first layer alone (images come in NCHW) takes up to 0.3 %, a network in NCHW 1.4 to
+    # 14 %. Under 2 % the ops that get slower in channels_last can outweigh the saving.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.02})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
@@ -68,72 +72,72 @@ class LayoutConversion(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when layout copies take at least `min_share` of the step."""
-        rows = rank.traffic.match_rows(LAYOUT)
-        time = rank.time_in_window(rows)
-        cost = rank.per_step(iv.total(time))
-        if not cost or not self.exceeds_min_share(rank, cost):
+        copies = rank.kernels.where(rank.traffic.match_rows(LAYOUT))
+        time = copies.time
+        cost_ns = rank.per_step(intervals.total(time))
+        if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
             return
-        convolutions = rank.kernel_classes.match_rows(lambda k: k.category == "convolution") & rank.in_window
-        already = _channels_last_share(rank, rows)
-        amd = rank.hardware.vendor == "amd"
+        convolutions = rank.kernels.of_category("convolution").in_steps() - copies
+        channels_last_share = _measure_channels_last(rank, copies)
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
-            f"{rank.per_step(int(rows.sum())):,} copies a {rank.unit_name}",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
-            advice=_advice(already, amd),
+            f"{rank.per_step(len(copies)):,} copies a {rank.unit_name}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_advice(channels_last_share, is_amd=rank.hardware.vendor == "amd"),
             fix="model = model.to(memory_format=torch.channels_last)\n"
             "inputs = inputs.to(memory_format=torch.channels_last)",
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
-            location=rank.locations.of_items(rows),
+            location=copies.location,
             evidence=(
+                Evidence("convolutions themselves", rank.per_step(convolutions.time_ns), "ns"),
                 Evidence(
-                    "convolutions themselves", rank.per_step(iv.total(rank.time_in_window(convolutions & ~rows))), "ns"
+                    "inputs that are channels_last",
+                    None if channels_last_share is None else round(100 * channels_last_share),
+                    "%",
                 ),
-                Evidence("inputs that are channels_last", None if already is None else round(100 * already), "%"),
-                *top_kernels(rank, rows),
+                *top_kernels(rank, copies.mask),
             ),
-            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, rows)),
+            edit=remove_items(rank.trace, copies.rows),
         )
 
 
-def _advice(already: float | None, amd: bool) -> str:
-    environment = " and set PYTORCH_MIOPEN_SUGGEST_NHWC=1" if amd else ""
-    if already is not None and already > 0.5:
+def _advice(channels_last_share: float | None, *, is_amd: bool) -> str:
+    environment = " and set PYTORCH_MIOPEN_SUGGEST_NHWC=1" if is_amd else ""
+    if channels_last_share is not None and channels_last_share > 0.5:
         return (
             f"Most of these convolutions get their input in channels_last: bring the weights to it, too{environment}."
         )
     return f"Keep model and inputs in channels_last{environment}: the fast convolutions want it, and ops keep it."
 
 
-def _channels_last_share(rank: Rank, rows: BoolArray) -> float | None:
-    """How much of some layout copies' time is of ops whose first input has its channels last; None where not known."""
-    gpu, ops = rank.trace.gpu, rank.trace.ops
-    rows = rows & (gpu.op >= 0)
-    if not rows.any() or not len(ops):
-        return None
-    op, dur = gpu.op[rows], gpu.dur_ns[rows]
-    pairs = np.stack((ops.dims[op], ops.strides[op]), axis=1)
-    distinct, which = np.unique(pairs, axis=0, return_inverse=True)
-    spent = np.bincount(which.reshape(-1), weights=dur, minlength=len(distinct)).tolist()
-    known = total = 0.0
-    for (dims, strides), ns in zip(distinct.tolist(), spent, strict=True):
-        last = _channels_last(rank.trace.text(dims), rank.trace.text(strides))
-        if last is not None:
-            total += ns
-            known += ns * last
-    return known / total if total else None
+def _measure_channels_last(rank: Rank, copies: GpuQuery) -> float | None:
+    """The share of the copies' time (0 to 1) whose op has a first input in channels_last; None where unknown."""
+    trace = rank.trace
+    gpu, ops = trace.gpu, trace.ops
+    launched = copies.mask & (gpu.op >= 0)
+    op = gpu.op[launched]
+    # The layout is worked out once for each distinct input.
+    layout, first = distinct_rows((ops.dims[op], ops.strides[op]), len(trace.strings))
+    time_ns = np.bincount(layout, weights=gpu.dur_ns[launched]).tolist()
+    known_ns = channels_last_ns = 0.0
+    for row, ns in zip(op[first].tolist(), time_ns, strict=True):
+        is_channels_last = _is_channels_last(trace.text(int(ops.dims[row])), trace.text(int(ops.strides[row])))
+        if is_channels_last is not None:
+            known_ns += ns
+            channels_last_ns += ns * is_channels_last
+    return channels_last_ns / known_ns if known_ns else None
 
 
-def _channels_last(dims: str | None, strides: str | None) -> bool | None:
-    """Whether the first of an op's inputs is an image with more than one channel and its channels last in memory."""
+def _is_channels_last(dims: str | None, strides: str | None) -> bool | None:
+    """Whether the first input of an op has its channels last in memory; None unless it is an image with channels."""
     if dims is None or strides is None:
         return None
     try:
         sizes, steps = orjson.loads(dims)[0], orjson.loads(strides)[0]
-        if len(sizes) <= _SPATIAL or len(sizes) != len(steps) or sizes[1] < 2:
+        if len(sizes) <= _BATCH_AND_CHANNELS or len(sizes) != len(steps) or sizes[1] < 2:
             return None
         return bool(steps[1] == 1 and steps[-1] >= sizes[1])
     except (orjson.JSONDecodeError, LookupError, TypeError):

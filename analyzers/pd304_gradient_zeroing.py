@@ -11,34 +11,38 @@ import numpy as np
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
 from perfdoctor.analysis.kernels.traffic_kinds import ZEROING
 from perfdoctor.analysis.launching_ops import launching_op_names, match_launching_ops, match_op_names
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import remove_items
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    GpuRows,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    intervals,
+    remove_items,
+    vocabulary,
+)
 from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.rows import GpuRows
 
 
 class GradientZeroing(RankAnalyzer):
-    """Each step fills the gradients with zeros, and adds the new ones to them.
+    """Each step fills the gradients with zeros, and adds the new gradients to them.
 
     What it finds:
         Fill and memset kernels that `Optimizer.zero_grad` launches, and the additions to the zeroed gradients that
-        follow in the backward pass. In a program on the CPU alone the ops that do so.
+        follow in the backward pass. In a program on the CPU alone: the ops that do so.
 
     Why it costs time:
         zero_grad(set_to_none=False) writes every gradient, and the backward pass then reads and writes it once more to
         add to the zeros: 4 and 12 bytes a float32 parameter, and two launches a tensor. With None in its place the
-        backward pass just keeps what it computed.
+        gradient is what the backward pass computed, without a copy or an addition.
 
     How it is measured:
-        Time of fills, sets and foreach kernels launched within `Optimizer.zero_grad#`, and of additions within
-        AccumulateGrad as long as there are no more of them than of fills: where gradients are accumulated over several
-        passes, the additions are wanted. Without a GPU the expected saving is told where a capture has timed steps
-        without the profiler; what the profiler takes for each event is no part of it.
+        The time of fills, memsets and foreach kernels launched within `Optimizer.zero_grad#`, and of additions within
+        AccumulateGrad. The additions count only if there are no more of them than of fills: where gradients are
+        accumulated over several passes, they are wanted. Without a GPU an expected saving is given where a capture has
+        timed steps without the profiler; what the profiler takes for each event is no part of it.
 
     How to fix:
         optimizer.zero_grad(set_to_none=True), the default since PyTorch 2.0.
@@ -58,8 +62,8 @@ class GradientZeroing(RankAnalyzer):
     name: ClassVar[str] = "gradient-zeroing"
     needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
     # min_share: half of what makes a low finding: the fix is one argument and changes no result.
-    # min_cpu_share: min_share for a program on the CPU alone: a low finding's worth, as some of it is the profiler's.
-    # min_kernels: with the few tensors of a toy there is nothing to gain; one kernel for all is a foreach.
+    # min_cpu_share: min_share for a program on the CPU alone: that of a low finding, as some of it is the profiler's.
+    # min_kernels: with the few tensors of a toy there is nothing to save; one kernel for all is a foreach.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {"min_share": 0.005, "min_kernels": 10, "min_cpu_share": 0.01}
     )
@@ -73,67 +77,69 @@ class GradientZeroing(RankAnalyzer):
 
         Without a GPU `min_cpu_share`.
         """
-        yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
+        yield from self._analyze_on_cpu(rank) if rank.device_kind == "cpu" else self._analyze_on_gpu(rank)
 
-    def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
+    def _analyze_on_gpu(self, rank: Rank) -> Iterator[Finding]:
         fills = rank.traffic.match_rows(ZEROING)
-        adds = _additions(rank, int(fills.sum()))
-        time = rank.time_in_window(fills | adds)
-        cost = rank.per_step(iv.total(time))
-        kernels = rank.per_step(int(fills.sum()))
-        if kernels < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost):
+        additions = _match_additions(rank, int(fills.sum()))
+        time = rank.time_in_window(fills | additions)
+        cost_ns = rank.per_step(intervals.total(time))
+        fill_count = rank.per_step(int(fills.sum()))
+        if fill_count < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost_ns):
             return
-        filling, adding = (iv.total(rank.time_in_window(rows)) for rows in (fills, adds))
-        yield self._told(
+        yield self._zeroing_finding(
             rank,
-            kernels,
-            (filling, adding),
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
+            fill_count,
+            fill_ns=rank.per_step(intervals.total(rank.time_in_window(fills))),
+            addition_ns=rank.per_step(intervals.total(rank.time_in_window(additions))),
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
             claim=Claim(time, kernels=True),
-            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, fills | adds), is_upper_bound=False),
+            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, fills | additions), is_upper_bound=False),
         )
 
-    def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        found = cpu_zeroing_of(rank.trace, rank.window)
-        cost, fills = rank.per_step(iv.total(found.time)), rank.per_step(found.fill_count)
-        if fills < self.settings["min_kernels"] or not self.exceeds_min_share(
-            rank, cost, self.settings["min_cpu_share"]
-        ):
+    def _analyze_on_cpu(self, rank: Rank) -> Iterator[Finding]:
+        zeroing = cpu_zeroing_of(rank.trace, rank.window)
+        time = zeroing.time
+        cost_ns, fill_count = rank.per_step(intervals.total(time)), rank.per_step(zeroing.fill_count)
+        if fill_count < self.settings["min_kernels"]:
             return
-        yield self._told(
+        if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):
+            return
+        yield self._zeroing_finding(
             rank,
-            fills,
-            (iv.total(found.fill_time), iv.total(found.add_time)),
-            cost_ns=cost,
-            saving=rank.unprofiled_time(found.time).saving(),
-            claim=Claim(found.time),
+            fill_count,
+            fill_ns=rank.per_step(intervals.total(zeroing.fill_time)),
+            addition_ns=rank.per_step(intervals.total(zeroing.add_time)),
+            cost_ns=cost_ns,
+            saving=rank.unprofiled_time(time).saving(),
+            claim=Claim(time),
         )
 
-    def _told(self, rank: Rank, fills: int, spent_ns: tuple[int, int], **judged: Any) -> Finding:
-        """The finding; `spent_ns` on filling and adding to zeros in the window."""
+    def _zeroing_finding(
+        self, rank: Rank, fill_count: int, *, fill_ns: int, addition_ns: int, **amounts: Any
+    ) -> Finding:
+        """The finding, from figures a step; `amounts` are cost, saving, claim and edit, see `Analyzer.finding`."""
         return self.finding(
             rank,
-            title=f"Gradients are filled with zeros: {fills:,} fills a {rank.unit_name}",
+            title=f"Gradients are filled with zeros: {fill_count:,} fills a {rank.unit_name}",
             advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
             fix="optimizer.zero_grad(set_to_none=True)",
             confidence=0.9,
             location=rank.locations.of_range(vocabulary.ZERO_GRAD),
             evidence=(
-                Evidence("filling", rank.per_step(spent_ns[0]), "ns"),
-                Evidence("adding to zeros", rank.per_step(spent_ns[1]), "ns"),
+                Evidence("filling", fill_ns, "ns"),
+                Evidence("adding to zeros", addition_ns, "ns"),
                 Evidence("zero_grad(set_to_none=False) calls", (rank.facts or {}).get("zero_grad_to_zero"), "count"),
             ),
-            **judged,
+            **amounts,
         )
 
 
-def _additions(rank: Rank, fills: int) -> BoolArray:
-    """Additions of new gradients to zeroed ones; none where gradients are accumulated over several passes."""
+def _match_additions(rank: Rank, fill_count: int) -> BoolArray:
+    """For each GPU item whether it adds a gradient to a zeroed one; none does if passes accumulate gradients."""
     trace = rank.trace
-    adds = match_launching_ops(trace, vocabulary.ACCUMULATE_GRAD) & rank.kernel_classes.match_rows(
-        lambda k: k.category == "elementwise"
-    )
-    adds &= np.append(match_op_names(trace, "aten::add_".__eq__), False)[launching_op_names(trace)]
-    adds &= rank.in_window
-    return adds if adds.sum() <= fills else np.zeros(len(adds), bool)
+    accumulating = match_launching_ops(trace, vocabulary.ACCUMULATE_GRAD)
+    adding = np.append(match_op_names(trace, "aten::add_".__eq__), False)[launching_op_names(trace)]
+    additions = rank.kernels.of_category("elementwise").in_steps().where(accumulating & adding).mask
+    return additions if additions.sum() <= fill_count else np.zeros_like(additions)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
 from perfdoctor.analysis.launching_ops import find_outermost_ops
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.rules.top_kernels import top_kernels
-from perfdoctor.savings.edits import remove_items
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.arrays import Int64Array
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, intervals, remove_items, top_kernels
+from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.rows import GpuRows
+from perfdoctor.trace.tables.model import Trace
 
-_SHOWN = 3
+_MAX_OPS_SHOWN = 3
 
 
 class RedundantCopies(RankAnalyzer):
@@ -36,19 +30,20 @@ class RedundantCopies(RankAnalyzer):
         memory bandwidth.
 
     How it is measured:
-        Time of such kernels, by the op that asked for the copy and the op around it. Left out: casts, copies beside
-        convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, generated code.
+        The time of such kernels, grouped by the op that copies and the op around it. Not counted: casts, copies beside
+        convolutions (PD302) and in the optimizer (PD303), packing for collectives and buckets, and generated code.
 
     How to fix:
         Keep one order of dimensions from end to end: scaled_dot_product_attention, matmul and einsum take transposed
-        views; expand in place of repeat; write parts into one preallocated tensor in place of cat; torch.compile.
+        views. Use expand in place of repeat. Write parts into one preallocated tensor in place of cat. Or compile:
+        torch.compile.
 
     When it is wrong:
-        Some copies are needed, and some pay: a product that reads a strided tensor many times is faster on a
-        contiguous one.
+        Some copies are needed, and some are worth their time: a product that reads a strided tensor many times is
+        faster on a contiguous one.
 
     Needs:
-        Kernels and their launches by ops; stacks for the place.
+        Kernels and their launches by ops; stacks for the source line.
 
     References:
         PyTorch, "Tensor Views"; PyTorch, "torch.Tensor.contiguous".
@@ -67,54 +62,66 @@ class RedundantCopies(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when copies take at least `min_share` of the step."""
-        rows = rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled
-        time = rank.time_in_window(rows)
-        cost = rank.per_step(iv.total(time))
-        if not cost or not self.exceeds_min_share(rank, cost):
+        copies = (rank.kernels | rank.copies).where(rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled)
+        time = copies.time
+        cost_ns = rank.per_step(intervals.total(time))
+        if not cost_ns or not self.exceeds_min_share(rank, cost_ns):
             return
-        chains = _by_chain(rank, np.flatnonzero(rows))
-        asked = chains[0][0]
+        copying_ops = _group_by_copying_op(rank.trace, copies.rows.index)
+        costliest = copying_ops[0]
         yield self.finding(
             rank,
-            title=f"{rank.per_step(int(rows.sum())):,} copies of tensors a {rank.unit_name}, most of their time "
-            f"in {asked}",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
-            advice=_advice(asked),
+            title=f"{rank.per_step(len(copies)):,} copies of tensors a {rank.unit_name}, most of their time "
+            f"in {costliest.name}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_advice(costliest.name),
             claim=Claim(time, kernels=True),
             confidence=0.6,
-            location=rank.locations.of_items(chains[0][2]),
+            location=rank.locations.of_items(costliest.rows),
             evidence=(
-                *(Evidence(text, rank.per_step(ns), "ns") for text, ns, _ in chains[:_SHOWN]),
-                *top_kernels(rank, rows),
+                *(Evidence(op.name, rank.per_step(op.time_ns), "ns") for op in copying_ops[:_MAX_OPS_SHOWN]),
+                *top_kernels(rank, copies.mask),
             ),
-            edit=remove_items(rank.trace, GpuRows(rank.trace.gpu, rows)),
+            edit=remove_items(rank.trace, copies.rows),
         )
 
 
-def _by_chain(rank: Rank, rows: Int64Array) -> list[tuple[str, int, Int64Array]]:
-    """What asked for the copies: "contiguous in layer_norm", its time in the window, its rows; costliest first."""
-    trace, ops = rank.trace, rank.trace.ops
-    asked, around = find_outermost_ops(
-        trace, trace.gpu.op[rows], lambda name: name == "aten::copy_" or bool(COPY_OPS.search(name))
-    )
-    asked = np.where(asked >= 0, asked, trace.gpu.op[rows])
-    copiers, callers = ops.name[asked], np.where((around >= 0) & (around != asked), ops.name[around], -1)
-    which, first = distinct_rows((copiers, callers), len(trace.strings))
-    spent = np.bincount(which, weights=trace.gpu.dur_ns[rows]).astype(np.int64).tolist()
+class _CopyingOp(NamedTuple):
+    """An op that copies, as called by one other op.
+
+    Attributes:
+        name: As in "contiguous in layer_norm".
+        time_ns: Sum of the durations of its copies, over all steps.
+        rows: Its copies, rows of `Trace.gpu`.
+    """
+
+    name: str
+    time_ns: int
+    rows: Int64Array
+
+
+def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
+    """The ops that launched some copies (rows of `Trace.gpu`), costliest first."""
+    ops, op = trace.ops, trace.gpu.op[rows]
+    copying, around = find_outermost_ops(trace, op, lambda name: name == "aten::copy_" or bool(COPY_OPS.search(name)))
+    copying = np.where(copying >= 0, copying, op)
+    copier, caller = ops.name[copying], np.where((around >= 0) & (around != copying), ops.name[around], NONE)
+    kind, first = distinct_rows((copier, caller), len(trace.strings))
+    time_ns = np.bincount(kind, weights=trace.gpu.dur_ns[rows]).astype(np.int64).tolist()
     found = []
-    for i, (copier, caller) in enumerate(zip(copiers[first].tolist(), callers[first].tolist(), strict=True)):
-        text = trace.strings[copier].removeprefix("aten::")
-        if caller >= 0:
-            text += f" in {trace.strings[caller].removeprefix('aten::')}"
-        found.append((text, spent[i], rows[which == i]))
-    return sorted(found, key=lambda each: (-each[1], each[0]))
+    for number, row in enumerate(first.tolist()):
+        name = trace.strings[copier[row]].removeprefix("aten::")
+        if caller[row] >= 0:
+            name += f" in {trace.strings[caller[row]].removeprefix('aten::')}"
+        found.append(_CopyingOp(name, time_ns[number], rows[kind == number]))
+    return sorted(found, key=lambda each: (-each.time_ns, each.name))
 
 
-def _advice(asked: str) -> str:
-    first = asked.partition(" ")[0]
-    if first in ("cat", "_cat", "stack", "concat"):
+def _advice(copying_op: str) -> str:
+    name = copying_op.partition(" ")[0]
+    if name in ("cat", "_cat", "stack", "concat"):
         return "Write the parts into one preallocated tensor, or let torch.compile fuse the parts into it."
-    if first in ("repeat", "repeat_interleave", "tile"):
+    if name in ("repeat", "repeat_interleave", "tile"):
         return "Use expand, which copies nothing, or let the op broadcast."
     return "Keep one order of dimensions from end to end: most ops take transposed views as they are."

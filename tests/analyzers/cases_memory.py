@@ -27,7 +27,7 @@ from memory_programs import (
     TO_NHWC,
     TRITON,
     WEIGHT,
-    Do,
+    Launch,
     program,
 )
 from rule_cases import POINTWISE, TENSOR_GEMM
@@ -38,20 +38,20 @@ from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 # --- PD301 ------------------------------------------------------------------------------------------------------------
 
 
-def pointwise(name: str = "add", kernel: str = POINTWISE, size: Sequence[int] | None = None, us: float = 100) -> Do:
+def pointwise(name: str = "add", kernel: str = POINTWISE, size: Sequence[int] | None = None, us: float = 100) -> Launch:
     """One pointwise kernel of two inputs; with sizes if given."""
     shapes = None if size is None else [list(size), list(size)]
-    return Do(kernel, us, (f"aten::{name}",), shapes, None if size is None else [FLOAT, FLOAT])
+    return Launch(kernel, us, (f"aten::{name}",), shapes, None if size is None else [FLOAT, FLOAT])
 
 
-THREE = (pointwise("add"), pointwise("mul", MUL), pointwise("gelu", GELU))
-SIZED = (pointwise("add", size=BIG), pointwise("mul", MUL, BIG), pointwise("div", MUL, BIG))
+CHAIN = (pointwise("add"), pointwise("mul", MUL), pointwise("gelu", GELU))
+SIZED_CHAIN = (pointwise("add", size=BIG), pointwise("mul", MUL, BIG), pointwise("div", MUL, BIG))
 
 PD301 = [
     RuleCase(
         "PD301",
         "three-without-shapes",
-        lambda: program(*THREE, GEMM, frame="model.py(7): forward"),
+        lambda: program(*CHAIN, GEMM, frame="model.py(7): forward"),
         (
             ExpectedFinding(
                 "high",
@@ -74,7 +74,7 @@ PD301 = [
     RuleCase(
         "PD301",
         "three-with-shapes",
-        lambda: program(*SIZED, GEMM),
+        lambda: program(*SIZED_CHAIN, GEMM),
         (
             ExpectedFinding(
                 "high",
@@ -88,63 +88,67 @@ PD301 = [
     RuleCase(
         "PD301",
         "through-reductions-and-tiny-kernels",
-        lambda: program(*THREE[:2], Do(MEAN, 50, ("aten::mean",)), Do(POINTWISE, 2, ("aten::add",)), THREE[2], steps=2),
+        lambda: program(
+            *CHAIN[:2], Launch(MEAN, 50, ("aten::mean",)), Launch(POINTWISE, 2, ("aten::add",)), CHAIN[2], steps=2
+        ),
         (ExpectedFinding("high", 300_000, (0, None, 200_000), evidence={"chains per step": 1}),),
     ),
     RuleCase(
         "PD301",
-        "casts-of-activations-belong-to-it",
+        "casts-of-activations-count",
         lambda: program(
-            Do(CAST, 100, ("aten::to", "aten::_to_copy", "aten::copy_"), [BIG, BIG, []], [FLOAT, HALF, SCALAR]),
-            *SIZED[1:],
+            Launch(CAST, 100, ("aten::to", "aten::_to_copy", "aten::copy_"), [BIG, BIG, []], [FLOAT, HALF, SCALAR]),
+            *SIZED_CHAIN[1:],
         ),
         (ExpectedFinding("high", 300_000, evidence={"costliest chain": "copy_ > mul > div"}),),
     ),
-    RuleCase(  # one chain a stream: what runs in between on the other stream separates nothing
+    RuleCase(  # a chain lies on one stream: kernels of another stream do not end it
         "PD301",
         "other-stream-in-between",
-        lambda: program(THREE[0], replace(GEMM, stream=20), *THREE[1:]),
+        lambda: program(CHAIN[0], replace(GEMM, stream=20), *CHAIN[1:]),
         (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
     ),
     RuleCase(
         "PD301",
-        "costliest-of-two-chains-is-named",
-        lambda: program(*THREE, GEMM, pointwise("sub"), pointwise("pow", MUL), pointwise("exp", GELU, us=90)),
+        "costliest-of-two-chains",
+        lambda: program(*CHAIN, GEMM, pointwise("sub"), pointwise("pow", MUL), pointwise("exp", GELU, us=90)),
         (ExpectedFinding("high", 590_000, evidence={"costliest chain": "add > mul > gelu", "chains per step": 2}),),
     ),
     RuleCase(
         "PD301",
-        "each-of-three-steps",
-        lambda: program(*THREE, steps=3),
+        "three-steps",
+        lambda: program(*CHAIN, steps=3),
         (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
     ),
     RuleCase(
         "PD301",
         "unknown-device",
-        lambda: program(*SIZED, device=None),
+        lambda: program(*SIZED_CHAIN, device=None),
         (ExpectedFinding("high", 300_000, (0, None, 133_333)),),
     ),
     RuleCase("PD301", "healthy", well_fed_steps),
-    RuleCase("PD301", "two-are-no-chain", lambda: program(*THREE[:2], GEMM, *THREE[1:])),
+    RuleCase("PD301", "two-kernels", lambda: program(*CHAIN[:2], GEMM, *CHAIN[1:])),
     RuleCase(
-        "PD301", "norm-in-between", lambda: program(*THREE[:2], Do(NORM, 50, ("aten::native_layer_norm",)), THREE[2])
+        "PD301",
+        "norm-in-between",
+        lambda: program(*CHAIN[:2], Launch(NORM, 50, ("aten::native_layer_norm",)), CHAIN[2]),
     ),
-    RuleCase("PD301", "bound-by-latency", lambda: program(*(replace(each, dur_us=4) for each in THREE * 9))),
+    RuleCase("PD301", "bound-by-latency", lambda: program(*(replace(launch, dur_us=4) for launch in CHAIN * 9))),
     RuleCase(
         "PD301",
         "compiled",
-        lambda: program(*(replace(each, ops=("Torch-Compiled Region: 0/0", *each.ops)) for each in THREE)),
+        lambda: program(*(replace(launch, ops=("Torch-Compiled Region: 0/0", *launch.ops)) for launch in CHAIN)),
     ),
-    RuleCase("PD301", "generated", lambda: program(*(Do(TRITON, 100, (f"triton_poi_{i}",)) for i in range(3)))),
-    RuleCase(  # a loop over tensors, not a chain
+    RuleCase("PD301", "generated", lambda: program(*(Launch(TRITON, 100, (f"triton_poi_{i}",)) for i in range(3)))),
+    RuleCase(
         "PD301",
-        "the-same-op-again-and-again",
+        "loop-over-tensors",
         lambda: program(*[pointwise("mul", MUL)] * 8),
     ),
     RuleCase(
         "PD301",
-        "sizes-that-do-not-follow",
-        lambda: program(SIZED[0], pointwise("mul", MUL, [512, 512]), pointwise("div", POINTWISE, [2048, 8])),
+        "sizes-that-differ",
+        lambda: program(SIZED_CHAIN[0], pointwise("mul", MUL, [512, 512]), pointwise("div", POINTWISE, [2048, 8])),
     ),
 ]
 # --- PD302 ------------------------------------------------------------------------------------------------------------
@@ -152,8 +156,8 @@ PD301 = [
 NCHW, NHWC = [64 * 56 * 56, 56 * 56, 56, 1], [64 * 56 * 56, 1, 56 * 64, 64]
 
 
-def convolution(kernel: str, us: float, strides: Sequence[int] = NCHW, op: str = "cudnn_convolution") -> Do:
-    return Do(
+def convolution(kernel: str, us: float, strides: Sequence[int] = NCHW, op: str = "cudnn_convolution") -> Launch:
+    return Launch(
         kernel,
         us,
         ("aten::conv2d", "aten::convolution", f"aten::{op}"),
@@ -163,13 +167,13 @@ def convolution(kernel: str, us: float, strides: Sequence[int] = NCHW, op: str =
     )
 
 
-LAYOUTS = (convolution(TO_NHWC, 60), convolution(CONVOLUTION, 300), convolution(TO_NCHW, 40))
+CONVERTED_CONVOLUTION = (convolution(TO_NHWC, 60), convolution(CONVOLUTION, 300), convolution(TO_NCHW, 40))
 
 PD302 = [
     RuleCase(
         "PD302",
         "cudnn",
-        lambda: program(*LAYOUTS, frame="model.py(9): forward"),
+        lambda: program(*CONVERTED_CONVOLUTION, frame="model.py(9): forward"),
         (
             ExpectedFinding(
                 "high",
@@ -196,14 +200,15 @@ PD302 = [
     RuleCase(
         "PD302",
         "gpu-events-only",
-        lambda: program(Do(TO_NHWC, 60), Do(CONVOLUTION, 300), steps=2),
+        lambda: program(Launch(TO_NHWC, 60), Launch(CONVOLUTION, 300), steps=2),
         (ExpectedFinding("medium", 60_000, evidence={"inputs that are channels_last": None}),),
     ),
     RuleCase(
         "PD302",
-        "copy-that-a-convolution-asks-for",
+        "copy-by-a-convolution",
         lambda: program(
-            Do(COPY, 50, ("aten::cudnn_convolution", "aten::contiguous", "aten::clone", "aten::copy_")), LAYOUTS[1]
+            Launch(COPY, 50, ("aten::cudnn_convolution", "aten::contiguous", "aten::clone", "aten::copy_")),
+            CONVERTED_CONVOLUTION[1],
         ),
         (ExpectedFinding("medium", 50_000),),
     ),
@@ -218,10 +223,10 @@ PD302 = [
         ),
     ),
     RuleCase("PD302", "healthy", well_fed_steps),
-    RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[LAYOUTS[1]] * 3)),
-    RuleCase("PD302", "unfolding-is-no-layout", lambda: program(convolution(IM2COL, 100), LAYOUTS[1])),
-    RuleCase("PD302", "transpose-beside-products", lambda: program(Do(AMD_TRANSPOSE, 100, ("aten::mm",)), GEMM)),
-    RuleCase("PD302", "no-convolutions", lambda: program(Do(AMD_TRANSPOSE, 100), Do(TENSOR_GEMM, 300))),
+    RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[CONVERTED_CONVOLUTION[1]] * 3)),
+    RuleCase("PD302", "unfolding", lambda: program(convolution(IM2COL, 100), CONVERTED_CONVOLUTION[1])),
+    RuleCase("PD302", "transpose-beside-products", lambda: program(Launch(AMD_TRANSPOSE, 100, ("aten::mm",)), GEMM)),
+    RuleCase("PD302", "no-convolutions", lambda: program(Launch(AMD_TRANSPOSE, 100), Launch(TENSOR_GEMM, 300))),
 ]
 
 # --- PD306 ------------------------------------------------------------------------------------------------------------
@@ -229,8 +234,8 @@ PD302 = [
 CONTIGUOUS = ("aten::contiguous", "aten::clone", "aten::copy_")
 
 
-def copies(ops: tuple[str, ...], count: int = 4, us: float = 30, kernel: str = COPY) -> tuple[Do, ...]:
-    return (Do(kernel, us, ops, [BIG, BIG, []], [FLOAT, FLOAT, SCALAR]),) * count
+def copies(ops: tuple[str, ...], count: int = 4, us: float = 30, kernel: str = COPY) -> tuple[Launch, ...]:
+    return (Launch(kernel, us, ops, [BIG, BIG, []], [FLOAT, FLOAT, SCALAR]),) * count
 
 
 PD306 = [

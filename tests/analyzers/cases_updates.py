@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memory_programs import CAST, FILL, FLOAT, FOREACH, FUSED_ADAM, GEMM, HALF, IMAGE, MUL, SCALAR, WEIGHT, Do, program
+from memory_programs import (
+    CAST,
+    FILL,
+    FLOAT,
+    FOREACH,
+    FUSED_ADAM,
+    GEMM,
+    HALF,
+    IMAGE,
+    MUL,
+    SCALAR,
+    WEIGHT,
+    Launch,
+    program,
+)
 from rule_cases import POINTWISE, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
@@ -18,20 +32,26 @@ ADAM, SGD = "Optimizer.step#AdamW.step", "Optimizer.step#SGD.step"
 PRIMITIVES = ("lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
 
 
-def foreach(us: float = 20) -> tuple[Do, ...]:
+def foreach(us: float = 20) -> tuple[Launch, ...]:
     """A step of foreach Adam: seven passes, the longest twice as long as the others."""
-    return tuple(Do(FOREACH, us * (2 if name == "addcdiv_" else 1), (f"aten::_foreach_{name}",)) for name in PRIMITIVES)
+    return tuple(
+        Launch(FOREACH, us * (2 if name == "addcdiv_" else 1), (f"aten::_foreach_{name}",)) for name in PRIMITIVES
+    )
 
 
-def loop(tensors: int = 20, us: float = 5) -> tuple[Do, ...]:
+def loop(tensors: int = 20, us: float = 5) -> tuple[Launch, ...]:
     """A step of SGD with momentum, tensor by tensor: a multiplication and two additions for each."""
-    each = (Do(MUL, us, ("aten::mul_",)), Do(POINTWISE, us, ("aten::add_",)), Do(POINTWISE, us, ("aten::add_",)))
+    each = (
+        Launch(MUL, us, ("aten::mul_",)),
+        Launch(POINTWISE, us, ("aten::add_",)),
+        Launch(POINTWISE, us, ("aten::add_",)),
+    )
     return each * tensors
 
 
 def two_optimizers() -> TraceBuilder:
     """AdamW with foreach for two groups of parameters, and SGD tensor by tensor; then a step without either."""
-    trace = program(*foreach() * 2, around=ADAM)
+    trace = program(*foreach() * 2, range_name=ADAM)
     start = 400.0
     for row in range(96):
         trace.op("aten::mul_" if row % 3 else "aten::add_", 100 + 2 * row, 1.9)
@@ -46,7 +66,7 @@ PD303 = [
     RuleCase(
         "PD303",
         "foreach",
-        lambda: program(*foreach(), around=ADAM, frame="train.py(3): main"),
+        lambda: program(*foreach(), range_name=ADAM, frame="train.py(3): main"),
         (
             ExpectedFinding(
                 "high",
@@ -60,10 +80,10 @@ PD303 = [
         ),
         via_file=True,
     ),
-    RuleCase(  # two of three passes are the additions'
+    RuleCase(  # the additions make two of the three passes
         "PD303",
         "tensor-by-tensor",
-        lambda: program(*loop(), around=SGD),
+        lambda: program(*loop(), range_name=SGD),
         (
             ExpectedFinding(
                 "high",
@@ -76,11 +96,11 @@ PD303 = [
     RuleCase(
         "PD303",
         "starved",
-        lambda: program(*loop(us=2), around=SGD, late=True),
+        lambda: program(*loop(us=2), range_name=SGD, late_launches=True),
         (
             ExpectedFinding(
                 "high",
-                # 2 us of work and 10 of waiting for each of 60 kernels; the wait before the first is none of the step's
+                # 2 us of work and 10 of waiting for each of 60 kernels; the wait before the first kernel does not count
                 120_000 + 59 * 10_000,
                 title="tensor by tensor",
                 evidence={"kernel time of the step": 120_000, "GPU waits for its launches": 590_000},
@@ -89,8 +109,8 @@ PD303 = [
     ),
     RuleCase(
         "PD303",
-        "own-class",
-        lambda: program(*loop(), around="Optimizer.step#Lion.step", steps=2),
+        "custom-class",
+        lambda: program(*loop(), range_name="Optimizer.step#Lion.step", steps=2),
         (
             ExpectedFinding(
                 "high", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"
@@ -100,7 +120,7 @@ PD303 = [
     RuleCase(
         "PD303",
         "as-captured",
-        lambda: program(*foreach(10), around=ADAM),
+        lambda: program(*foreach(10), range_name=ADAM),
         (ExpectedFinding("medium", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
         {"optimizers": [{"class": "SGD", "fused": True}, {"class": "AdamW", "foreach": True, "fused": False}]},
     ),
@@ -113,13 +133,13 @@ PD303 = [
     RuleCase(  # six groups of parameters: 42 kernels in the same seven passes
         "PD303",
         "groups-of-parameters",
-        lambda: program(*foreach(5) * 6, around=ADAM),
+        lambda: program(*foreach(5) * 6, range_name=ADAM),
         (ExpectedFinding("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
     ),
     RuleCase(  # one pass, but the GPU waits for each of its launches
         "PD303",
         "one-pass-starved",
-        lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 60, around=SGD, late=True),
+        lambda: program(*[Launch(POINTWISE, 2, ("aten::add_",))] * 60, range_name=SGD, late_launches=True),
         (
             ExpectedFinding(
                 "high", 120_000 + 59 * 10_000, (0, None, 590_000), title="SGD goes over the parameters tensor by tensor"
@@ -127,38 +147,42 @@ PD303 = [
         ),
     ),
     RuleCase("PD303", "healthy", well_fed_steps),
-    RuleCase("PD303", "fused", lambda: program(*[Do(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, around=ADAM)),
-    RuleCase("PD303", "compiled", lambda: program(*[Do("triton_for_fused_1", 30)] * 7, around=ADAM)),
-    RuleCase("PD303", "small-share", lambda: program(*foreach(1.5), around=ADAM)),
+    RuleCase(
+        "PD303", "fused", lambda: program(*[Launch(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, range_name=ADAM)
+    ),
+    RuleCase("PD303", "compiled", lambda: program(*[Launch("triton_for_fused_1", 30)] * 7, range_name=ADAM)),
+    RuleCase("PD303", "small-share", lambda: program(*foreach(1.5), range_name=ADAM)),
     RuleCase(
         "PD303",
         "fused-as-captured",
-        lambda: program(*foreach(), around=ADAM),
+        lambda: program(*foreach(), range_name=ADAM),
         facts={"optimizers": [{"class": "AdamW", "fused": True}]},
     ),
-    RuleCase("PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, around="Optimizer.step#Shampoo.step")),
+    RuleCase(
+        "PD303", "mostly-matrix-maths", lambda: program(*foreach(), GEMM, range_name="Optimizer.step#Shampoo.step")
+    ),
     RuleCase(
         "PD303",
         "one-pass-of-few-tensors",
-        lambda: program(*[Do(POINTWISE, 2, ("aten::add_",))] * 24, around=SGD, late=True),
+        lambda: program(*[Launch(POINTWISE, 2, ("aten::add_",))] * 24, range_name=SGD, late_launches=True),
     ),
-    RuleCase("PD303", "outside-of-the-step", lambda: program(*foreach(), around="backward")),
+    RuleCase("PD303", "outside-of-the-optimizer", lambda: program(*foreach(), range_name="backward")),
 ]
 
 # --- PD304 ------------------------------------------------------------------------------------------------------------
 
-ZERO = "Optimizer.zero_grad#SGD.zero_grad"
-FILLS = (Do(FILL, 10, ("aten::zero_", "aten::fill_")),) * 12
-ACCUMULATE = ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "aten::add_")
+ZERO_GRAD = "Optimizer.zero_grad#SGD.zero_grad"
+FILLS = (Launch(FILL, 10, ("aten::zero_", "aten::fill_")),) * 12
+ACCUMULATE_GRAD = ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "aten::add_")
 
 
-def zeroing(*fills: Do, adds: int = 0, rest_us: float = 0) -> TraceBuilder:
+def zeroing(*fills: Launch, adds: int = 0, rest_us: float = 0) -> TraceBuilder:
     """Fills within zero_grad; then additions by another thread in the backward pass; then products."""
-    trace = program(*fills, around=ZERO)
+    trace = program(*fills, range_name=ZERO_GRAD)
     start = sum(fill.dur_us for fill in fills)
     for row in range(adds):
         host = 300.0 + 4 * row
-        trace.op(ACCUMULATE[0], host, 3, 2).op(ACCUMULATE[1], host + 0.5, 2, 2)
+        trace.op(ACCUMULATE_GRAD[0], host, 3, 2).op(ACCUMULATE_GRAD[1], host + 0.5, 2, 2)
         trace.kernel(POINTWISE, start, 10, correlation=trace.call("cudaLaunchKernel", host + 1, 0.1, 2))
         start += 10
     return trace.kernel(TENSOR_GEMM, start, rest_us, launch_us=250) if rest_us else trace
@@ -190,13 +214,13 @@ PD304 = [
     RuleCase(
         "PD304",
         "memsets",
-        lambda: zeroing(*[Do("Memset", 2, ("aten::zero_",))] * 20, rest_us=100),
+        lambda: zeroing(*[Launch("Memset", 2, ("aten::zero_",))] * 20, rest_us=100),
         (ExpectedFinding("medium", 40_000),),
     ),
     RuleCase(
         "PD304",
         "foreach",
-        lambda: zeroing(*[Do(FOREACH, 1, ("aten::_foreach_zero_",))] * 12),
+        lambda: zeroing(*[Launch(FOREACH, 1, ("aten::_foreach_zero_",))] * 12),
         (ExpectedFinding("low", 12_000, (0, None, 12_000)),),
     ),
     RuleCase(
@@ -208,8 +232,8 @@ PD304 = [
     ),
     RuleCase("PD304", "healthy", well_fed_steps),
     RuleCase("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
-    RuleCase("PD304", "a-toy", lambda: zeroing(*FILLS[:9])),
-    RuleCase("PD304", "fills-elsewhere", lambda: program(*FILLS, around="forward")),
+    RuleCase("PD304", "few-tensors", lambda: zeroing(*FILLS[:9])),
+    RuleCase("PD304", "fills-in-forward", lambda: program(*FILLS, range_name="forward")),
     RuleCase("PD304", "additions-without-fills", lambda: zeroing(adds=12)),
 ]
 
@@ -223,15 +247,15 @@ def cast(
     us: float = 20,
     to: str = HALF,
     source: str = FLOAT,
-    around: str = "aten::linear",
+    outer_op: str = "aten::linear",
     inputs: Sequence[object] = (BATCH, MATRIX, [1024]),
-) -> Do:
-    ops = (around, "aten::to", "aten::_to_copy", "aten::copy_")
-    return Do(CAST, us, ops, [list(sizes), list(sizes), []], [to, source, SCALAR], outer_shapes=list(inputs))
+) -> Launch:
+    ops = (outer_op, "aten::to", "aten::_to_copy", "aten::copy_")
+    return Launch(CAST, us, ops, [list(sizes), list(sizes), []], [to, source, SCALAR], outer_shapes=list(inputs))
 
 
-BACK = cast(to=FLOAT, source=HALF, around="ToCopyBackward0", inputs=())
-HALF_PRODUCT = Do(TENSOR_GEMM, 100, ("aten::linear", "aten::addmm"))
+GRADIENT_CAST = cast(to=FLOAT, source=HALF, outer_op="ToCopyBackward0", inputs=())
+HALF_PRODUCT = Launch(TENSOR_GEMM, 100, ("aten::linear", "aten::addmm"))
 
 PD305 = [
     RuleCase(
@@ -255,7 +279,7 @@ PD305 = [
     RuleCase(
         "PD305",
         "training",
-        lambda: program(*(cast(), HALF_PRODUCT) * 4, *[BACK] * 4),
+        lambda: program(*(cast(), HALF_PRODUCT) * 4, *[GRADIENT_CAST] * 4),
         (
             ExpectedFinding(
                 "high",
@@ -270,7 +294,7 @@ PD305 = [
         "convolutions-and-biases",
         lambda: program(
             *(
-                cast(size, around="aten::conv2d", inputs=(IMAGE, WEIGHT, [64]))
+                cast(size, outer_op="aten::conv2d", inputs=(IMAGE, WEIGHT, [64]))
                 for size in (WEIGHT, [64], WEIGHT, [64], WEIGHT)
             ),
             HALF_PRODUCT,
@@ -286,12 +310,12 @@ PD305 = [
     RuleCase(
         "PD305",
         "back-to-float32",
-        lambda: program(*[cast(to=FLOAT, source=HALF, around="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
+        lambda: program(*[cast(to=FLOAT, source=HALF, outer_op="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
         (ExpectedFinding("high", 160_000),),
     ),
     RuleCase("PD305", "healthy", well_fed_steps),
     RuleCase("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),
-    RuleCase("PD305", "asked-for-by-the-program", lambda: program(*[cast(around="forward", inputs=(MATRIX,))] * 8)),
+    RuleCase("PD305", "cast-by-the-program", lambda: program(*[cast(outer_op="forward", inputs=(MATRIX,))] * 8)),
     RuleCase("PD305", "integers", lambda: program(*[cast(source="long int")] * 8)),
     RuleCase(
         "PD305", "without-shapes", lambda: program(*[replace(cast(), shapes=None, types=None, outer_shapes=None)] * 8)

@@ -33,8 +33,18 @@ CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_t
 
 
 @dataclass(frozen=True)
-class Do:
-    """One launch: the kernel, how long it runs, and the ops around it, outermost first, the last with its inputs."""
+class Launch:
+    """The launch of one kernel by nested ops.
+
+    Attributes:
+        kernel: Name of the kernel.
+        dur_us: How long it runs.
+        ops: Names of the ops around the launch, outermost first.
+        shapes, types, strides: Recorded inputs of the innermost op.
+        outer_shapes: Recorded inputs of the outermost op.
+        stream: The kernel's stream.
+        thread: The launching thread.
+    """
 
     kernel: str
     dur_us: float
@@ -48,49 +58,62 @@ class Do:
 
 
 def program(
-    *work: Do,
-    around: str = "",
+    *launches: Launch,
+    range_name: str = "",
     steps: int = 1,
     device: str | None = A100,
-    late: bool = False,
+    late_launches: bool = False,
     step_us: float = 1000,
     frame: str = "",
 ) -> TraceBuilder:
-    """Steps of kernels one behind the other; the CPU launches one each 2 us, then waits for the GPU.
+    """Steps of kernels that run one after the other; the CPU launches one every 2 us, then waits for the GPU.
 
-    `around` is a range around all launches. `late` launches each kernel only when the one before has long ended.
+    Args:
+        launches: What each step launches.
+        range_name: Name of a range around all launches of a step; empty for none.
+        steps: How many steps.
+        device: Name of the GPU.
+        late_launches: The CPU launches each kernel only when the one before has ended: the GPU waits 10 us for it.
+        step_us: Length of a step.
+        frame: Python frame around each step; empty for none.
     """
     trace = TraceBuilder(device=device, capability=(8, 0) if device == A100 else None)
     for number in range(steps):
-        at = host = start = step_us * number
-        trace.step(at, step_us)
+        begin = cpu = gpu = step_us * number
+        trace.step(begin, step_us)
         if frame:
-            trace.frame(frame, at, step_us)
-        for row in work:
-            host = start if late else host
-            start += 10 if late else 0
-            for depth, name in enumerate(row.ops):
-                inner = depth == len(row.ops) - 1
-                shapes = row.shapes if inner else row.outer_shapes if depth == 0 else None
-                types = row.types if inner else [FLOAT] * len(row.outer_shapes or ()) if depth == 0 else None
-                spot = host + 0.1 * depth
-                trace.op(name, spot, 1.9 - 0.2 * depth, row.thread, shapes, types, row.strides if inner else None)
-            call = {"Memcpy": "cudaMemcpyAsync", "Memset": "cudaMemsetAsync"}.get(row.kernel[:6], "cudaLaunchKernel")
-            correlation = trace.call(call, host + 1, 0.1, row.thread)
-            if row.kernel.startswith("Memcpy"):
-                trace.memcpy(row.kernel, start, row.dur_us, stream=row.stream, correlation=correlation)
-            elif row.kernel.startswith("Memset"):
-                trace.memset(start, row.dur_us, stream=row.stream, correlation=correlation)
-            else:
-                trace.kernel(row.kernel, start, row.dur_us, row.stream, correlation=correlation)
-            start += row.dur_us
-            host += 2
-        if around:
-            trace.range(around, at, host - at)
-        trace.call("cudaDeviceSynchronize", host, at + step_us - host)
+            trace.frame(frame, begin, step_us)
+        for launch in launches:
+            if late_launches:
+                cpu, gpu = gpu, gpu + 10
+            add_launch(trace, launch, cpu, gpu)
+            cpu += 2
+            gpu += launch.dur_us
+        if range_name:
+            trace.range(range_name, begin, cpu - begin)
+        trace.call("cudaDeviceSynchronize", cpu, begin + step_us - cpu)
     return trace
 
 
-GEMM = Do(TENSOR_GEMM, 300, ("aten::mm",))
+def add_launch(trace: TraceBuilder, launch: Launch, cpu: float, gpu: float) -> None:
+    """Add the ops and the call at `cpu` us, and the kernel, copy or memset at `gpu` us."""
+    for depth, name in enumerate(launch.ops):
+        shapes, types, strides = None, None, None
+        if depth == len(launch.ops) - 1:
+            shapes, types, strides = launch.shapes, launch.types, launch.strides
+        elif depth == 0:
+            shapes, types = launch.outer_shapes, [FLOAT] * len(launch.outer_shapes or ())
+        trace.op(name, cpu + 0.1 * depth, 1.9 - 0.2 * depth, launch.thread, shapes, types, strides)
+    call = {"Memcpy": "cudaMemcpyAsync", "Memset": "cudaMemsetAsync"}.get(launch.kernel[:6], "cudaLaunchKernel")
+    correlation = trace.call(call, cpu + 1, 0.1, launch.thread)
+    if launch.kernel.startswith("Memcpy"):
+        trace.memcpy(launch.kernel, gpu, launch.dur_us, stream=launch.stream, correlation=correlation)
+    elif launch.kernel.startswith("Memset"):
+        trace.memset(gpu, launch.dur_us, stream=launch.stream, correlation=correlation)
+    else:
+        trace.kernel(launch.kernel, gpu, launch.dur_us, launch.stream, correlation=correlation)
+
+
+GEMM = Launch(TENSOR_GEMM, 300, ("aten::mm",))
 BIG = [4096, 4096]
 IMAGE, WEIGHT = [32, 64, 56, 56], [64, 64, 3, 3]

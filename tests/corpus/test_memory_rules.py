@@ -1,4 +1,4 @@
-"""What PD301 to PD306 say of real traces, and that they leave well-written programs alone."""
+"""PD301 to PD306 on real traces: which rules fire, and that none does on well-written programs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from perfdoctor.report.report import Report
 
 RULES = tuple(f"PD30{i}" for i in range(1, 7))
 
-SPEAKS = {
+EXPECTED_RULES = {
     "h100-qwen-bf16.json.gz": {"PD301", "PD306"},  # RMSNorm and rotary embedding written out, contiguous before SDPA
     "a100-sam-fp32.json.gz": {"PD301", "PD302", "PD306"},
-    "a100-sam-bf16.json.gz": {"PD301"},  # what lies outside of its compiled region
+    "a100-sam-bf16.json.gz": {"PD301"},  # the part outside of its compiled region
     "a100-nccl-config": {"PD302", "PD303"},
     "mi210-gpu-only.json.gz": {"PD302"},
     "mi300x-resnet-ddp.json.gz": {"PD302"},
     "v100-bare-list-workers4.json.gz": {"PD303"},
     "v100-df-index": {"PD303", "PD304"},
 }
-QUIET = (
-    "a100-ddp-control",  # Apex' FusedAdam; concatenated features
+WELL_WRITTEN = (
+    "a100-ddp-control",  # Apex's FusedAdam; concatenated features
     "a100-negative-queue",
     "a100-vit-graph-bf16.json.gz",  # compiled
     "triton-compile.json.gz",
@@ -41,23 +41,23 @@ def report_of(path: Path) -> Report:
     return perfdoctor.analyze(path, select=RULES)
 
 
-@pytest.mark.parametrize("name", SPEAKS)
-def test_what_is_there_is_told(corpus: Path, name: str) -> None:
+@pytest.mark.parametrize("name", EXPECTED_RULES)
+def test_rules_that_fire(corpus: Path, name: str) -> None:
     report = report_of(corpus / name)
-    assert {f.rule for f in report.findings} == SPEAKS[name]
+    assert {f.rule for f in report.findings} == EXPECTED_RULES[name]
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in report.findings)
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_well_written_programs_are_left_alone(corpus: Path, name: str) -> None:
+@pytest.mark.parametrize("name", WELL_WRITTEN)
+def test_well_written_programs_get_no_finding(corpus: Path, name: str) -> None:
     assert report_of(corpus / name).findings == ()
 
 
-def test_the_chain_of_a_norm_written_out_is_named(corpus: Path) -> None:
-    found = {f.rule: f for f in report_of(corpus / "h100-qwen-bf16.json.gz").findings}
-    evidence = {e.label: e.value for e in found["PD301"].evidence}
+def test_costliest_chain_is_the_norm_written_out(corpus: Path) -> None:
+    findings = {f.rule: f for f in report_of(corpus / "h100-qwen-bf16.json.gz").findings}
+    evidence = {e.label: e.value for e in findings["PD301"].evidence}
     assert evidence["costliest chain"] == "add > copy_ > pow > mul > copy_ > mul"
-    assert str(found["PD306"].location).endswith("text_base_model.py:28")
+    assert str(findings["PD306"].location).endswith("text_base_model.py:28")
 
 
 def test_passes_of_an_optimizer_are_counted(corpus: Path) -> None:
