@@ -1,33 +1,37 @@
-"""How a DataLoader keeps up with training: where the waits for it go, and how many workers would hide them."""
+"""How a DataLoader keeps up with training, and how many workers would hide the waits for it."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.rank import Rank
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Calls, Frames, Ops
+from perfdoctor.rules import Rank, Saving, captured_part, vocabulary
+from perfdoctor.rules import intervals as iv
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5
 # Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
-_MOST_PER_CORE = 8
+_MOST_WORKERS_PER_CORE = 8
 # What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
 # 0.28 ms of CPU time were measured; where a thread pins, it does that, and 0.07 to 0.15 ms are left in real traces.
-_TAKING_OVER_NS = 300_000
+_HANDOVER_NS = 300_000
 
 
-class Loading(NamedTuple):
-    """How a loader kept up: per step, all of it, the wait in `__next__`, the idle time that the wait caused.
+class LoaderModel(NamedTuple):
+    """How a loader kept up, in amounts per step.
 
-    `cpu_share` is how much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
-    when nobody measured it. `batches` are those of a step.
+    Attributes:
+        workers: Processes that load; 0 where the training process does, None where their number is not known.
+        step_ns: The step, without what starting workers takes of it.
+        wait_ns: The wait in `__next__`.
+        idle_ns: The idle time that the wait causes.
+        cores: CPU cores that the process may use; None where they were not captured.
+        cpu_share: How much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
+            where nobody measured it.
+        batches: Batches that a step takes.
     """
 
     workers: int | None
@@ -39,7 +43,7 @@ class Loading(NamedTuple):
     batches: float = 1.0
 
     @property
-    def rest_ns(self) -> int:
+    def unstalled_step_ns(self) -> int:
         """How long a step takes when nobody waits for batches.
 
         Not the step less the wait: while the loop waits, the GPU may still work on what was launched before.
@@ -56,99 +60,103 @@ class Loading(NamedTuple):
 
     @property
     def batch_cpu_ns(self) -> int:
-        """CPU time of it; all of it when nobody measured."""
+        """CPU time that one worker spends on a batch; all of its time where nobody measured it."""
         return round(self.batch_ns * (1.0 if self.cpu_share is None else self.cpu_share))
 
     @property
-    def taking_over_ns(self) -> int:
-        """What is left of the wait with workers that are always ahead, on a CPU where nothing else hides it."""
-        return round(self.batches * _TAKING_OVER_NS)
+    def is_memory_bound(self) -> bool:
+        """Whether loading computes so little that memory limits the number of workers, not the cores."""
+        return self.batch_ns >= _MOST_WORKERS_PER_CORE * self.batch_cpu_ns
 
     @property
-    def mostly_waits(self) -> bool:
-        """Whether loading computes so little that memory bounds the workers, not the cores."""
-        return self.batch_ns >= _MOST_PER_CORE * self.batch_cpu_ns
+    def workers_to_keep_up(self) -> int:
+        """Workers that deliver a batch before a step without the wait is over, with room for slow batches."""
+        needed = math.ceil(_HEADROOM * self.batch_ns / max(self.unstalled_step_ns, 1))
+        return max((self.workers or 0) + 1, 2, needed)
 
     @property
-    def useful(self) -> int | None:
-        """The most workers that help: those that keep all cores busy. None when the cores are not known."""
+    def most_useful_workers(self) -> int | None:
+        """The most workers that help: those that keep all cores busy. None where the cores are not known."""
         if self.cores is None:
             return None
-        per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_PER_CORE)
+        per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_WORKERS_PER_CORE)
         return max(math.floor(self.cores * per_core), 1)
 
-    def delivery_ns(self, workers: int) -> int:
-        """How long after a batch the next one is there: workers share the batches, and cores share the computing."""
+    @property
+    def lacks_cores(self) -> bool:
+        """Whether the cores are too few for the workers that would keep up."""
+        return self.most_useful_workers is not None and self.workers_to_keep_up > self.most_useful_workers
+
+    @property
+    def recommended_workers(self) -> int:
+        """Workers that keep up, as far as they help."""
+        most = self.most_useful_workers
+        return self.workers_to_keep_up if most is None else min(self.workers_to_keep_up, most)
+
+    @property
+    def batch_interval_ns(self) -> int:
+        """How long after a batch the next one is there with the recommended workers.
+
+        The workers share the batches, and the cores share the computing.
+        """
+        workers = self.recommended_workers
         return max(round(self.batch_ns / workers), round(self.batch_cpu_ns / (self.cores or workers)))
 
     @property
-    def enough(self) -> int:
-        """Workers that deliver a batch before a step without the wait is over, with room for slow batches."""
-        return max((self.workers or 0) + 1, 2, math.ceil(_HEADROOM * self.batch_ns / max(self.rest_ns, 1)))
+    def remaining_share(self) -> float:
+        """The share (0 to 1) of the wait that remains with the recommended workers; 0 where their number is unknown."""
+        if self.workers is None:
+            return 0.0
+        late_ns = max(self.batch_interval_ns - self.unstalled_step_ns, 0)
+        return min(late_ns / max(self.wait_ns, 1), 1.0)
+
+    def saving(self, *, on_cpu: bool) -> Saving:
+        """What the recommended workers save of a step, which takes the longer of its own work and `batch_interval_ns`.
+
+        Args:
+            on_cpu: Whether the program trains on the CPU alone. Then taking over a batch is part of the step, which a
+                GPU would hide, and training and loading share the cores.
+        """
+        remaining_ns = round(self.batches * _HANDOVER_NS) if on_cpu else 0
+        most_ns = max(self.idle_ns - remaining_ns, 0)
+        if self.workers is None:
+            return Saving(0, None, most_ns, "bounded")
+        step_ns = max(self.unstalled_step_ns, self.batch_interval_ns)
+        if on_cpu:
+            # Training takes all cores in the rest of the step: work is only spread, never removed.
+            computed_ns = round(self.wait_ns * (1.0 if self.cpu_share is None else self.cpu_share))
+            cores = self.cores or self.workers_to_keep_up
+            step_ns = max(step_ns, round((computed_ns + cores * self.unstalled_step_ns) / cores))
+        return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), most_ns), most_ns, "bounded")
 
 
-# What a wait spends beside fetching items: putting them together, pinning the batch, copying it to the GPU.
-_COLLATE_OP = r"^aten::(stack|cat)$"
-_PIN_OP = r"^aten::_?pin_memory$"
-# An epoch begins with a seed for its workers and an order of its samples.
-_EPOCH_OP = r"^aten::(random_|randperm)$"
-# Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
-_STARTUP_NS = 5_000_000
-_STARTUP_FACTOR = 5
+def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_ns: int) -> LoaderModel:
+    """How the loader of a rank kept up.
 
-
-class WaitParts(NamedTuple):
-    """What the waits of the window were spent on, in ns a step; together they are all of the waiting."""
-
-    startup_ns: int
-    copy_ns: int
-    pin_ns: int
-    collate_ns: int
-    fetch_ns: int
-
-
-def worker_startups(run: Rank) -> BoolArray:
-    """For each of `run.loader_waits` whether it is the first of an epoch, in which workers start.
-
-    An epoch shows by its seed or its order of samples, drawn right before, or is the first that was recorded; its
-    workers by a wait that is `_STARTUP_FACTOR` times as long as those within epochs.
+    Args:
+        rank: The rank.
+        captured: What was captured of its loader; may be empty.
+        idle_ns: The idle time that waits for batches cause, per step.
+        startup_ns: What the start of workers takes of a step; it is left out.
     """
-    trace, waits = run.trace, run.loader_waits
-    many = np.array([vocabulary.MULTI_PROCESS_LOADER in trace.strings[code] for code in waits.name.tolist()], bool)
-    before = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
-    first = np.arange(len(waits)) == 0
-    for spans in (_spans(run, _EPOCH_OP, "ops"), _spans(run, vocabulary.LOADER_EPOCH_FRAME, "frames")):
-        at = spans[:, 0]
-        first |= np.searchsorted(at, waits.start_ns, "right") > np.searchsorted(at, before, "left")
-    within = (waits.end_ns - waits.start_ns)[~first]
-    if not len(within):
-        return np.zeros(len(waits), bool)
-    long = max(_STARTUP_NS, _STARTUP_FACTOR * float(np.median(within)))
-    result: BoolArray = many & first & (waits.end_ns - waits.start_ns > long)
-    return result
-
-
-def wait_parts(run: Rank) -> WaitParts:
-    """Where the waits of the window went, as far as ops, calls and frames of the waiting thread show it."""
-    waits = run.loader_waits
-    started = worker_startups(run)
-    layers = (
-        iv.union(waits.start_ns[started], waits.end_ns[started]),
-        _spans(run, vocabulary.COPY_CALL, "calls"),
-        iv.union_of((_spans(run, _PIN_OP, "ops"), _spans(run, vocabulary.PIN_CALL, "calls"))),
-        iv.union_of((_spans(run, _COLLATE_OP, "ops"), _spans(run, vocabulary.LOADER_COLLATE_FRAME, "frames"))),
+    waits = rank.loader_waits
+    workers = captured.get("num_workers")
+    names = {rank.trace.strings[code] for code in set(waits.name.tolist())}
+    if workers is None and any(vocabulary.SINGLE_PROCESS_LOADER in name for name in names):
+        workers = 0
+    cores = captured_part(rank.facts, "cpu").get("affinity")
+    return LoaderModel(
+        workers=workers,
+        step_ns=rank.per_step(rank.window_ns) - startup_ns,
+        wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
+        idle_ns=idle_ns,
+        cores=cores if isinstance(cores, int) and cores > 0 else None,
+        cpu_share=_captured_cpu_share(captured) if workers == 0 else None,
+        batches=int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1),
     )
-    parts = iv.partition(iv.intersect(waits.intervals, run.window), layers)
-    return WaitParts(*(run.per_step(iv.total(part)) for part in parts))
 
 
-def _spans(run: Rank, pattern: str, table: str) -> Intervals:
-    """Events of the waiting threads by name."""
-    tables: dict[str, Ops | Calls | Frames] = {
-        "ops": run.trace.ops,
-        "calls": run.trace.calls,
-        "frames": run.trace.frames,
-    }
-    events = tables[table]
-    rows = run.trace.match_rows(events, pattern) & np.isin(events.thread, run.loader_waits.thread)
-    return iv.union(events.start_ns[rows], events.end_ns[rows])
+def _captured_cpu_share(captured: Mapping[str, Any]) -> float | None:
+    """The share of the wait in which the training thread itself computed, in the whole run; None when not captured."""
+    wait_ns, cpu_ns = captured.get("wait_ns"), captured.get("wait_cpu_ns")
+    return min(cpu_ns / wait_ns, 1.0) if isinstance(wait_ns, int) and isinstance(cpu_ns, int) and wait_ns > 0 else None

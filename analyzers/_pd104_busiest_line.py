@@ -8,75 +8,79 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.host.locations import find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
-from perfdoctor.rank import Rank
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Rank, SourceLocation, vocabulary
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
-# Looking a place up costs some us; of longer traces the first ops will do.
-_MOST = 5_000
+# Looking a location up costs some us; of longer traces the first ops will do.
+_MOST_OPS = 5_000
 
 
-class Line(NamedTuple):
-    """A line of the user's code.
+class BusiestLine(NamedTuple):
+    """A line of the user's code that calls many ops.
+
+    For example, `for row in x: y += row * w` with 40 rows, in a step of 100 ops::
+
+        location    share  calls_per_step  repeated_share  has_matrix_ops
+        train.py:3  0.8    40              78 / 80         False
 
     Attributes:
-        place: Where it is.
-        share: Of all ops those that it calls, 0 to 1.
-        repeats: How often a step it calls the op that it calls most.
-        alike: Of its ops those that repeat others of it, 0 to 1: with all of them done at once they are gone.
-        layers: Whether it does matrix maths: layers, or steps in time, wait for each other.
+        location: Where it is.
+        share: The share of all ops that it calls, 0 to 1.
+        calls_per_step: How often a step it calls the op that it calls most.
+        repeated_share: The share of its ops that repeat another one of the step, 0 to 1: they are gone when one op does
+            the work of all that are alike.
+        has_matrix_ops: Whether it does matrix maths. Then it loops over layers or steps in time, which wait for each
+            other.
     """
 
-    place: SourceLocation
+    location: SourceLocation
     share: float
-    repeats: int
-    alike: float
-    layers: bool
+    calls_per_step: int
+    repeated_share: float
+    has_matrix_ops: bool
 
 
-def busiest_line(rank: Rank) -> Line | None:
-    """The line that calls most of the outermost ops beside the optimizer's; None where no place is known.
+def find_busiest_line(rank: Rank) -> BusiestLine | None:
+    """The line that calls most of the outermost ops beside the optimizer's; None where no location is known.
 
-    The line of the backward pass is none: what runs there was written elsewhere. From the evidence window when the
-    analysed one has no places.
+    The line of the backward pass does not count: what runs there was written elsewhere. Where the analysed window has
+    no locations the evidence window is searched.
     """
     for trace in (rank.trace, rank.evidence_trace):
-        found = None if trace is None else _busiest(trace)
-        if found is not None:
-            return found
+        line = None if trace is None else _find_in_trace(trace)
+        if line is not None:
+            return line
     return None
 
 
-def _busiest(trace: Trace) -> Line | None:
+def _find_in_trace(trace: Trace) -> BusiestLine | None:
     ops, ranges = trace.ops, trace.ranges
-    others = trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP) | trace.match_rows(ranges, vocabulary.ZERO_GRAD)
-    other = iv.union(ranges.start_ns[others], ranges.end_ns[others])
+    in_optimizer = trace.match_rows(ranges, f"{vocabulary.OPTIMIZER_STEP}|{vocabulary.ZERO_GRAD}")
+    optimizer_time = iv.union(ranges.start_ns[in_optimizer], ranges.end_ns[in_optimizer])
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
-    rows = np.flatnonzero(
-        (ops.parent < 0) & iv.contains(window, ops.start_ns) & (iv.overlap(ops.start_ns, ops.end_ns, other) == 0)
-    )[:_MOST]
-    seen = set(np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right").tolist()) if steps.count else [0]
-    names: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    for place, name in zip(
-        find_locations(trace, ops.thread[rows], ops.start_ns[rows]), ops.name[rows].tolist(), strict=True
-    ):
-        if place is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
-            names[place][name] += 1
-    if not names:
+    outside = iv.overlap(ops.start_ns, ops.end_ns, optimizer_time) == 0
+    rows = np.flatnonzero((ops.parent < 0) & iv.contains(window, ops.start_ns) & outside)[:_MOST_OPS]
+    begun_steps = np.searchsorted(steps.intervals[:, 0], ops.start_ns[rows], "right")
+    step_count = len(set(begun_steps.tolist())) if steps.count else 1
+    counts_by_line: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
+    locations = find_locations(trace, ops.thread[rows], ops.start_ns[rows])
+    for location, name in zip(locations, ops.name[rows].tolist(), strict=True):
+        if location is not None and not re.search(vocabulary.BACKWARD_OP, trace.strings[name]):
+            counts_by_line[location][name] += 1
+    if not counts_by_line:
         return None
-    place, counts = max(names.items(), key=lambda item: (item[1].total(), str(item[0])))
+    location, counts = max(counts_by_line.items(), key=lambda item: (item[1].total(), str(item[0])))
     calls = counts.total()
-    once = len(counts) * len(seen)
-    return Line(
-        place=place,
+    return BusiestLine(
+        location=location,
         share=calls / len(rows),
-        repeats=counts.most_common(1)[0][1] // len(seen),
-        alike=max(1 - once / calls, 0.0),
-        layers=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in counts),
+        calls_per_step=counts.most_common(1)[0][1] // step_count,
+        repeated_share=max(1 - len(counts) * step_count / calls, 0.0),
+        has_matrix_ops=any(classify_op(trace.strings[name]) in MATRIX_CATEGORIES for name in counts),
     )

@@ -1,4 +1,4 @@
-"""How the CPU keeps the GPU supplied: launches a step, how far it runs ahead, where its time for a launch goes."""
+"""How the CPU launches the work of the GPU: how often, how far ahead, and where its time for a launch goes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
-from perfdoctor.rank import Rank
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Intervals, Rank, vocabulary
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.arrays import Int32Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct, occurring
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import Calls, Ops
 
 
-class Launching(NamedTuple):
-    """Launches of what started in the window; times in ns of CPU for one launch.
+class LaunchFacts(NamedTuple):
+    """The launches of what started in the window; times in ns of CPU for one launch.
 
     Attributes:
         launches: Calls that launched something; a graph is one.
@@ -43,70 +40,67 @@ class Launching(NamedTuple):
 
     @property
     def cpu_ns(self) -> int:
-        """CPU time for one launch, as far as the file tells."""
+        """CPU time for one launch, as far as the file has it."""
         return self.runtime_ns + (self.dispatcher_ns or 0) + (self.python_ns or 0)
 
 
-def launching(run: Rank) -> Launching | None:
-    """How the window's launches came about; None without launches."""
-    trace, calls = run.trace, run.trace.calls
-    rows = occurring(trace.gpu.call[run.in_window])
+def launch_facts_of(rank: Rank) -> LaunchFacts | None:
+    """How the work in the window was launched; None without launches."""
+    trace, calls = rank.trace, rank.trace.calls
+    rows = occurring(trace.gpu.call[rank.in_window])
     if not len(rows):
         return None
-    used = occurring(trace.gpu.call)
-    waiting = _waiting(run, used)[np.isin(used, rows)]
-    threads = distinct(calls.thread[rows])
-    runtime, dispatcher, python = _cpu_time(run, threads)
+    all_rows = occurring(trace.gpu.call)
+    queue_depth = _queue_depth(rank, all_rows)[np.isin(all_rows, rows)]
+    runtime, dispatcher, python = _split_cpu_time(rank, distinct(calls.thread[rows]))
     count = len(rows)
-    return Launching(
+    return LaunchFacts(
         launches=count,
         graphs=int(trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)[rows].sum()),
-        depth=int(np.median(waiting)),
-        ahead_share=float((waiting > 0).mean()),
+        depth=int(np.median(queue_depth)),
+        ahead_share=float((queue_depth > 0).mean()),
         runtime_ns=round(iv.total(runtime) / count),
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
-        steady=_steady(run, calls.start_ns[rows]),
+        steady=_launch_equally(rank, calls.start_ns[rows]),
         compiled=any(trace.match_rows(t, vocabulary.COMPILED_CODE).any() for t in (trace.ranges, trace.ops)),
     )
 
 
-def _waiting(run: Rank, rows: Int64Array) -> Int64Array:
-    """For each launch, in order, how many before it had not started when it came."""
-    gpu, calls = run.trace.gpu, run.trace.calls
-    begun = np.full(len(calls), np.iinfo(np.int64).max)
-    linked = gpu.call >= 0
-    np.minimum.at(begun, gpu.call[linked], gpu.start_ns[linked])
-    result: Int64Array = np.arange(len(rows)) - np.searchsorted(np.sort(begun[rows]), calls.start_ns[rows], "right")
+def _queue_depth(rank: Rank, launches: Int64Array) -> Int64Array:
+    """For each launch how many launches before it had not started when it came.
+
+    For example::
+
+        launch at  10  20  30    started at  25  40  55
+        depth      0   1   1
+    """
+    gpu, calls = rank.trace.gpu, rank.trace.calls
+    first_start_ns = np.full(len(calls), np.iinfo(np.int64).max)
+    launched = gpu.call >= 0
+    np.minimum.at(first_start_ns, gpu.call[launched], gpu.start_ns[launched])
+    started = np.searchsorted(np.sort(first_start_ns[launches]), calls.start_ns[launches], "right")
+    result: Int64Array = np.arange(len(launches)) - started
     return np.maximum(result, 0)
 
 
-def _cpu_time(run: Rank, threads: Int32Array) -> tuple[Intervals, Intervals, Intervals]:
-    """The window of the launching threads, waits and loading left out: in runtime calls, in ops, in neither.
+def _split_cpu_time(rank: Rank, threads: Int32Array) -> tuple[Intervals, Intervals, Intervals]:
+    """The window without waits and loading: when the launching threads were in runtime calls, in ops, in neither.
 
     Threads take turns (forward in one, backward in another): what none of them is in is Python.
     """
-    trace, calls = run.trace, run.trace.calls
-    waits = match_blocking_calls(trace)
-    blocked = iv.union(calls.start_ns[waits], calls.end_ns[waits])
-    awake = iv.subtract(iv.subtract(run.window, blocked), run.loader_waits.intervals)
-    runtime, dispatcher, python = iv.partition(
-        awake, (_of_threads(calls, threads, ~waits), _of_threads(trace.ops, threads))
-    )
+    blocking = match_blocking_calls(rank.trace)
+    active = iv.subtract(iv.subtract(rank.window, rank.calls.where(blocking).time), rank.loader_waits.intervals)
+    in_calls = rank.calls.where(np.isin(rank.trace.calls.thread, threads) & ~blocking).time
+    in_ops = rank.ops.where(np.isin(rank.trace.ops.thread, threads)).time
+    runtime, dispatcher, python = iv.partition(active, (in_calls, in_ops))
     return runtime, dispatcher, python
 
 
-def _of_threads(table: Calls | Ops, threads: Int32Array, also: BoolArray | None = None) -> Intervals:
-    keep = np.isin(table.thread, threads)
-    if also is not None:
-        keep &= also
-    return iv.union(table.start_ns[keep], table.end_ns[keep])
-
-
-def _steady(run: Rank, launched_ns: Int64Array) -> bool | None:
-    """Whether all steps launch as often as each other."""
-    steps = run.steps.intervals
+def _launch_equally(rank: Rank, launch_ns: Int64Array) -> bool | None:
+    """Whether all steps launch equally often; None with fewer than two."""
+    steps = rank.steps.intervals
     if len(steps) < 2:
         return None
-    counts = np.searchsorted(launched_ns, steps[:, 1]) - np.searchsorted(launched_ns, steps[:, 0])
+    counts = np.searchsorted(launch_ns, steps[:, 1]) - np.searchsorted(launch_ns, steps[:, 0])
     return bool((counts == counts[0]).all())

@@ -8,13 +8,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns, captured_steps
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
-# A recorded step that takes twice as long is half profiler: shares of it are no longer shares of the real step.
-_LARGE = 2.0
+# A recorded step over an unprofiled one. From here on half of it is the profiler: shares of it are no shares of the
+# real step.
+_DISTORTING_FACTOR = 2.0
 
 
 class ProfilerOverhead(RankAnalyzer):
@@ -32,12 +30,12 @@ class ProfilerOverhead(RankAnalyzer):
     How it is measured:
         `perfdoctor run` times a few steps without a profiler (the base window) and then records some (the timing
         window, without stacks and shapes). The medians of both are compared; each window needs `min_steps` steps.
-        All other costs and savings stay what they are in the recorded steps, and carry the unprofiled step beside
-        them: GPU time is hardly affected, and how much of a CPU cost is the profiler's share is not known.
+        All other costs and savings are those of the recorded steps, with the unprofiled step beside them: GPU time is
+        hardly affected, and how much of a CPU cost is the profiler's is not known.
 
     How to fix:
-        Nothing in the program. Trust the order of findings and the time of kernels; read launch-bound findings and
-        idle GPU time as upper bounds, and compare runs by the step without the profiler.
+        There is nothing to fix in the program. Trust the order of findings and the time of kernels; read launch-bound
+        findings and idle GPU time as upper bounds, and compare runs by the step without the profiler.
 
     When it is wrong:
         The windows lie one after the other: a program whose steps grow (longer sequences, a curriculum) or that
@@ -53,8 +51,8 @@ class ProfilerOverhead(RankAnalyzer):
     rule: ClassVar[str] = "PD001"
     name: ClassVar[str] = "profiler-overhead"
     needs: ClassVar[frozenset[str]] = frozenset({"facts"})
-    # 15 %: what recording without stacks is held to cost on steps of 10 ms and more (benchmarks/README.md).
-    # 3 steps: fewer have no median that one slow step cannot move.
+    # min_share: of the unprofiled step; the limit for recording without stacks on steps of 10 ms and more
+    # (benchmarks/README.md). min_steps: one slow step can move the median of fewer.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.15, "min_steps": 3})
     references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/profiler.html",)
 
@@ -67,7 +65,7 @@ class ProfilerOverhead(RankAnalyzer):
         if timing_ns <= (1 + self.settings["min_share"]) * base_ns:
             return
         factor = timing_ns / base_ns
-        found = self.finding(
+        finding = self.finding(
             rank,
             title=f"The profiler slows the recorded steps to {factor:.2f} times their usual length",
             cost_ns=min(timing_ns - base_ns, rank.per_step(rank.window_ns)),
@@ -83,5 +81,5 @@ class ProfilerOverhead(RankAnalyzer):
                 Evidence("steps timed without the profiler", len(base), "count"),
             ),
         )
-        # No fault of the program: only a trace that is half profiler deserves more than a note.
-        yield replace(found, severity="info" if factor < _LARGE else "low")
+        # The program has no fault: only a trace that is half profiler deserves more than a note.
+        yield replace(finding, severity="info" if factor < _DISTORTING_FACTOR else "low")

@@ -8,16 +8,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import innermost_activity, most_common_location
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    innermost_activity,
+    most_common_location,
+)
+from perfdoctor.rules import intervals as iv
 
-# Enough of the longest pauses to name the place that most of the time is lost at.
-_LONGEST = 16
+# So many of the longest pauses name the line at which most of the time is lost.
+_LONGEST_PAUSES = 16
 
 
 class GpuIdle(RankAnalyzer):
@@ -33,10 +38,10 @@ class GpuIdle(RankAnalyzer):
         The GPU could have worked.
 
     How it is measured:
-        What is left of the gaps between GPU items when the DataLoader, syncs, the allocator and communication have
-        been given theirs. Gaps under 1 ms that end with a late launch are PD104's. A gap of more than 20 us before
+        What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
+        communication cause. Gaps under 1 ms that end with a late launch are PD104's. A gap of more than 20 us before
         an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in whole
-        recordings no graph pauses for longer. So is every gap of a file that was thinned out (ops are numbered, and
+        recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered, and
         less than a tenth of the numbers are there).
 
     How to fix:
@@ -57,57 +62,55 @@ class GpuIdle(RankAnalyzer):
     rule: ClassVar[str] = "PD103"
     name: ClassVar[str] = "gpu-idle"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    # 5 %: a rule without a cause has to speak later than those that know one. pause_ns as in PD104.
+    # min_share: higher than that of rules that know a cause. pause_ns as in PD104.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05, "pause_ns": 1_000_000})
     references: ClassVar[tuple[str, ...]] = (
         "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """At most one finding about pauses and one about unexplained gaps, each from `min_share` of the step on."""
+        """Up to one finding each of pauses, unexplained and unrecorded time, from `min_share` of the step on."""
         late = rank.gaps.late_launch_time(at_least_ns=self.settings["pause_ns"])
         pauses = iv.intersect(late, rank.account.parts["idle_launch"])
         if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.is_subsampled:
             # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
-            yield self._pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
+            yield self._report_pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
         unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.missing_kernels)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(unexplained))):
-            yield self._unexplained(rank, unexplained)
+            yield self._report_unexplained(rank, unexplained)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(rank.missing_kernels))):
-            yield self._unrecorded(rank, rank.missing_kernels)
+            yield self._report_unrecorded(rank, rank.missing_kernels)
 
-    def _pauses(self, rank: Rank, idle: Intervals, count: int) -> Finding:
-        longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST]]
-        middle = longest.mean(axis=1).astype(np.int64)
-        thread = np.full(len(middle), rank.launching_thread, np.int32)
-        place = most_common_location(rank.locations.at(thread, middle))
-        cost = rank.per_step(iv.total(idle))
-        where = f" at {place.short}" if place else ""
-        many = "one pause" if count == 1 else f"{count} pauses"
+    def _report_pauses(self, rank: Rank, idle: Intervals, count: int) -> Finding:
+        longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST_PAUSES]]
+        middle_ns = longest.mean(axis=1).astype(np.int64)
+        thread = np.full(len(middle_ns), rank.launching_thread, np.int32)
+        location = most_common_location(rank.locations.at(thread, middle_ns))
+        activity = innermost_activity(rank.trace, rank.launching_thread, int(middle_ns[0]))
+        cost_ns = rank.per_step(iv.total(idle))
+        where = f" at {location.short}" if location else ""
+        pauses = "one pause" if count == 1 else f"{count} pauses"
         return self.finding(
             rank,
-            title=f"The GPU waits while the CPU does something else{where}: {many} of 1 ms and more",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
+            title=f"The GPU waits while the CPU does something else{where}: {pauses} of 1 ms and more",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
             advice="Move this work out of the step: into DataLoader workers, another thread, or before the loop.",
             claim=Claim(idle),
             confidence=0.7,
-            location=place,
-            evidence=(
-                *_gap_evidence(rank, idle, count),
-                Evidence("what the CPU was in", innermost_activity(rank.trace, rank.launching_thread, int(middle[0]))),
-            ),
+            location=location,
+            evidence=(*_gap_evidence(rank, idle, count), Evidence("what the CPU was in", activity)),
             subject="pauses",
         )
 
-    def _unexplained(self, rank: Rank, idle: Intervals) -> Finding:
-        cost = rank.per_step(iv.total(idle))
-        queued = _already_launched(rank, idle)
-        seen = "cpu" in rank.available_data
+    def _report_unexplained(self, rank: Rank, idle: Intervals) -> Finding:
+        cost_ns = rank.per_step(iv.total(idle))
+        launched_share = _launched_before_share(rank, idle)
+        has_cpu_events = "cpu" in rank.available_data
         advice = "Record CPU activities too (ProfilerActivity.CPU): without them no gap has a cause."
-        if seen:
+        if has_cpu_events:
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
-        if queued is not None and queued > 0.5:
+        if launched_share is not None and launched_share > 0.5:
             advice = (
                 "The next kernel had been launched long before, so it waited for something that the file does not "
                 "hold: a callback on the host, another process on this GPU, or work that was not recorded. Look at "
@@ -115,27 +118,27 @@ class GpuIdle(RankAnalyzer):
             )
         return self.finding(
             rank,
-            title=f"The GPU idles for {rank.share(cost):.0%} of the {rank.unit_name}, and nothing in the trace "
+            title=f"The GPU idles for {rank.share(cost_ns):.0%} of the {rank.unit_name}, and nothing in the trace "
             "explains it",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice,
-            fix=None if seen else "perfdoctor run train.py",
+            fix=None if has_cpu_events else "perfdoctor run train.py",
             claim=Claim(idle),
-            confidence=0.7 if seen else 0.4,
+            confidence=0.7 if has_cpu_events else 0.4,
             evidence=(
                 *_gap_evidence(rank, idle, len(idle)),
-                Evidence("before an item already launched", queued and round(100 * queued, 1), "%"),
+                Evidence("before an item already launched", launched_share and round(100 * launched_share, 1), "%"),
             ),
             subject="unexplained",
         )
 
-    def _unrecorded(self, rank: Rank, idle: Intervals) -> Finding:
-        length = rank.per_step(iv.total(idle))
+    def _report_unrecorded(self, rank: Rank, idle: Intervals) -> Finding:
+        idle_ns = rank.per_step(iv.total(idle))
         why = "most of its events were taken out" if rank.is_subsampled else "CUDA graphs lack kernels"
         return self.finding(
             rank,
-            title=f"For {rank.share(length):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "
+            title=f"For {rank.share(idle_ns):.0%} of the {rank.unit_name} the file cannot tell whether the GPU works: "
             f"{why}",
             cost_ns=0,
             saving=Saving(),
@@ -144,7 +147,7 @@ class GpuIdle(RankAnalyzer):
             claim=Claim(),
             confidence=0.9,
             evidence=(
-                Evidence(f"time not recorded per {rank.unit_name}", length, "ns"),
+                Evidence(f"time not recorded per {rank.unit_name}", idle_ns, "ns"),
                 *_gap_evidence(rank, idle, len(idle)),
             ),
             subject="unrecorded",
@@ -152,20 +155,20 @@ class GpuIdle(RankAnalyzer):
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:
-    lengths = idle[:, 1] - idle[:, 0]
-    longest = int(np.argmax(lengths))
+    dur_ns = idle[:, 1] - idle[:, 0]
+    longest = int(np.argmax(dur_ns))
     return (
         Evidence("gaps", count, "count"),
-        Evidence("longest gap", int(lengths[longest]), "ns"),
+        Evidence("longest gap", int(dur_ns[longest]), "ns"),
         Evidence("longest gap begins at", int(idle[longest, 0]) - rank.trace.extent_ns[0], "ns"),
     )
 
 
-def _already_launched(rank: Rank, idle: Intervals) -> float | None:
-    """The share of some idle time in gaps whose next item had been launched before the gap; None without launches."""
+def _launched_before_share(rank: Rank, idle: Intervals) -> float | None:
+    """The share (0 to 1) of some idle time in gaps whose next item was launched before them; None without launches."""
     gaps = rank.gaps
     if "launches" not in rank.available_data:
         return None
-    waits = (gaps.launch >= 0) & ~gaps.late_launch
-    queued = iv.intersect(iv.union(gaps.start_ns[waits], gaps.end_ns[waits]), idle)
-    return iv.total(queued) / max(iv.total(idle), 1)
+    launched = (gaps.launch >= 0) & ~gaps.late_launch
+    time = iv.intersect(iv.union(gaps.start_ns[launched], gaps.end_ns[launched]), idle)
+    return iv.total(time) / max(iv.total(idle), 1)

@@ -9,29 +9,23 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
-from perfdoctor.analyzers._pd104_busiest_line import busiest_line
-from perfdoctor.analyzers._pd104_launches import Launching, launching
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import shorten_launches
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
+from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
+from perfdoctor.rules import Claim, Evidence, Finding, Intervals, Rank, RankAnalyzer, Saving, shorten_launches
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.distinct import occurring
-from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import KERNEL
-from perfdoctor.trace.tables.rows import CallRows
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
-_MOST_OPS, _A_LOOP = 0.5, 32
-_IN_A_LOOP = "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
-_ON_CPU = (
+_MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
+_LOOP_ADVICE = (
+    "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
+)
+_CPU_ADVICE = (
     "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows. "
     "torch.compile leaves out Python and joins ops."
 )
 # A batch is not worth changing for less than this many times its size.
-_LARGER = 1.2
+_MIN_BATCH_FACTOR = 1.2
 
 
 class LaunchBound(RankAnalyzer):
@@ -47,17 +41,17 @@ class LaunchBound(RankAnalyzer):
         pays for each row.
 
     How it is measured:
-        Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels had to
-        be waited for so. A graph launch is one launch of many kernels: gaps within a graph are no late launches, and
+        Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels the GPU
+        waited for in them. A graph launch is one launch of many kernels: gaps within a graph are no late launches, and
         few of its kernels are waited for. Longer gaps are pauses of the CPU, not launching: PD103 reports them.
         Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
         starves. The CPU time for a launch is the time of the threads that launch, waits and the DataLoader left out,
         over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
         Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
         optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
-        judged: as a capture has measured it, else 1 us. The bound is all of it. The expected saving is told where one
-        line calls most ops in a loop (not over layers, so without matrix maths) and a capture has timed steps without
-        the profiler: its share of them, but for one op of each kind.
+        judged: as a capture has measured it, else 1 us. The bound is all of it. A saving is expected where one line
+        calls most ops in a loop (not over layers, so without matrix maths) and a capture has timed steps without the
+        profiler: its share of them, but for one op of each kind.
 
     How to fix:
         CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
@@ -107,121 +101,123 @@ class LaunchBound(RankAnalyzer):
 
         Without a GPU: when Python and the dispatcher take `min_cpu_share` of it.
         """
-        yield from self._on_cpu(rank) if rank.device_kind == "cpu" else self._on_gpu(rank)
+        yield from self._check_cpu(rank) if rank.device_kind == "cpu" else self._check_gpu(rank)
 
-    def _on_gpu(self, rank: Rank) -> Iterator[Finding]:
-        gpu = rank.trace.gpu
-        inside = (gpu.kind == KERNEL) & rank.in_window
-        kernels = int(inside.sum())
+    def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
+        kernels = rank.kernels.in_steps()
         gaps = rank.gaps.late_launch_time(below_ns=self.settings["pause_ns"])
         starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
-        late = _waited_for(rank, starved, inside)
-        cost = rank.per_step(iv.total(starved))
-        if kernels < self.settings["min_kernels"] or late < self.settings["min_late"] * kernels:
+        late = _count_late_kernels(rank, starved, kernels.mask)
+        cost_ns = rank.per_step(iv.total(starved))
+        if len(kernels) < self.settings["min_kernels"] or late < self.settings["min_late"] * len(kernels):
             return
-        if not self.exceeds_min_share(rank, cost):
+        if not self.exceeds_min_share(rank, cost_ns):
             return
-        found = launching(rank)
-        if found is None or rank.is_subsampled:
+        launches = launch_facts_of(rank)
+        if launches is None or rank.is_subsampled:
             return
-        median_ns = int(np.median(gpu.dur_ns[inside]))
+        median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(kernels):,} kernels a {rank.unit_name}, "
-            f"of {median_ns / 1e3:.1f} us in the median, and {found.cpu_ns / 1e3:.1f} us of CPU to launch one",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
-            advice=_advice(found, _busy_ns(rank)),
-            fix=_fix(found),
+            title=f"The GPU waits for launches: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}, "
+            f"of {median_ns / 1e3:.1f} us in the median, and {launches.cpu_ns / 1e3:.1f} us of CPU to launch one",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_gpu_advice(launches, _gpu_busy_ns(rank)),
+            fix=_gpu_fix(launches),
             claim=Claim(starved),
-            edit=shorten_launches(CallRows(rank.trace.calls, occurring(gpu.call[inside])), rank.window),
+            edit=shorten_launches(kernels.calls.rows, rank.window),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
-                Evidence("kernels that the GPU had to wait for", round(100 * late / kernels, 1), "%"),
+                Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {rank.unit_name}", rank.per_step(found.launches), "count"),
-                Evidence("queue depth in the median", found.depth, "count"),
-                Evidence("launches with another one waiting", round(100 * found.ahead_share, 1), "%"),
-                Evidence("CPU for a launch: Python", found.python_ns, "ns"),
-                Evidence("CPU for a launch: dispatcher", found.dispatcher_ns, "ns"),
-                Evidence("CPU for a launch: runtime", found.runtime_ns, "ns"),
+                Evidence(f"launches per {rank.unit_name}", rank.per_step(launches.launches), "count"),
+                Evidence("queue depth in the median", launches.depth, "count"),
+                Evidence("launches with another one waiting", round(100 * launches.ahead_share, 1), "%"),
+                Evidence("CPU for a launch: Python", launches.python_ns, "ns"),
+                Evidence("CPU for a launch: dispatcher", launches.dispatcher_ns, "ns"),
+                Evidence("CPU for a launch: runtime", launches.runtime_ns, "ns"),
                 Evidence("Python stacks recorded, which slows launches", "yes" if len(rank.trace.frames) else "no"),
             ),
         )
 
-    def _on_cpu(self, rank: Rank) -> Iterator[Finding]:
-        zeroing = cpu_zeroing_of(rank.trace, rank.window)
-        time, ops = framework_time(rank.trace, rank.account.parts, zeroing), ops_of_program(rank.trace, rank.window)
-        count = rank.per_step(len(ops))
-        own = rank.unprofiled_time(time)
-        least = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        if count < self.settings["min_ops"] or own.share < least:
+    def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
+        ops = ops_of_program(rank.trace, rank.window)
+        ops_per_step = rank.per_step(len(ops))
+        unprofiled = rank.unprofiled_time(time)
+        min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
+        if ops_per_step < self.settings["min_ops"] or unprofiled.share < min_share:
             return
-        line = busiest_line(rank)
-        loop = line if line and not line.layers and line.share >= _MOST_OPS and line.repeats >= _A_LOOP else None
+        line = find_busiest_line(rank)
+        loop = line if line and _is_loop(line) else None
         median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
-        where = f", most of them in a loop at {loop.place.short}" if loop else ""
+        where = f", most of them in a loop at {loop.location.short}" if loop else ""
         yield self.finding(
             rank,
             title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
-            f"{count:,} a {rank.unit_name}, {median_us:.1f} us each in the median{where}",
+            f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{where}",
             cost_ns=rank.per_step(iv.total(time)),
-            saving=own.saving(1 - loop.share * loop.alike if loop else None),
-            advice=_IN_A_LOOP if loop else _ON_CPU,
+            saving=unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None),
+            advice=_LOOP_ADVICE if loop else _CPU_ADVICE,
             fix=None if loop else "model = torch.compile(model)",
             claim=Claim(time),
-            confidence=0.8 if own.timed else 0.6,
-            location=loop.place if loop else None,
+            confidence=0.8 if unprofiled.timed else 0.6,
+            location=loop.location if loop else None,
             evidence=(
-                Evidence("in short pieces of ops", _within(rank, time, "kernel_latency"), "ns"),
-                Evidence("between ops", _within(rank, time, "idle_launch"), "ns"),
-                Evidence("without the profiler's part", own.program_ns, "ns"),
-                Evidence("the line that calls most ops", str(line.place) if line else None),
+                Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "kernel_latency"), "ns"),
+                Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
+                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("the line that calls most ops", str(line.location) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),
         )
 
 
-def _within(rank: Rank, time: Intervals, part: str) -> int:
-    """How much of some time is a part of the account, a step."""
+def _is_loop(line: BusiestLine) -> bool:
+    """Whether a line loops over rows of a tensor, so that one op could do the work of many."""
+    return not line.has_matrix_ops and line.share >= _MIN_LOOP_SHARE and line.calls_per_step >= _MIN_LOOP_CALLS
+
+
+def _time_in_part_ns(rank: Rank, time: Intervals, part: str) -> int:
+    """How much of some time lies in a part of the account, in ns a step."""
     return rank.per_step(iv.total(iv.intersect(time, rank.account.parts[part])))
 
 
-def _advice(found: Launching, busy_ns: int) -> str:
+def _gpu_advice(launches: LaunchFacts, busy_ns: int) -> str:
     """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
-    if found.compiled:
+    if launches.compiled:
         first = 'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.'
-    elif found.steady is False:
+    elif launches.steady is False:
         first = (
             "Steps launch differently, which CUDA graphs cannot: torch.compile(dynamic=True) leaves out Python and "
             "fuses kernels."
         )
-    elif found.python_ns is not None and found.python_ns > found.cpu_ns / 2:
+    elif launches.python_ns is not None and launches.python_ns > launches.cpu_ns / 2:
         first = "Most of the CPU time is Python: torch.compile leaves it out and launches fewer kernels."
     else:
         first = "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables."
-    larger = found.cpu_ns * found.launches / max(busy_ns, 1)
-    if larger < _LARGER:
+    factor = launches.cpu_ns * launches.launches / max(busy_ns, 1)
+    if factor < _MIN_BATCH_FACTOR:
         return f"{first} Or use a fused optimizer, which launches less."
-    times = f"{larger:.2g}" if larger < 10 else f"{larger:,.0f}"
+    times = f"{factor:.2g}" if factor < 10 else f"{factor:,.0f}"
     return f"{first} Or give each kernel more work: a batch about {times} times as large would keep the GPU busy."
 
 
-def _busy_ns(rank: Rank) -> int:
+def _gpu_busy_ns(rank: Rank) -> int:
     """How long the GPU works in the window."""
-    detail = rank.account.detail
-    return rank.window_ns - sum(ns for name, ns in detail.items() if name.startswith("idle_"))
+    return rank.window_ns - sum(ns for name, ns in rank.account.detail.items() if name.startswith("idle_"))
 
 
-def _fix(found: Launching) -> str:
-    if found.steady is False and not found.compiled:
+def _gpu_fix(launches: LaunchFacts) -> str:
+    if launches.steady is False and not launches.compiled:
         return "model = torch.compile(model, dynamic=True)"
     return 'model = torch.compile(model, mode="reduce-overhead")'
 
 
-def _waited_for(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:
-    """How many kernels ended a late gap of which some time is in `starved`; copies and sets do not count."""
+def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:
+    """How many of the kernels (a mask of GPU items) end a gap before a late launch that has time in `starved`."""
     gaps = rank.gaps
     late = gaps.late_launch & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)
     return int(np.count_nonzero(kernels[gaps.next_item[late]]))

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_list
 from perfdoctor.analysis.host.host_copies import (
     HostCopies,
     group_by_location,
@@ -17,15 +16,22 @@ from perfdoctor.analysis.host.host_copies import (
     time_lost_by_copies,
 )
 from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
-from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import remove_blocking, set_durations
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import (
+    CallRows,
+    Claim,
+    Evidence,
+    Finding,
+    GpuRows,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    captured_list,
+    remove_blocking,
+    set_durations,
+)
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.rows import CallRows, GpuRows
 from perfdoctor.trace.vocabulary import DTOH, HTOD, PAGEABLE
 
 
@@ -52,8 +58,8 @@ class PageableCopy(RankAnalyzer):
 
     When it is wrong:
         Pinned copies in the same stream still take their turn before the kernels that need them: only prefetching on
-        another stream hides them. AMD's traces do not tell pageable from pinned memory: there it keeps quiet. Without
-        PCIe's generation the saving is a bound without a middle.
+        another stream hides them. AMD's traces do not distinguish pageable from pinned memory: there it reports
+        nothing. Without PCIe's generation the saving has bounds alone, and nothing is expected.
 
     Needs:
         Kernels and launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
@@ -78,77 +84,74 @@ class PageableCopy(RankAnalyzer):
         """A finding for each direction and line whose copies cost at least `min_share` of the step."""
         kinds = copy_kinds_of(rank.trace)
         for direction in (HTOD, DTOH):
-            every = host_copies(rank.trace, rank.window, kinds.matches(direction, PAGEABLE))
-            large = every.select(rank.trace.gpu.bytes[every.rows] > self.settings["min_bytes"])
-            made, factory = select_host_made_tensors(
+            pageable = host_copies(rank.trace, rank.window, kinds.matches(direction, PAGEABLE))
+            large = pageable.select(rank.trace.gpu.bytes[pageable.rows] > self.settings["min_bytes"])
+            host_made, by_factory = select_host_made_tensors(
                 rank.trace, rank.steps, rank.loader_waits.intervals, large, self.settings["min_bytes"]
             )
-            # What could have been made on the device needs no pinning: PD106 says so.
-            for place, mine in group_by_location(
-                rank.locations, large.select(~np.isin(large.rows, made.rows[factory]))
-            ):
-                yield from self._judge(rank, mine, place, to_device=direction == HTOD)
+            # What could have been made on the device needs no pinning: PD106 reports it.
+            copies = large.select(~np.isin(large.rows, host_made.rows[by_factory]))
+            for location, at_line in group_by_location(rank.locations, copies):
+                yield from self._check_copies(rank, at_line, location, to_device=direction == HTOD)
 
-    def _judge(
-        self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, to_device: bool
+    def _check_copies(
+        self, rank: Rank, copies: HostCopies, location: SourceLocation | None, *, to_device: bool
     ) -> Iterator[Finding]:
         gpu = rank.trace.gpu
-        entered_ns = rank.trace.calls.start_ns[copies.calls]
-        led_ns = copies.resume_ns - entered_ns if to_device else gpu.dur_ns[copies.rows]
-        claim = time_lost_by_copies(rank.trace, rank.account.parts, copies, led_ns)
-        cost = rank.per_step(iv.total(claim))
-        if not self.exceeds_min_share(rank, cost):
+        call_ns = rank.trace.calls.start_ns[copies.calls]
+        lead_ns = copies.resume_ns - call_ns if to_device else gpu.dur_ns[copies.rows]
+        lost = time_lost_by_copies(rank.trace, rank.account.parts, copies, lead_ns)
+        cost_ns = rank.per_step(iv.total(lost))
+        if not self.exceeds_min_share(rank, cost_ns):
             return
-        size, spent = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
-        pinned = pinned_bytes_per_s(rank.facts, rank.device)
-        exposed = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
-        exposed_ns = rank.per_step(iv.total(iv.intersect(exposed, rank.account.parts["memcpy"])))
-        rate = size / max(spent, 1)
-        gained = None if pinned is None else round(exposed_ns * max(0.0, 1 - rate * 1e9 / pinned))
+        size_bytes, copy_ns = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
+        bytes_per_ns, pinned = size_bytes / max(copy_ns, 1), pinned_bytes_per_s(rank.facts, rank.device)
+        exposed = iv.intersect(rank.time_in_window(copies.rows), rank.account.parts["memcpy"])
+        exposed_ns = rank.per_step(iv.total(exposed))
+        expected_ns = None if pinned is None else round(exposed_ns * max(0.0, 1 - bytes_per_ns * 1e9 / pinned))
+        pinned_ns = np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9
+        steps = max(rank.steps.count, 1)
         yield self.finding(
             rank,
-            title=f"{_amount(size / max(rank.steps.count, 1))} a {rank.unit_name} are copied "
-            f"{'from' if to_device else 'to'} pageable memory{f' at {place.short}' if place else ''}",
-            cost_ns=cost,
-            saving=Saving(0, gained, cost, "bounded"),
+            title=f"{_format_mb(size_bytes / steps)} a {rank.unit_name} are copied "
+            f"{'from' if to_device else 'to'} pageable memory{f' at {location.short}' if location else ''}",
+            cost_ns=cost_ns,
+            saving=Saving(0, expected_ns, cost_ns, "bounded"),
             advice=_advice(rank, to_device=to_device),
             fix="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
             if to_device
             else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
-            claim=Claim(claim),
+            claim=Claim(lost),
             edit=remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.resume_ns)
-            | set_durations(
-                GpuRows(rank.trace.gpu, copies.rows),
-                np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9,
-            ),
+            | set_durations(GpuRows(gpu, copies.rows), pinned_ns),
             confidence=0.8,
-            location=place,
+            location=location,
             evidence=(
-                Evidence("copies per step", round(len(copies) / max(rank.steps.count, 1), 1), "count"),
-                Evidence("CPU blocked per step", rank.per_step(int((copies.resume_ns - entered_ns).sum())), "ns"),
+                Evidence("copies per step", round(len(copies) / steps, 1), "count"),
+                Evidence("CPU blocked per step", rank.per_step(int((copies.resume_ns - call_ns).sum())), "ns"),
                 Evidence("only copying, per step", exposed_ns, "ns"),
-                Evidence("achieved", round(rate, 2), "GB/s"),
+                Evidence("achieved", round(bytes_per_ns, 2), "GB/s"),
                 Evidence("pinned copies on this link", None if pinned is None else round(pinned / 1e9, 1), "GB/s"),
-                Evidence("pin_memory, as captured", _pinning(rank)),
+                Evidence("pin_memory, as captured", _captured_pinning(rank)),
             ),
             subject="to device" if to_device else "to host",
         )
 
 
-def _amount(size: float) -> str:
-    return f"{size / 1e6:.3g} MB"
+def _format_mb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.3g} MB"
 
 
-def _pinning(rank: Rank) -> str | None:
-    """Whether the captured loaders pin their batches; None when nobody knows or they differ."""
-    known = {loader.get("pin_memory") for loader in captured_list(rank.facts, "loaders")}
-    return "yes" if known == {True} else "no" if known == {False} else None
+def _captured_pinning(rank: Rank) -> str | None:
+    """Whether the captured loaders pin their batches, "yes" or "no"; None when nobody knows or they differ."""
+    settings = {loader.get("pin_memory") for loader in captured_list(rank.facts, "loaders")}
+    return "yes" if settings == {True} else "no" if settings == {False} else None
 
 
 def _advice(rank: Rank, *, to_device: bool) -> str:
     if not to_device:
         return "Copy into a pinned buffer without blocking, and read it once an event says that it is there."
-    if _pinning(rank) == "yes":
+    if _captured_pinning(rank) == "yes":
         return (
             "The DataLoader pins its batches, but these tensors are not: give a batch of your own type a pin_memory() "
             "method, or pin what is built after the loader; then copy with non_blocking=True."

@@ -10,19 +10,25 @@ import numpy as np
 
 from perfdoctor.analysis.host.host_copies import HostCopies, group_by_location, host_copies, time_lost_by_copies
 from perfdoctor.analysis.host.host_made_tensors import copy_bytes, select_host_made_tensors
-from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import remove_blocking, remove_items
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import (
+    CallRows,
+    Claim,
+    Evidence,
+    Finding,
+    GpuRows,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    remove_blocking,
+    remove_items,
+)
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.rows import CallRows, GpuRows
 from perfdoctor.trace.vocabulary import HOST, HTOD, PAGEABLE
 
-_FREE = "Make it where it is used, with device=: nothing has to be copied, and the CPU does not wait."
-_VALUES = (
+_FACTORY_ADVICE = "Make it where it is used, with device=: nothing has to be copied, and the CPU does not wait."
+_VALUES_ADVICE = (
     "Make it once, before the loop, or use an op that takes numbers. torch.tensor(..., device=...) does not help: it "
     "makes the tensor on the CPU and copies it, too."
 )
@@ -41,18 +47,18 @@ class TensorMadeOnHost(RankAnalyzer):
         the copy is: the CPU's lead is gone, and the GPU idles until the next launch.
 
     How it is measured:
-        Idle GPU time from the beginning of the making op until the GPU has work again (after the copy returned at most
-        as long as the CPU was in it), and GPU time that only the copy fills, by source line. A tensor that is copied
-        first in a step, or together with a large one, is taken for the batch unless it was made out of nothing;
-        whatever a DataLoader makes is.
+        Idle GPU time from the beginning of the op that makes the tensor until the GPU has work again (after the copy
+        returned at most as long as the CPU was in it), and GPU time that only the copy fills, by source line. A tensor
+        that is copied first in a step, or together with a large one, is taken for the batch unless a factory such as
+        zeros made it; whatever a DataLoader makes is part of the batch.
 
     How to fix:
         Make it where it is used: torch.zeros(..., device=x.device). Values from Python: make the tensor once, before
         the loop, or use an op that takes numbers (torch.full, x[2:5] in place of x[[2, 3, 4]]).
 
     When it is wrong:
-        Random numbers made on the CPU differ from those made on the GPU. Which op made a tensor is told by the order
-        of ops on the thread: a tensor made on the CPU for something else, right before a copy, is taken for its maker.
+        Random numbers made on the CPU differ from those made on the GPU. Which op made a tensor follows from the order
+        of ops on the thread: an op that makes another tensor on the CPU right before a copy is taken for its maker.
 
     Needs:
         Kernels, launches and ops. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
@@ -72,46 +78,55 @@ class TensorMadeOnHost(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """A finding for each maker and line whose copies cost at least `min_share` of the step."""
+        """A finding for each kind of maker and line whose copies cost at least `min_share` of the step."""
         # AMD's traces say "Host", whichever memory it was.
-        wanted = copy_kinds_of(rank.trace).matches(HTOD, PAGEABLE, HOST)
-        every = host_copies(rank.trace, rank.window, wanted)
-        copies, factory = select_host_made_tensors(
-            rank.trace, rank.steps, rank.loader_waits.intervals, every, self.settings["batch_bytes"]
+        from_host = copy_kinds_of(rank.trace).matches(HTOD, PAGEABLE, HOST)
+        copies, by_factory = select_host_made_tensors(
+            rank.trace,
+            rank.steps,
+            rank.loader_waits.intervals,
+            host_copies(rank.trace, rank.window, from_host),
+            self.settings["batch_bytes"],
         )
-        small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
-        for free, wanted in ((True, factory), (False, small & ~factory)):
-            for place, mine in group_by_location(rank.locations, copies.select(wanted)):
-                yield from self._judge(rank, mine, place, free=free)
+        is_small = copy_bytes(rank.trace, copies.rows) < self.settings["batch_bytes"]
+        for factory, rows in ((True, by_factory), (False, is_small & ~by_factory)):
+            for location, at_line in group_by_location(rank.locations, copies.select(rows)):
+                yield from self._check_copies(rank, at_line, location, factory=factory)
 
-    def _judge(self, rank: Rank, copies: HostCopies, place: SourceLocation | None, *, free: bool) -> Iterator[Finding]:
+    def _check_copies(
+        self, rank: Rank, copies: HostCopies, location: SourceLocation | None, *, factory: bool
+    ) -> Iterator[Finding]:
         trace = rank.trace
         blocked_ns = copies.resume_ns - trace.calls.start_ns[copies.calls]
-        claim = time_lost_by_copies(trace, rank.account.parts, copies, blocked_ns)
-        cost = rank.per_step(iv.total(claim))
-        if not self.exceeds_min_share(rank, cost):
+        lost = time_lost_by_copies(trace, rank.account.parts, copies, blocked_ns)
+        cost_ns = rank.per_step(iv.total(lost))
+        if not self.exceeds_min_share(rank, cost_ns):
             return
         names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
-        maker = trace.strings[names[np.argmax(counts)]] if free else "torch.tensor or from_numpy"
-        size = trace.gpu.bytes[copies.rows]
-        number = len(copies) / max(rank.steps.count, 1)
+        maker = trace.strings[names[np.argmax(counts)]] if factory else "torch.tensor or from_numpy"
+        size_bytes = trace.gpu.bytes[copies.rows]
+        copies_per_step = len(copies) / max(rank.steps.count, 1)
         yield self.finding(
             rank,
-            title=f"Tensors are made on the CPU{f' at {place.short}' if place else ''} and copied to the GPU: "
-            f"{number:.3g} a {rank.unit_name}",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
-            advice=_FREE if free else _VALUES,
-            fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if free else None,
-            claim=Claim(claim),
+            title=f"Tensors are made on the CPU{f' at {location.short}' if location else ''} and copied to the GPU: "
+            f"{copies_per_step:.3g} a {rank.unit_name}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=_FACTORY_ADVICE if factory else _VALUES_ADVICE,
+            fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if factory else None,
+            claim=Claim(lost),
             edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.resume_ns)
             | remove_items(trace, GpuRows(trace.gpu, copies.rows)),
-            confidence=0.8 if free else 0.7,
-            location=place,
+            confidence=0.8 if factory else 0.7,
+            location=location,
             evidence=(
                 Evidence("made by", maker),
                 Evidence("CPU blocked per step", rank.per_step(int(blocked_ns.sum())), "ns"),
-                Evidence("bytes per step", rank.per_step(int(size.sum())) if (size >= 0).all() else None, "bytes"),
+                Evidence(
+                    "bytes per step",
+                    rank.per_step(int(size_bytes.sum())) if (size_bytes >= 0).all() else None,
+                    "bytes",
+                ),
             ),
-            subject="made of nothing" if free else "made of values",
+            subject="made of nothing" if factory else "made of values",
         )

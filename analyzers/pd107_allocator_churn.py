@@ -8,15 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import remove_calls
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, remove_calls, vocabulary
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.rows import CallRows
 
 
 class AllocatorChurn(RankAnalyzer):
@@ -60,30 +54,29 @@ class AllocatorChurn(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when the allocator's share of the step reaches `min_share`."""
         idle = rank.account.parts["idle_allocator"]
-        cost = rank.per_step(iv.total(idle))
-        if not self.exceeds_min_share(rank, cost):
+        cost_ns = rank.per_step(iv.total(idle))
+        if not self.exceeds_min_share(rank, cost_ns):
             return
         trace, calls = rank.trace, rank.trace.calls
-        during = iv.overlap(calls.start_ns, calls.end_ns, idle) > 0
-        rows = np.flatnonzero(trace.match_rows(calls, vocabulary.ALLOCATOR_CALL) & during)
-        worst = rows[np.argmax(calls.dur_ns[rows])]
-        top = nesting.outermost(trace.ops.parent, calls.op[[worst]])[0] if len(trace.ops) else -1
-        calls_made = "one call" if len(rows) == 1 else f"{len(rows)} calls"
+        found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
+        longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]
+        op = nesting.outermost(trace.ops.parent, calls.op[[longest]])[0] if len(trace.ops) else -1
+        count = "one call" if len(found) == 1 else f"{len(found)} calls"
         yield self.finding(
             rank,
-            title=f"The GPU idles while memory is allocated and freed: {calls_made} to the driver",
-            cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
+            title=f"The GPU idles while memory is allocated and freed: {count} to the driver",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
             advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
             fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
             claim=Claim(idle),
-            edit=remove_calls(CallRows(rank.trace.calls, rows)),
+            edit=remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
-            location=rank.locations.of_calls(rows.astype(np.int32)),
+            location=found.location,
             evidence=(
-                Evidence("calls per step", round(len(rows) / max(rank.steps.count, 1), 1), "count"),
-                Evidence("longest call", int(calls.dur_ns[worst]), "ns"),
-                Evidence("longest call is", trace.text(int(calls.name[worst]))),
-                Evidence("made by", trace.text(int(trace.ops.name[top])) if top >= 0 else None),
+                Evidence("calls per step", round(len(found) / max(rank.steps.count, 1), 1), "count"),
+                Evidence("longest call", int(calls.dur_ns[longest]), "ns"),
+                Evidence("longest call is", trace.text(int(calls.name[longest]))),
+                Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),
             ),
         )

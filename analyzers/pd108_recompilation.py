@@ -8,37 +8,52 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_part, captured_steps
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.edits import Edit, remove_cpu_time
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import Int32Array, Int64Array
-from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables.intervals import EMPTY, Intervals
-from perfdoctor.trace.tables.model import Table
+from perfdoctor.analysis.captured_facts import captured_steps
+from perfdoctor.rules import (
+    Claim,
+    Edit,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    captured_part,
+    most_common_location,
+    remove_cpu_time,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables.model import Ops, Ranges
 
-# A frame that is compiled: its number, and how often it was compiled before.
 
+class CompileTime(NamedTuple):
+    """What is known of compiling in steady steps.
 
-class Compiling(NamedTuple):
-    """What is known of compiling in steady steps: its time, in how many steps, which frames, where from."""
+    Attributes:
+        cost_ns: What it takes of a step.
+        compiling_steps: In how many steps the program compiles.
+        steps: How many steady steps there are.
+        time: When it costs time in the trace; empty for compiling outside of it.
+        compile_ids: Ids such as "3/1": frame 3 was compiled a second time.
+        location: Where the user's code calls what is compiled.
+        edit: What vanishes without it, for the replay; None in a program without a GPU, and outside of the trace.
+    """
 
     cost_ns: int
+    compiling_steps: int
     steps: int
-    of_steps: int
-    claim: Intervals
-    ids: tuple[str, ...] = ()
-    place: SourceLocation | None = None
+    time: Intervals
+    compile_ids: tuple[str, ...] = ()
+    location: SourceLocation | None = None
     edit: Edit | None = None
 
     @property
-    def frames(self) -> int:
-        """How many different frames."""
-        return len({name.partition("/")[0] for name in self.ids})
+    def frame_count(self) -> int:
+        """How many different frames are compiled."""
+        return len({compile_id.partition("/")[0] for compile_id in self.compile_ids})
 
 
 class Recompilation(RankAnalyzer):
@@ -74,7 +89,7 @@ class Recompilation(RankAnalyzer):
     rule: ClassVar[str] = "PD108"
     name: ClassVar[str] = "recompilation"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu", "steps"})
-    # min_share: a low finding's worth (contracts.md). warm_steps: the first compiles, the second again where a size
+    # min_share: where a low finding begins. warm_steps: the first compiles, the second again where a size
     # has changed (dynamo then makes it dynamic). A capture has left its first steps out already.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "warm_steps": 2})
     references: ClassVar[tuple[str, ...]] = (
@@ -85,101 +100,108 @@ class Recompilation(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when compiling takes at least `min_share` of the steady steps."""
         captured = captured_part(rank.facts, "compile")
-        found = _in_trace(rank, 0 if captured.get("windows") is not None else int(self.settings["warm_steps"]))
-        unprofiled = _in_facts(rank, captured)
-        if not found.cost_ns:
-            found = unprofiled
+        warm_steps = 0 if captured.get("windows") is not None else int(self.settings["warm_steps"])
+        traced, unprofiled = _compiling_in_trace(rank, warm_steps), _compiling_in_facts(rank, captured)
+        found = traced if traced.cost_ns else unprofiled
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
         yield self.finding(
             rank,
-            title=f"torch.compile compiles in {found.steps} of {found.of_steps} steady steps"
-            + (f", called at {found.place.short}" if found.place else ""),
+            title=f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
+            + (f", called at {found.location.short}" if found.location else ""),
             cost_ns=found.cost_ns,
             saving=_saving(found, unprofiled),
             advice="TORCH_LOGS=recompiles names the guard that failed: pad to few sizes, mark sizes that change as "
             "dynamic, pass numbers that change as tensors.",
             fix="torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
-            claim=Claim(found.claim),
+            claim=Claim(found.time),
             edit=found.edit,
             confidence=0.9,
-            location=found.place,
+            location=found.location,
             evidence=(
                 Evidence("compiling per step without the profiler", unprofiled.cost_ns or None, "ns"),
-                Evidence("compile ids", ", ".join(found.ids[:8]) or None),
-                Evidence("frames compiled", found.frames or None, "count"),
-                Evidence("compiled regions per step", _regions(rank), "count"),
+                Evidence("compile ids", ", ".join(found.compile_ids[:8]) or None),
+                Evidence("frames compiled", found.frame_count or None, "count"),
+                Evidence("compiled regions per step", _compiled_regions_per_step(rank), "count"),
                 Evidence("recompilations of the whole run", captured.get("recompiles"), "count"),
                 Evidence("graph breaks of the whole run", captured.get("graph_breaks"), "count"),
             ),
         )
 
 
-def _saving(found: Compiling, unprofiled: Compiling) -> Saving:
+def _saving(found: CompileTime, unprofiled: CompileTime) -> Saving:
     """As much as the steps before the trace spent on it: recording slows tracing and compiling up to fourfold.
 
     Nothing is promised for what lies outside of the trace.
     """
-    if not len(found.claim):
+    if not len(found.time):
         return Saving()
-    expected = min(unprofiled.cost_ns, found.cost_ns) if unprofiled.cost_ns else None
-    return Saving(0, expected, found.cost_ns, "bounded")
+    expected_ns = min(unprofiled.cost_ns, found.cost_ns) if unprofiled.cost_ns else None
+    return Saving(0, expected_ns, found.cost_ns, "bounded")
 
 
-def _in_trace(rank: Rank, warm_steps: int) -> Compiling:
+def _compiling_in_trace(rank: Rank, warm_steps: int) -> CompileTime:
+    """Compiling in the steps of the trace from step `warm_steps` on; on a GPU as far as the GPU idles meanwhile."""
     trace, steady = rank.trace, rank.steps.intervals[warm_steps:]
     window = iv.union(steady[:, 0], steady[:, 1])
-    starts: list[Int64Array] = []
-    ends: list[Int64Array] = []
-    threads: list[Int32Array] = []
-    asked: list[SourceLocation | None] = []
-    tables: tuple[Table, ...] = (trace.ops, trace.ranges)
-    for table, thread in zip(tables, (trace.ops.thread, trace.ranges.thread), strict=True):
-        rows = np.flatnonzero(trace.match_rows(table, vocabulary.COMPILE_PHASE))
-        rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
-        starts.append(table.start_ns[rows])
-        ends.append(table.end_ns[rows])
-        threads.append(thread[rows])
-        whole = rows[np.argsort(-table.dur_ns[rows], kind="stable")][:1]
-        asked += find_locations(trace, thread[whole], table.start_ns[whole]) if len(whole) else []
-    compiling = iv.intersect(iv.union(np.concatenate(starts), np.concatenate(ends)), window)
+    in_ops, in_ranges = (_compile_phases(rank, table, window) for table in (trace.ops, trace.ranges))
+    starts_ns = np.concatenate((trace.ops.start_ns[in_ops], trace.ranges.start_ns[in_ranges]))
+    ends_ns = np.concatenate((trace.ops.end_ns[in_ops], trace.ranges.end_ns[in_ranges]))
+    threads = np.concatenate((trace.ops.thread[in_ops], trace.ranges.thread[in_ranges]))
+    compiling = iv.intersect(iv.union(starts_ns, ends_ns), window)
     edit = None
     if rank.device_kind == "gpu":
-        edit = remove_cpu_time(np.concatenate(threads), (np.concatenate(starts), np.concatenate(ends)), window)
+        edit = remove_cpu_time(threads, (starts_ns, ends_ns), window)
         idle = iv.union_of(part for name, part in rank.account.parts.items() if name.startswith("idle_"))
         compiling = iv.intersect(compiling, idle)
-    hit = iv.overlap(steady[:, 0], steady[:, 1], compiling) > 0
-    return Compiling(
+    return CompileTime(
         cost_ns=rank.per_step(iv.total(compiling)),
-        steps=int(hit.sum()),
-        of_steps=len(steady),
-        claim=compiling,
-        ids=_compile_ids(rank, window),
-        place=most_common_location(asked),
+        compiling_steps=int((iv.overlap(steady[:, 0], steady[:, 1], compiling) > 0).sum()),
+        steps=len(steady),
+        time=compiling,
+        compile_ids=_compile_ids(rank, window),
+        location=most_common_location(
+            _location_of_longest(rank, table, rows) for table, rows in ((trace.ops, in_ops), (trace.ranges, in_ranges))
+        ),
         edit=edit,
     )
 
 
+def _compile_phases(rank: Rank, table: Ops | Ranges, window: Intervals) -> Int64Array:
+    """The rows of a table that are phases of dynamo and inductor and lie at least partly in the window."""
+    rows = np.flatnonzero(rank.trace.match_rows(table, vocabulary.COMPILE_PHASE))
+    return rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], window) > 0]
+
+
+def _location_of_longest(rank: Rank, table: Ops | Ranges, rows: Int64Array) -> SourceLocation | None:
+    """Where the user's code was when the longest of some events began."""
+    if not len(rows):
+        return None
+    longest = rows[[np.argmax(table.dur_ns[rows])]]
+    return rank.locations.at(table.thread[longest], table.start_ns[longest])[0]
+
+
 def _compile_ids(rank: Rank, window: Intervals) -> tuple[str, ...]:
+    """The different compile ids in the window, in order of time."""
     ranges, strings = rank.trace.ranges, rank.trace.strings
     in_window = iv.contains(window, ranges.start_ns)
     rows = np.flatnonzero(rank.trace.match_rows(ranges, vocabulary.COMPILE_DATA) & in_window)
-    found = (vocabulary.compile_id(strings[code]) for code in ranges.name[rows].tolist())
-    return tuple(dict.fromkeys(name for name in found if name))
+    compile_ids = (vocabulary.compile_id(strings[code]) for code in ranges.name[rows].tolist())
+    return tuple(dict.fromkeys(compile_id for compile_id in compile_ids if compile_id))
 
 
-def _in_facts(rank: Rank, captured: Mapping[str, Any]) -> Compiling:
+def _compiling_in_facts(rank: Rank, captured: Mapping[str, Any]) -> CompileTime:
     """Compiling in the base window, whose steps ran without a profiler right before the trace."""
     base = captured_part(captured_part(captured, "windows"), "base")
     steps = len(captured_steps(rank.facts, "base"))
-    spent, frames = base.get("ns"), base.get("frames")
-    if not isinstance(spent, int) or not isinstance(frames, int) or not steps:
-        return Compiling(0, 0, steps, EMPTY)
-    return Compiling(min(spent // steps, rank.per_step(rank.window_ns)), min(frames, steps), steps, EMPTY)
+    compile_ns, frames = base.get("ns"), base.get("frames")
+    if not isinstance(compile_ns, int) or not isinstance(frames, int) or not steps:
+        return CompileTime(0, 0, steps, iv.EMPTY)
+    cost_ns = min(compile_ns // steps, rank.per_step(rank.window_ns))
+    return CompileTime(cost_ns, min(frames, steps), steps, iv.EMPTY)
 
 
-def _regions(rank: Rank) -> float | None:
+def _compiled_regions_per_step(rank: Rank) -> float | None:
     """Calls of compiled code a step: more than one for one model means that its graph is broken."""
-    ops = rank.trace.ops
-    calls = int((rank.trace.match_rows(ops, vocabulary.COMPILED_REGION) & iv.contains(rank.window, ops.start_ns)).sum())
+    calls = len(rank.ops.named(vocabulary.COMPILED_REGION).in_steps())
     return round(calls / rank.steps.count, 1) if calls and rank.steps.count else None

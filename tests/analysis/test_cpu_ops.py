@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.host.cpu_ops import cpu_optimizers_of, cpu_zeroing_of, framework_time
-from perfdoctor.analyzers._pd104_busiest_line import busiest_line
+from perfdoctor.analyzers._pd104_busiest_line import find_busiest_line
 from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
@@ -80,26 +80,26 @@ def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> Trac
 
 
 def test_the_line_that_calls_most_ops_and_how_often_it_repeats_them() -> None:
-    line = busiest_line(Rank(loop(times=39).trace()))
+    line = find_busiest_line(Rank(loop(times=39).trace()))
     assert line is not None
-    assert (str(line.place), line.repeats, line.layers) == ("train.py:3", 39, False)
-    assert (line.share, line.alike) == pytest.approx((39 / 40, 38 / 39))
+    assert (str(line.location), line.calls_per_step, line.has_matrix_ops) == ("train.py:3", 39, False)
+    assert (line.share, line.repeated_share) == pytest.approx((39 / 40, 38 / 39))
 
 
 def test_matrix_maths_makes_layers_of_a_loop() -> None:
-    line = busiest_line(Rank(loop(times=39, name="aten::linear").trace()))
+    line = find_busiest_line(Rank(loop(times=39, name="aten::linear").trace()))
     assert line is not None
-    assert line.layers
+    assert line.has_matrix_ops
 
 
 def test_the_line_of_the_backward_pass_calls_nothing_itself() -> None:
-    line = busiest_line(Rank(loop(times=39, backward=True).trace()))
+    line = find_busiest_line(Rank(loop(times=39, backward=True).trace()))
     assert line is not None
-    assert (str(line.place), line.share) == ("net.py:8", 1 / 40)
+    assert (str(line.location), line.share) == ("net.py:8", 1 / 40)
 
 
 def test_no_line_is_known_without_lines() -> None:
-    assert busiest_line(Rank(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
+    assert find_busiest_line(Rank(TraceBuilder(device=None).op("aten::mul", 0, 5).trace())) is None
 
 
 def outcomes(trace: TraceBuilder) -> dict[str, Any]:

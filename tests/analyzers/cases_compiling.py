@@ -12,7 +12,7 @@ from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 PHASE = "_compile.compile_inner (dynamo_timed)"
 
 
-def compiles(
+def compiling(
     *steps: int, count: int = 5, device: str | None = None, phase: str = PHASE, ids: bool = True
 ) -> TraceBuilder:
     """Steps of 1000 us with one region of compiled code each, some of which compile for 500 us before."""
@@ -30,7 +30,7 @@ def compiles(
     return trace
 
 
-def annotated() -> TraceBuilder:
+def compile_annotations() -> TraceBuilder:
     """As older versions of PyTorch record it: phases as annotations, no ids."""
     trace = TraceBuilder(device=None)
     for step in range(4):
@@ -42,7 +42,7 @@ def annotated() -> TraceBuilder:
 
 def while_the_gpu_works(until: float) -> TraceBuilder:
     """The GPU has work until some time of each step; it compiles from 50 to 550 us of the last one."""
-    trace = compiles(4, device="NVIDIA A100-SXM4-80GB")
+    trace = compiling(4, device="NVIDIA A100-SXM4-80GB")
     for at in range(0, 5000, 1000):
         trace.kernel(TENSOR_GEMM, at + 10, until - 10, launch_us=at)
         trace.kernel(TENSOR_GEMM, at + 600, 399, launch_us=at + 598)
@@ -50,13 +50,13 @@ def while_the_gpu_works(until: float) -> TraceBuilder:
 
 
 def at_a_line() -> TraceBuilder:
-    trace = compiles(2, 3)
+    trace = compiling(2, 3)
     trace.frame("train.py(12): train_step", 2000, 2000)
     return trace
 
 
 def facts(base: dict[str, int] | None, steps: int = 10, **more: Any) -> dict[str, Any]:
-    """Of a capture that compiled as told in its base window."""
+    """Facts of a capture with this compile time in its base window; None for a capture without one."""
     windows = {"skip": {"frames": 3, "ns": 9_000_000_000}} | ({} if base is None else {"base": base})
     return {"base_step_ns": [1_000_000] * steps, "compile": {"windows": windows, **more}}
 
@@ -65,7 +65,7 @@ PD108 = [
     RuleCase(
         "PD108",
         "two-sizes-that-change",
-        lambda: compiles(0, 2, 4),
+        lambda: compiling(0, 2, 4),
         (
             ExpectedFinding(
                 "high",
@@ -80,18 +80,23 @@ PD108 = [
     RuleCase(
         "PD108",
         "the-first-of-a-capture-is-steady",
-        lambda: compiles(0),
+        lambda: compiling(0),
         (ExpectedFinding("high", 100_000),),
         facts(None),
     ),
     RuleCase(
         "PD108",
         "less-without-the-profiler",
-        lambda: compiles(0, 2),
+        lambda: compiling(0, 2),
         (ExpectedFinding("high", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
         facts({"frames": 3, "ns": 600_000}),
     ),
-    RuleCase("PD108", "annotations", annotated, (ExpectedFinding("medium", 50_000, evidence={"compile ids": None}),)),
+    RuleCase(
+        "PD108",
+        "annotations",
+        compile_annotations,
+        (ExpectedFinding("medium", 50_000, evidence={"compile ids": None}),),
+    ),
     RuleCase(
         "PD108",
         "the-gpu-runs-dry-meanwhile",
@@ -101,7 +106,7 @@ PD108 = [
     RuleCase(
         "PD108",
         "by-the-facts",
-        lambda: compiles(),
+        lambda: compiling(),
         (
             ExpectedFinding(
                 "high",
@@ -118,11 +123,16 @@ PD108 = [
         at_a_line,
         (ExpectedFinding("high", 200_000, location="train.py:12", title="at train.py:12"),),
     ),
-    RuleCase("PD108", "too-little", lambda: compiles(), facts=facts({"frames": 1, "ns": 90_000})),
-    RuleCase("PD108", "warm-up", lambda: compiles(0, 1)),
-    RuleCase("PD108", "compiled-code-only-runs", lambda: compiles(ids=False)),
+    RuleCase("PD108", "too-little", lambda: compiling(), facts=facts({"frames": 1, "ns": 90_000})),
+    RuleCase("PD108", "warm-up", lambda: compiling(0, 1)),
+    RuleCase("PD108", "compiled-code-only-runs", lambda: compiling(ids=False)),
     RuleCase("PD108", "hidden-behind-the-gpu", lambda: while_the_gpu_works(598)),
-    RuleCase("PD108", "before-the-windows-of-a-capture", lambda: compiles(), facts=facts(None, recompiles=2)),
-    RuleCase("PD108", "no-steps-timed", lambda: compiles(), facts=facts({"frames": 2, "ns": 4_000_000}, steps=0)),
-    RuleCase("PD108", "a-look-up-is-no-compiling", lambda: compiles(2, 3, phase="TorchDynamo Cache Lookup")),
+    RuleCase("PD108", "before-the-windows-of-a-capture", lambda: compiling(), facts=facts(None, recompiles=2)),
+    RuleCase(
+        "PD108",
+        "no-steps-timed",
+        lambda: compiling(),
+        facts=facts({"frames": 2, "ns": 4_000_000}, steps=0),
+    ),
+    RuleCase("PD108", "a-look-up-is-no-compiling", lambda: compiling(2, 3, phase="TorchDynamo Cache Lookup")),
 ]

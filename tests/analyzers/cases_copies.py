@@ -131,7 +131,7 @@ PD105 = [
 ]
 
 
-def making(
+def host_tensor(
     *ops: str, size: int = 64, name: str = "HtoD", loader: bool = False, first: bool = False, within: str = ""
 ) -> TraceBuilder:
     """Steps of 1000 us: kernels until 400 us, ops from 300 us on, the copy of the last one waits for them.
@@ -159,7 +159,7 @@ def making(
 
 def beside_the_batch() -> TraceBuilder:
     """A list of labels that is copied right after the images."""
-    trace = making("aten::empty")
+    trace = host_tensor("aten::empty")
     for at in (0, 1000):
         trace.memcpy("HtoD", at + 200, 1, 8_000_000, stream=20, launch_us=at + 200)
     return trace
@@ -167,7 +167,7 @@ def beside_the_batch() -> TraceBuilder:
 
 def device_factory() -> TraceBuilder:
     """Zeros that were made on the GPU: the op before launched a kernel."""
-    trace = making("aten::zeros")
+    trace = host_tensor("aten::zeros")
     for at in (0, 1000):
         trace.kernel(POINTWISE, at + 400, 1, launch_us=at + 302)
     return trace
@@ -178,7 +178,7 @@ PD106 = [
     RuleCase(
         "PD106",
         "zeros",
-        lambda: making("aten::zeros"),
+        lambda: host_tensor("aten::zeros"),
         (
             ExpectedFinding(
                 "medium",
@@ -194,7 +194,9 @@ PD106 = [
     RuleCase(
         "PD106",
         "torch-tensor",
-        lambda: making("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_").range("@train.py:9", 300, 120),
+        lambda: host_tensor("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_").range(
+            "@train.py:9", 300, 120
+        ),
         (
             ExpectedFinding("medium", 35_000, advice="does not help"),
             ExpectedFinding("medium", 35_000, location="train.py:9", advice="does not help"),
@@ -203,38 +205,38 @@ PD106 = [
     RuleCase(
         "PD106",
         "from-numpy",
-        lambda: making("aten::lift_fresh"),
+        lambda: host_tensor("aten::lift_fresh"),
         (ExpectedFinding("medium", 70_000, advice="Make it once", confidence=0.7),),
     ),
     RuleCase(
         "PD106",
         "a-mask-made-of-ones-whatever-its-size",
-        lambda: making("aten::ones", "aten::tril", size=16_000_000),
+        lambda: host_tensor("aten::ones", "aten::tril", size=16_000_000),
         (ExpectedFinding("medium", 70_000, fix="torch.ones("),),
     ),
     RuleCase(
         "PD106",
         "index-that-is-a-list",
-        lambda: making("aten::empty", "aten::to", "aten::lift_fresh", within="aten::index"),
+        lambda: host_tensor("aten::empty", "aten::to", "aten::lift_fresh", within="aten::index"),
         (ExpectedFinding("medium", 70_000),),
     ),
     RuleCase(
         "PD106",
         "random-numbers-first-in-the-step-on-amd",
-        lambda: making("aten::randn", name="Memcpy HtoD (Host -> Device)", first=True),
+        lambda: host_tensor("aten::randn", name="Memcpy HtoD (Host -> Device)", first=True),
         (ExpectedFinding("high", 170_000, fix="torch.randn("),),
     ),
     RuleCase(
         "PD106",
         "within-a-function-of-the-user",
-        lambda: making("aten::full").op("MyFunction", 298, 125).op("MyFunction", 1298, 125),
+        lambda: host_tensor("aten::full").op("MyFunction", 298, 125).op("MyFunction", 1298, 125),
         (ExpectedFinding("medium", 70_000, fix="torch.full("),),
     ),
-    RuleCase("PD106", "what-the-loader-makes", lambda: making("aten::empty", "aten::detach_", loader=True)),
-    RuleCase("PD106", "labels-first-in-the-step", lambda: making("aten::empty", "aten::lift_fresh", first=True)),
+    RuleCase("PD106", "what-the-loader-makes", lambda: host_tensor("aten::empty", "aten::detach_", loader=True)),
+    RuleCase("PD106", "labels-first-in-the-step", lambda: host_tensor("aten::empty", "aten::lift_fresh", first=True)),
     RuleCase("PD106", "labels-beside-the-batch", beside_the_batch),
-    RuleCase("PD106", "values-as-large-as-a-batch", lambda: making("aten::lift_fresh", size=8_000_000)),
+    RuleCase("PD106", "values-as-large-as-a-batch", lambda: host_tensor("aten::lift_fresh", size=8_000_000)),
     RuleCase("PD106", "made-on-the-device", device_factory),
-    RuleCase("PD106", "a-tensor-of-yesterday", lambda: making("aten::zeros", "aten::addmm")),
-    RuleCase("PD106", "pinned", lambda: making("aten::zeros", name="Memcpy HtoD (Pinned -> Device)")),
+    RuleCase("PD106", "a-tensor-of-yesterday", lambda: host_tensor("aten::zeros", "aten::addmm")),
+    RuleCase("PD106", "pinned", lambda: host_tensor("aten::zeros", name="Memcpy HtoD (Pinned -> Device)")),
 ]

@@ -45,7 +45,11 @@ PD001 = [
         windows([690, 700, 700, 9000], [400, 1000, 1000]),
     ),
     RuleCase(
-        "PD001", "more-than-half-profiler", one_step, (ExpectedFinding("low", 600_000),), windows([400] * 3, [1000] * 3)
+        "PD001",
+        "more-than-half-profiler",
+        one_step,
+        (ExpectedFinding("low", 600_000),),
+        windows([400] * 3, [1000] * 3),
     ),
     RuleCase(
         "PD001",
@@ -56,7 +60,7 @@ PD001 = [
     ),
     RuleCase(
         "PD001",
-        "each-rank-by-itself-and-told-once",
+        "each-rank-by-itself-in-one-finding",
         lambda: [one_step(rank=rank, world_size=2) for rank in (0, 1)],
         (ExpectedFinding("info", 160_000, evidence={"costliest rank": 0, "ranks": "0, 1"}),),
         windows([840] * 3, [1000] * 3),

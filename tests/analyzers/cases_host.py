@@ -1,4 +1,4 @@
-"""Cases of rules about kernels that speak of programs on the CPU alone, too: PD104, PD303, PD304."""
+"""Cases of programs on the CPU alone, for rules about kernels that have findings on them, too: PD104, PD303, PD304."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def host(*busy: tuple[str, float, float], steps: int = 1, device: str | None = N
 
 
 def base(step_us: float) -> dict[str, Any]:
-    """Of a capture whose steps took so long without the profiler."""
+    """Facts of a capture whose steps took so long without the profiler."""
     return {"base_step_ns": [round(1000 * step_us)] * 10}
 
 
@@ -31,22 +31,22 @@ def base(step_us: float) -> dict[str, Any]:
 LINE = "@train.py:7 scaled"
 
 
-def tiny(count: int = 200, us: float = 2, every: float = 4, rest: str = "aten::mm", name: str = "aten::mul") -> Any:
+def tiny_ops(count: int = 200, us: float = 2, every: float = 4, rest: str = "aten::mm", name: str = "aten::mul") -> Any:
     """Tiny ops one behind the other from the beginning of a step, then a long one until 970 us."""
     after = every * count + 20
     return *((name, every * row, us) for row in range(count)), (rest, after, 970 - after)
 
 
-def looping(name: str = "aten::mul", until: float = 800, steps: int = 1) -> TraceBuilder:
+def loop(name: str = "aten::mul", until: float = 800, steps: int = 1) -> TraceBuilder:
     """Most of the ops called by one line."""
-    trace = host(*tiny(name=name), steps=steps)
+    trace = host(*tiny_ops(name=name), steps=steps)
     for number in range(steps):
         trace.range(LINE, STEP_US * number, until)
     return trace
 
 
-def compiling() -> TraceBuilder:
-    return host(*tiny()).op("_compile.compile_inner (dynamo_timed)", 0, 900, thread=2)
+def compiling_program() -> TraceBuilder:
+    return host(*tiny_ops()).op("_compile.compile_inner (dynamo_timed)", 0, 900, thread=2)
 
 
 PD104 = [
@@ -54,7 +54,7 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-tiny-ops",
-        lambda: host(*tiny()),
+        lambda: host(*tiny_ops()),
         (
             ExpectedFinding(
                 "high",
@@ -78,7 +78,7 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-a-loop-in-a-capture",
-        looping,
+        loop,
         (
             ExpectedFinding(
                 "high",
@@ -96,7 +96,7 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-no-more-than-the-step",
-        looping,
+        loop,
         (
             ExpectedFinding(
                 "high",
@@ -110,7 +110,7 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-layers-are-no-loop",
-        lambda: looping("aten::linear"),
+        lambda: loop("aten::linear"),
         (
             ExpectedFinding(
                 "high", 820_000, (0, None, 820_000), advice="bigger batch", evidence={"ops that it calls": 99.5}
@@ -121,7 +121,7 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-several-lines",
-        lambda: looping(until=390),
+        lambda: loop(until=390),
         (
             ExpectedFinding(
                 "high", 820_000, (0, None, 820_000), evidence={"the line that calls most ops": "train.py:7"}
@@ -133,25 +133,30 @@ PD104 = [
         "PD104", "cpu-without-steps", lambda: without_steps(), (ExpectedFinding("high", 820_000, title="201 a trace"),)
     ),
     RuleCase("PD104", "cpu-long-ops", lambda: host(*((("aten::add", 9.0 * row, 8.0)) for row in range(110)))),
-    RuleCase("PD104", "cpu-a-toy", lambda: host(*tiny(count=98, us=4, every=8))),
+    RuleCase("PD104", "cpu-a-toy", lambda: host(*tiny_ops(count=98, us=4, every=8))),
     RuleCase(
-        "PD104", "cpu-pauses-are-the-programs-own", lambda: host(*tiny(count=110, us=0.5, every=1), ("aten::t", 980, 1))
+        "PD104",
+        "cpu-pauses-are-the-programs-own",
+        lambda: host(*tiny_ops(count=110, us=0.5, every=1), ("aten::t", 980, 1)),
     ),
     RuleCase(
-        "PD104", "cpu-the-profilers-part", lambda: host(*tiny(us=0.5, every=1.5, rest="aten::add")), facts=base(700)
+        "PD104",
+        "cpu-the-profilers-part",
+        lambda: host(*tiny_ops(us=0.5, every=1.5, rest="aten::add")),
+        facts=base(700),
     ),
-    RuleCase("PD104", "cpu-compiles", compiling),
+    RuleCase("PD104", "cpu-compiles", compiling_program),
     RuleCase(
         "PD104",
         "cpu-in-the-optimizer",
-        lambda: host(*tiny()).range("Optimizer.step#Lion.step", 0, 800),
+        lambda: host(*tiny_ops()).range("Optimizer.step#Lion.step", 0, 800),
     ),
 ]
 
 
 def without_steps() -> TraceBuilder:
     trace = TraceBuilder(device=None)
-    for name, start, dur in tiny():
+    for name, start, dur in tiny_ops():
         trace.op(name, start, dur)
     return trace
 
@@ -161,7 +166,7 @@ def without_steps() -> TraceBuilder:
 PRIMITIVES = ("lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
 
 
-def updates(
+def optimizer_step(
     names: tuple[str, ...] = PRIMITIVES,
     tensors: int = 20,
     us: float = 3.0,
@@ -180,15 +185,15 @@ def updates(
     return trace
 
 
-def captured(**said: object) -> dict[str, Any]:
-    return {"optimizers": [{"class": "AdamW", **said}]}
+def optimizer_settings(**values: object) -> dict[str, Any]:
+    return {"optimizers": [{"class": "AdamW", **values}]}
 
 
 PD303 = [
     RuleCase(
         "PD303",
         "cpu-tensor-by-tensor",
-        updates,
+        optimizer_step,
         (
             ExpectedFinding(
                 "high",
@@ -206,7 +211,7 @@ PD303 = [
     RuleCase(
         "PD303",
         "cpu-in-a-capture",
-        updates,
+        optimizer_step,
         (
             ExpectedFinding(
                 "high",
@@ -216,12 +221,12 @@ PD303 = [
                 evidence={"foreach, as captured": "no", "fused, as captured": "no"},
             ),
         ),
-        {**base(900), **captured(foreach=False, fused=False)},
+        {**base(900), **optimizer_settings(foreach=False, fused=False)},
     ),
     RuleCase(
         "PD303",
         "cpu-foreach",
-        lambda: updates(tuple(f"_foreach_{name}" for name in PRIMITIVES), tensors=1, us=30),
+        lambda: optimizer_step(tuple(f"_foreach_{name}" for name in PRIMITIVES), tensors=1, us=30),
         (
             ExpectedFinding(
                 "high", 217_000, (0, None, 217_000), location="train.py:9", title="7 times with foreach: 7 ops a step"
@@ -231,13 +236,13 @@ PD303 = [
     RuleCase(
         "PD303",
         "cpu-momentum",
-        lambda: updates(("mul_", "add_", "add_"), tensors=40, optimizer="SGD", steps=2),
+        lambda: optimizer_step(("mul_", "add_", "add_"), tensors=40, optimizer="SGD", steps=2),
         (ExpectedFinding("high", 480_000, location="train.py:9", title="SGD goes over the parameters 3 times"),),
     ),
     RuleCase(
         "PD303",
         "cpu-adagrad",
-        lambda: updates(("add_", "addcmul_", "sqrt", "addcdiv_"), tensors=30, optimizer="Adagrad"),
+        lambda: optimizer_step(("add_", "addcmul_", "sqrt", "addcdiv_"), tensors=30, optimizer="Adagrad"),
         (
             ExpectedFinding(
                 "high", 480_000, location="train.py:9", title="4 times", fix="torch.optim.Adagrad(..., fused=True)"
@@ -247,16 +252,16 @@ PD303 = [
     RuleCase(
         "PD303",
         "cpu-another-one-is-fused",
-        lambda: updates(optimizer="Adam"),
+        lambda: optimizer_step(optimizer="Adam"),
         (ExpectedFinding("high", 560_000, location="train.py:9", evidence={"fused, as captured": None}),),
-        captured(fused=True),
+        optimizer_settings(fused=True),
     ),
-    RuleCase("PD303", "cpu-fused", lambda: updates(("_fused_adamw_",), tensors=1, us=500)),
-    RuleCase("PD303", "cpu-fused-as-captured", updates, facts=captured(fused=True)),
-    RuleCase("PD303", "cpu-plain-sgd-is-one-pass", lambda: updates(("add_",), tensors=140, optimizer="SGD")),
-    RuleCase("PD303", "cpu-none-is-known-to-be-faster", lambda: updates(optimizer="RMSprop")),
-    RuleCase("PD303", "cpu-small-share", lambda: updates(tensors=2)),
-    RuleCase("PD303", "cpu-mostly-the-profilers", lambda: updates(us=0.2), facts=base(850)),
+    RuleCase("PD303", "cpu-fused", lambda: optimizer_step(("_fused_adamw_",), tensors=1, us=500)),
+    RuleCase("PD303", "cpu-fused-as-captured", optimizer_step, facts=optimizer_settings(fused=True)),
+    RuleCase("PD303", "cpu-plain-sgd-is-one-pass", lambda: optimizer_step(("add_",), tensors=140, optimizer="SGD")),
+    RuleCase("PD303", "cpu-none-is-known-to-be-faster", lambda: optimizer_step(optimizer="RMSprop")),
+    RuleCase("PD303", "cpu-small-share", lambda: optimizer_step(tensors=2)),
+    RuleCase("PD303", "cpu-mostly-the-profilers", lambda: optimizer_step(us=0.2), facts=base(850)),
 ]
 
 # --- PD304 ------------------------------------------------------------------------------------------------------------
@@ -264,7 +269,7 @@ PD303 = [
 ADDS = "torch::autograd::AccumulateGrad"
 
 
-def zeroes(fills: int = 12, adds: int = 12, us: float = 5.0, foreach: bool = False) -> TraceBuilder:
+def zero_grad(fills: int = 12, adds: int = 12, us: float = 5.0, foreach: bool = False) -> TraceBuilder:
     """Fills within zero_grad, additions in the backward pass, and a long op."""
     busy = [("aten::_foreach_zero_", 10.0, fills * us)] if foreach else []
     busy += [("aten::zero_", 10 + us * row, us) for row in range(fills)]
@@ -279,7 +284,7 @@ PD304 = [
     RuleCase(
         "PD304",
         "cpu-fills-and-additions",
-        zeroes,
+        zero_grad,
         (
             ExpectedFinding(
                 "high",
@@ -297,24 +302,24 @@ PD304 = [
     RuleCase(
         "PD304",
         "cpu-in-a-capture",
-        zeroes,
+        zero_grad,
         (ExpectedFinding("high", 120_000, (0, 120_000 - round(24 * 100_000 / 40), 120_000), location="train.py:5"),),
         base(900),
     ),
     RuleCase(
         "PD304",
         "cpu-accumulated-over-two-passes",
-        lambda: zeroes(adds=24),
+        lambda: zero_grad(adds=24),
         (ExpectedFinding("medium", 60_000, location="train.py:5", evidence={"adding to zeros": 0}),),
     ),
     RuleCase(
         "PD304",
         "cpu-foreach",
-        lambda: zeroes(foreach=True, adds=0),
+        lambda: zero_grad(foreach=True, adds=0),
         (ExpectedFinding("medium", 60_000, location="train.py:5", title="12 fills"),),
     ),
-    RuleCase("PD304", "cpu-none", lambda: zeroes(fills=0)),
-    RuleCase("PD304", "cpu-a-toy", lambda: zeroes(fills=9, adds=9)),
-    RuleCase("PD304", "cpu-less-than-a-percent", lambda: zeroes(us=0.4)),
+    RuleCase("PD304", "cpu-none", lambda: zero_grad(fills=0)),
+    RuleCase("PD304", "cpu-a-toy", lambda: zero_grad(fills=9, adds=9)),
+    RuleCase("PD304", "cpu-less-than-a-percent", lambda: zero_grad(us=0.4)),
     RuleCase("PD304", "cpu-zeros-elsewhere", lambda: host(*[("aten::zero_", 20.0 * row, 10) for row in range(20)])),
 ]

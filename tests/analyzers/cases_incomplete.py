@@ -1,4 +1,4 @@
-"""Cases of the rule about what a trace does not hold: PD002."""
+"""Cases of the rule about incomplete traces: PD002."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdoctor.testing.check_rule import well_fed_steps
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
-def linked(with_launch: int, without: int, calls: bool = True, stepped: bool = True) -> TraceBuilder:
+def kernels(with_launch: int, without: int, calls: bool = True, stepped: bool = True) -> TraceBuilder:
     """Kernels of one step, some of them without a launch."""
     trace = TraceBuilder()
     if stepped:
@@ -30,7 +30,7 @@ def unreadable(of: int, count: int = 1) -> TraceBuilder:
     return trace
 
 
-def launched_before() -> TraceBuilder:
+def launched_before_recording() -> TraceBuilder:
     """What was launched before the recording began lies before the first step."""
     trace = TraceBuilder()
     for row in range(20):
@@ -41,7 +41,7 @@ def launched_before() -> TraceBuilder:
     return trace
 
 
-def says(title: str, **evidence: object) -> tuple[ExpectedFinding, ...]:
+def note(title: str, **evidence: object) -> tuple[ExpectedFinding, ...]:
     return (
         ExpectedFinding(
             "info", 0, (None, None, None), title=title, evidence={k.replace("_", " "): v for k, v in evidence.items()}
@@ -50,19 +50,19 @@ def says(title: str, **evidence: object) -> tuple[ExpectedFinding, ...]:
 
 
 PD002 = [
-    RuleCase("PD002", "three-quarters", lambda: linked(6, 2), says("Only 75% of the GPU items", launch_coverage=75.0)),
-    RuleCase("PD002", "without-steps", lambda: linked(9, 1, stepped=False), says("Only 90% of the GPU items")),
-    RuleCase("PD002", "an-event-without-time", lambda: unreadable(10), says("1 events could not", events_read=10)),
-    RuleCase("PD002", "many-of-them", lambda: unreadable(2000, 30), says("30 events could not be read"), via_file=True),
+    RuleCase("PD002", "three-quarters", lambda: kernels(6, 2), note("Only 75% of the GPU items", launch_coverage=75.0)),
+    RuleCase("PD002", "without-steps", lambda: kernels(9, 1, stepped=False), note("Only 90% of the GPU items")),
+    RuleCase("PD002", "an-event-without-time", lambda: unreadable(10), note("1 events could not", events_read=10)),
+    RuleCase("PD002", "many-of-them", lambda: unreadable(2000, 30), note("30 events could not be read"), via_file=True),
     RuleCase(
         "PD002",
         "both",
-        lambda: linked(3, 3).event(ph="X", cat="kernel", name="k", pid=0, tid=7),
-        (*says("1 events could not"), *says("Only 50% of the GPU items")),
+        lambda: kernels(3, 3).event(ph="X", cat="kernel", name="k", pid=0, tid=7),
+        (*note("1 events could not"), *note("Only 50% of the GPU items")),
     ),
     RuleCase("PD002", "healthy", well_fed_steps),
-    RuleCase("PD002", "nineteen-of-twenty", lambda: linked(19, 1)),
-    RuleCase("PD002", "no-calls-recorded", lambda: linked(0, 8, calls=False)),
-    RuleCase("PD002", "launched-before-the-recording", launched_before),
+    RuleCase("PD002", "nineteen-of-twenty", lambda: kernels(19, 1)),
+    RuleCase("PD002", "no-calls-recorded", lambda: kernels(0, 8, calls=False)),
+    RuleCase("PD002", "launched-before-the-recording", launched_before_recording),
     RuleCase("PD002", "one-in-a-thousand", lambda: unreadable(1000)),
 ]

@@ -1,13 +1,14 @@
-"""More cases of PD101: what the waits for batches are spent on, and workers that start."""
+"""Cases of the rule about waits for the DataLoader: PD101."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from rule_cases import LOADER, TENSOR_GEMM, WORKERS
+from rule_cases import LOADER, TENSOR_GEMM, WORKERS, step_of
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 STEP_US = 100_000
@@ -15,7 +16,50 @@ DATALOADER = "/x/site-packages/torch/utils/data/dataloader.py"
 COLLATE = "/x/site-packages/torch/utils/data/_utils/collate.py"
 
 
-def program(name: str, *waits_ms: float) -> TraceBuilder:
+def short_steps(name: str, wait_us: float, steps: int = 1) -> TraceBuilder:
+    """Steps of 1000 us that begin with a wait in the loader and then keep the GPU busy from 20 us later on."""
+    trace = TraceBuilder()
+    for number in range(steps):
+        at = 1000 * number
+        trace.step(at, 1000).range(name, at, wait_us)
+        trace.kernel(TENSOR_GEMM, at + wait_us + 20, 980 - wait_us, launch_us=at + wait_us + 10)
+    return trace
+
+
+def cpu_program(wait_us: float, step_us: float, name: str = LOADER) -> TraceBuilder:
+    trace = TraceBuilder(device=None).step(0, step_us).range(name, 0, wait_us)
+    return trace.op("aten::addmm", wait_us, step_us - wait_us)
+
+
+def legacy_loader() -> TraceBuilder:
+    trace = TraceBuilder().step(0, 1000).kernel(TENSOR_GEMM, 320, 680, launch_us=310)
+    return trace.event(ph="X", cat="Operator", name=LOADER, pid=1000, tid=1000, ts=0, dur=300)
+
+
+def loader_in_a_frame() -> TraceBuilder:
+    trace = short_steps(LOADER, 300)
+    outer = trace.frame("train.py(7): main", 0, 1000)
+    trace.frame("/usr/lib/python3/site-packages/torch/utils/data/dataloader.py(700): __next__", 0, 301, parent=outer)
+    return trace
+
+
+def loading_while_the_gpu_works() -> TraceBuilder:
+    return step_of((0, 1000)).range(LOADER, 5, 700)
+
+
+def gpu_not_recorded() -> TraceBuilder:
+    """Device properties, launches and a long wait, but no GPU event: how long the GPU idled is not known."""
+    trace = TraceBuilder().step(0, 1000).range(LOADER, 0, 900)
+    trace.call("cudaLaunchKernel", 950)
+    return trace
+
+
+def load_before_the_first_step() -> TraceBuilder:
+    trace = TraceBuilder().range(LOADER, 0, 500).step(500, 1000)
+    return trace.kernel(TENSOR_GEMM, 510, 990, launch_us=501)
+
+
+def long_steps(name: str, *waits_ms: float) -> TraceBuilder:
     """Steps of 100 ms, each with a wait at its beginning and the GPU busy for the rest."""
     trace = TraceBuilder()
     for number, wait in enumerate(waits_ms):
@@ -28,7 +72,7 @@ def program(name: str, *waits_ms: float) -> TraceBuilder:
 
 def epochs(seeded: bool = True, name: str = WORKERS, first_ms: float = 60) -> TraceBuilder:
     """Three steps of one epoch and three of the next, at the beginning of which workers start."""
-    trace = program(name, 1, 1, 1, first_ms, 1, 1)
+    trace = long_steps(name, 1, 1, 1, first_ms, 1, 1)
     return trace.op("aten::random_", 3 * STEP_US - 2, 1) if seeded else trace
 
 
@@ -38,56 +82,172 @@ def epochs_in_frames() -> TraceBuilder:
     return trace
 
 
-def collating(op: str = "aten::stack") -> TraceBuilder:
+def collation(op: str = "aten::stack") -> TraceBuilder:
     """20 ms of each wait of 40 ms."""
-    trace = program(LOADER, 40, 40)
+    trace = long_steps(LOADER, 40, 40)
     for at in (0, STEP_US):
         trace.op(op, at + 15_000, 20_000)
     return trace
 
 
-def collating_in_frames() -> TraceBuilder:
-    trace = program(LOADER, 40, 40)
+def collation_in_frames() -> TraceBuilder:
+    trace = long_steps(LOADER, 40, 40)
     for at in (0, STEP_US):
         trace.frame(f"{COLLATE}(120): default_collate", at + 15_000, 20_000)
     return trace
 
 
-def copying() -> TraceBuilder:
+def copies_in_loader() -> TraceBuilder:
     """A data set that gives tensors on the GPU: 10 ms of copies in each wait of 40 ms."""
-    trace = program(LOADER, 40, 40)
+    trace = long_steps(LOADER, 40, 40)
     for at in (0, STEP_US):
         trace.call("cudaMemcpyAsync", at + 20_000, 10_000)
     return trace
 
 
-def in_frames_only(wait_ms: float) -> TraceBuilder:
-    trace = program("some_range", wait_ms, wait_ms)
+def loader_in_frames(wait_ms: float) -> TraceBuilder:
+    trace = long_steps("some_range", wait_ms, wait_ms)
     for at in (0, STEP_US):
         trace.frame(f"{DATALOADER}(701): __next__", at, 1000 * wait_ms)
     return trace
 
 
-def of_loader(**facts: Any) -> Mapping[str, Any]:
+def loader_facts(**facts: Any) -> Mapping[str, Any]:
     return {"loaders": [{"num_workers": 4, "wait_ns": 1, **facts}]}
 
 
-START = (
+STARTUP = (
     ExpectedFinding(
         "high", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
     ),
 )
 
 PD101: list[RuleCase] = [
-    RuleCase("PD101", "workers-start", epochs, START),
-    RuleCase("PD101", "workers-start-in-frames", epochs_in_frames, START),
     RuleCase(
-        "PD101", "workers-start-each-epoch", epochs, START, facts=of_loader(persistent_workers=False, iterations=2)
+        "PD101",
+        "no-workers",
+        lambda: short_steps(LOADER, 300),
+        (
+            ExpectedFinding(
+                "high",
+                300_000,
+                (0, 300_000, 300_000),
+                title="The GPU waits 0.3 ms of each 1 ms step for the DataLoader, which has no workers; "
+                "with 2 workers at best 0.7 ms",
+                fix="num_workers=2, persistent_workers=True, pin_memory=True",
+                confidence=0.6,
+                evidence={"step without the wait": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD101",
+        "a-twentieth-of-each-of-two-steps",
+        lambda: short_steps(LOADER, 50, steps=2),
+        (ExpectedFinding("medium", 50_000, (0, 50_000, 50_000), confidence=0.9, evidence={"batches": 2}),),
+    ),
+    RuleCase(  # two workers that are never idle deliver a batch each 1000 us: one takes 2000 us
+        "PD101",
+        "too-few-workers",
+        lambda: short_steps(WORKERS, 400),
+        (
+            ExpectedFinding(
+                "high",
+                400_000,
+                (0, 400_000, 400_000),
+                location="train.py:41",
+                title="train.py:41, whose DataLoader has 2 workers that do not keep up; with 5 workers at best 0.6 ms",
+                advice="in 5 worker processes",
+                fix="num_workers=5, persistent_workers=True)",
+            ),
+        ),
+        facts={
+            "cpu": {"affinity": 8},
+            "loaders": [
+                {"num_workers": 9, "wait_ns": 1},
+                {
+                    "num_workers": 2,
+                    "wait_ns": 400_000,
+                    "pin_memory": True,
+                    "location": {"file": "train.py", "line": 41, "function": "main"},
+                },
+            ],
+        },
+    ),
+    RuleCase(  # as above, but the cores are all in use already: 2 workers on 2 cores deliver no faster
+        "PD101",
+        "too-few-cores",
+        lambda: short_steps(WORKERS, 400),
+        (ExpectedFinding("high", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
+        facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
+    ),
+    RuleCase(
+        "PD101",
+        "workers-of-unknown-number",
+        lambda: short_steps(WORKERS, 400),
+        (ExpectedFinding("high", 400_000, (0, None, 400_000), fix="num_workers=...", evidence={"num_workers": None}),),
+    ),
+    # Training needs both cores for 6 ms and loading one for 4: spread evenly 8, and 0.3 to take the batch over.
+    RuleCase(
+        "PD101",
+        "program-on-the-cpu",
+        lambda: cpu_program(4000, 10_000),
+        (ExpectedFinding("high", 4_000_000, (0, 1_700_000, 3_700_000), title="The training loop waits"),),
+    ),
+    RuleCase(
+        "PD101",
+        "one-worker-on-the-cpu",
+        lambda: cpu_program(4000, 10_000, WORKERS),
+        (ExpectedFinding("high", 4_000_000, title="has one worker that does not keep up"),),
+        facts={"cpu": {"affinity": 8}, "loaders": [{"num_workers": 1, "wait_ns": 4_000_000}]},
+    ),
+    RuleCase(  # nearly all of the wait is sleeping: not the cores but memory bounds the workers
+        "PD101",
+        "loading-that-waits-itself",
+        lambda: cpu_program(34_000, 35_000),
+        (
+            ExpectedFinding(
+                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=16"
+            ),
+        ),
+        facts={
+            "cpu": {"affinity": 2},
+            "loaders": [{"num_workers": 0, "wait_ns": 34_000_000, "wait_cpu_ns": 800_000}],
+        },
+    ),
+    RuleCase("PD101", "range-among-the-operators", legacy_loader, (ExpectedFinding("high", 300_000),)),
+    RuleCase(
+        "PD101",
+        "line-from-a-python-frame",
+        loader_in_a_frame,
+        (ExpectedFinding("high", 300_000, location="train.py:7"),),
+    ),
+    RuleCase("PD101", "healthy", well_fed_steps),
+    RuleCase("PD101", "workers-that-keep-up", lambda: short_steps(WORKERS, 20)),
+    RuleCase("PD101", "loading-while-the-gpu-works", loading_while_the_gpu_works),
+    RuleCase("PD101", "gpu-not-recorded", gpu_not_recorded),
+    RuleCase("PD101", "wait-before-the-first-step", load_before_the_first_step),
+    RuleCase("PD101", "range-of-another-name", lambda: short_steps("load_batch", 300)),
+    RuleCase("PD101", "taking-a-batch-over-takes-as-long", lambda: cpu_program(80, 700)),
+    RuleCase("PD101", "workers-that-are-ahead-on-the-cpu", lambda: cpu_program(280, 700, WORKERS)),
+    RuleCase(
+        "PD101", "gpu-events-only", lambda: TraceBuilder().kernel(TENSOR_GEMM, 0, 10).kernel(TENSOR_GEMM, 500, 10)
+    ),
+    RuleCase(
+        "PD101",
+        "program-on-the-cpu-that-loads-fast",
+        lambda: TraceBuilder(device=None).step(0, 1000).range(LOADER, 0, 20).op("aten::addmm", 20, 980),
+    ),
+    RuleCase("PD101", "workers-start", epochs, STARTUP),
+    RuleCase("PD101", "workers-start-in-frames", epochs_in_frames, STARTUP),
+    RuleCase(
+        "PD101", "workers-start-each-epoch", epochs, STARTUP, facts=loader_facts(persistent_workers=False, iterations=2)
     ),
     RuleCase(
         "PD101",
         "collating",
-        collating,
+        collation,
         (
             ExpectedFinding(
                 "high",
@@ -101,26 +261,26 @@ PD101: list[RuleCase] = [
     RuleCase(
         "PD101",
         "collating-in-frames",
-        collating_in_frames,
+        collation_in_frames,
         (ExpectedFinding("high", 40_000_000, advice="is collating"),),
     ),
     RuleCase(
         "PD101",
         "copying",
-        copying,
+        copies_in_loader,
         (ExpectedFinding("high", 40_000_000, advice="10 ms of the wait is copying or pinning"),),
     ),
     RuleCase(
         "PD101",
         "frames-only",
-        lambda: in_frames_only(30),
+        lambda: loader_in_frames(30),
         (ExpectedFinding("high", 30_000_000, (0, None, 30_000_000)),),
     ),
-    RuleCase("PD101", "workers-are-kept", epochs, facts=of_loader(persistent_workers=True, iterations=2)),
-    RuleCase("PD101", "one-epoch", epochs, facts=of_loader(persistent_workers=False, iterations=1)),
+    RuleCase("PD101", "workers-are-kept", epochs, facts=loader_facts(persistent_workers=True, iterations=2)),
+    RuleCase("PD101", "one-epoch", epochs, facts=loader_facts(persistent_workers=False, iterations=1)),
     RuleCase("PD101", "a-first-batch-that-is-little-late", lambda: epochs(first_ms=4)),
     RuleCase("PD101", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
-    RuleCase("PD101", "collating-quickly", lambda: program(LOADER, 2, 2).op("aten::stack", 100, 1800)),
-    RuleCase("PD101", "frames-only-that-are-short", lambda: in_frames_only(1)),
-    RuleCase("PD101", "copies-outside-the-loader", lambda: program(LOADER, 1, 1).op("aten::_to_copy", 2000, 9000)),
+    RuleCase("PD101", "collating-quickly", lambda: long_steps(LOADER, 2, 2).op("aten::stack", 100, 1800)),
+    RuleCase("PD101", "frames-only-that-are-short", lambda: loader_in_frames(1)),
+    RuleCase("PD101", "copies-outside-the-loader", lambda: long_steps(LOADER, 1, 1).op("aten::_to_copy", 2000, 9000)),
 ]

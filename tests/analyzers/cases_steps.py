@@ -8,7 +8,7 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
-def lasting(*lengths_us: float, device: str | None = "NVIDIA A100-SXM4-80GB", busy: bool = True) -> TraceBuilder:
+def steps_of(*lengths_us: float, device: str | None = "NVIDIA A100-SXM4-80GB", busy: bool = True) -> TraceBuilder:
     """Steps of such lengths; the GPU works through all of each (`busy`) or for the first 900 us."""
     trace, at = TraceBuilder(device=device), 0.0
     for length in lengths_us:
@@ -21,15 +21,15 @@ def lasting(*lengths_us: float, device: str | None = "NVIDIA A100-SXM4-80GB", bu
     return trace
 
 
-def evaluates() -> TraceBuilder:
+def evaluation() -> TraceBuilder:
     """The fifth of six steps has a range of the user's after its usual work."""
-    trace = lasting(1000, 1000, 1000, 1000, 4000, 1000, device=None, busy=False)
+    trace = steps_of(1000, 1000, 1000, 1000, 4000, 1000, device=None, busy=False)
     return trace.range("evaluate", 4950, 3000).range("inner", 4960, 2990).op("aten::mm", 5000, 100)
 
 
-def waits_for_the_loader() -> TraceBuilder:
+def slow_loader() -> TraceBuilder:
     return (
-        lasting(*[1000] * 7, 2000, busy=False).range(LOADER, 7950, 1000).kernel(TENSOR_GEMM, 8955, 45, launch_us=8952)
+        steps_of(*[1000] * 7, 2000, busy=False).range(LOADER, 7950, 1000).kernel(TENSOR_GEMM, 8955, 45, launch_us=8952)
     )
 
 
@@ -37,7 +37,7 @@ PD003 = [
     RuleCase(  # 3000 us more than usual in one of six steps
         "PD003",
         "an-evaluation",
-        evaluates,
+        evaluation,
         (
             ExpectedFinding(
                 "high",
@@ -57,30 +57,30 @@ PD003 = [
     RuleCase(
         "PD003",
         "larger-inputs",
-        lambda: lasting(1000, 1000, 3000, 1000, 1000),
+        lambda: steps_of(1000, 1000, 3000, 1000, 1000),
         (ExpectedFinding("high", 400_000, title="more GPU work", advice="Group batches by length"),),
     ),
     RuleCase(
         "PD003",
         "the-loader",
-        waits_for_the_loader,
+        slow_loader,
         (ExpectedFinding("high", 125_000, title="waits for the loader", advice="persistent_workers"),),
     ),
     RuleCase(
         "PD003",
         "two-of-eight",
-        lambda: lasting(1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000),
+        lambda: steps_of(1000, 1000, 2000, 1000, 1000, 2000, 1000, 1000),
         (ExpectedFinding("high", 250_000, title="2 of 7 steps take up to 2.0 times"),),
     ),
     RuleCase(
         "PD003",
         "on-a-cpu",
-        lambda: lasting(1000, 1000, 1000, 2000, 1000, device=None),
+        lambda: steps_of(1000, 1000, 1000, 2000, 1000, device=None),
         (ExpectedFinding("high", 200_000, title="more work in the ops"),),
     ),
-    RuleCase("PD003", "steady", lambda: lasting(1000, 1010, 990, 1000, 1300, 1000)),
-    RuleCase("PD003", "only-the-first", lambda: lasting(3000, 1000, 1000, 1000, 1000, 1000)),
-    RuleCase("PD003", "too-few", lambda: lasting(1000, 1000, 3000, 1000)),
-    RuleCase("PD003", "two-kinds-of-steps", lambda: lasting(1000, 1000, 3000, 1000, 3000, 1000, 3000)),
-    RuleCase("PD003", "a-slow-one-among-very-many", lambda: lasting(*[1000] * 30, 1600)),
+    RuleCase("PD003", "steady", lambda: steps_of(1000, 1010, 990, 1000, 1300, 1000)),
+    RuleCase("PD003", "only-the-first", lambda: steps_of(3000, 1000, 1000, 1000, 1000, 1000)),
+    RuleCase("PD003", "too-few", lambda: steps_of(1000, 1000, 3000, 1000)),
+    RuleCase("PD003", "two-kinds-of-steps", lambda: steps_of(1000, 1000, 3000, 1000, 3000, 1000, 3000)),
+    RuleCase("PD003", "a-slow-one-among-very-many", lambda: steps_of(*[1000] * 30, 1600)),
 ]

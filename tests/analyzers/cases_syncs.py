@@ -1,13 +1,17 @@
-"""Cases of PD102: for each line of PyTorch that waits for the GPU one that costs, and a twin that is harmless."""
+"""Cases of the rule about syncs: PD102.
+
+For each line of PyTorch that waits for the GPU there is a case that costs time, and a twin that is harmless.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rule_cases import TENSOR_GEMM
+from rule_cases import POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import well_fed_steps
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
@@ -30,8 +34,10 @@ class Line:
     pinned: bool = False
 
     def trace(self, blocked_us: float = 395, *, steps: int = 1, every: int = 1) -> TraceBuilder:
-        """Steps of 1000 us; in every N-th the CPU waits until 505 us for a kernel that ends at 500, and is launched at
-        600 for the next one. 0 blocked: the tensor is on the CPU, and there is no call at all."""
+        """Steps of 1000 us; in every N-th the CPU waits until 505 us for a kernel that ends at 500.
+
+        The next kernel is launched at 600. With 0 us blocked the tensor is on the CPU: there is no call at all.
+        """
         trace = TraceBuilder()
         for number in range(steps):
             at, waits = 1000 * number, number % every == 0
@@ -58,9 +64,9 @@ class Line:
 
 ITEM = ("aten::item", "aten::_local_scalar_dense")
 TO = ("aten::to", "aten::_to_copy", "aten::copy_")
-PRINTS = ("aten::reshape", "aten::isfinite", "aten::ne", "aten::__and__")
-CHECKS = ("aten::linalg_vector_norm", "aten::isnan", "aten::isinf", "aten::logical_or")
-UNSCALES = ("aten::_amp_foreach_non_finite_check_and_unscale_",)
+PRINT = ("aten::reshape", "aten::isfinite", "aten::ne", "aten::__and__")
+CHECK = ("aten::linalg_vector_norm", "aten::isnan", "aten::isinf", "aten::logical_or")
+UNSCALE = ("aten::_amp_foreach_non_finite_check_and_unscale_",)
 
 # Name of the case: the line, what the title says, what the advice or fix says.
 LINES: dict[str, tuple[Line, str, str]] = {
@@ -68,10 +74,10 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "mask": (Line(("aten::index", "aten::nonzero"), copy="DtoH"), "a boolean mask", "number of hits"),
     "mask-assigned": (Line(("aten::index_put_", "aten::_index_put_impl_", "aten::nonzero")), "a boolean mask", "hits"),
     "masked-select": (Line(("aten::masked_select", *ITEM)), "a boolean mask", "number of hits"),
-    "print": (Line(("aten::masked_select", *ITEM), PRINTS), "print(tensor)", "every N steps"),
-    "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINTS, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),
-    "clip": (Line(("aten::is_nonzero", *ITEM), CHECKS), "error_if_nonfinite=True", "Leave it off"),
-    "scaler": (Line(ITEM, UNSCALES), "GradScaler.step", "fused optimizer"),
+    "print": (Line(("aten::masked_select", *ITEM), PRINT), "print(tensor)", "every N steps"),
+    "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINT, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),
+    "clip": (Line(("aten::is_nonzero", *ITEM), CHECK), "error_if_nonfinite=True", "Leave it off"),
+    "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "fused optimizer"),
     "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "different values"),
     "repeat-interleave": (
         Line(("aten::repeat_interleave", "aten::repeat_interleave", *ITEM)), "without output_size", "read from the GPU"
@@ -91,22 +97,160 @@ LINES: dict[str, tuple[Line, str, str]] = {
 }  # fmt: skip
 
 
-def _costs(line: Line) -> Callable[[], TraceBuilder]:
-    return line.trace
-
-
 def _twin(line: Line) -> Callable[[], TraceBuilder]:
     """On the CPU the same line waits for nothing; a wait without an op finds the GPU done 5 us later."""
     return (lambda: line.trace(0)) if line.ops else (lambda: line.trace(6))
 
 
-# A copy ends 4 us after the kernel, so that much less of the gap is left.
+def sync_wait(
+    *ops: str, call: str = "cudaStreamSynchronize", blocked_us: float = 395, copy: str = "", steps: int = 1
+) -> TraceBuilder:
+    """The CPU waits until 505 us for a kernel that ends at 500; the next one is launched at 600 and starts at 610."""
+    trace = TraceBuilder()
+    for number in range(steps):
+        at = 1000 * number
+        trace.step(at, 1000).kernel(TENSOR_GEMM, at + 10, 490, launch_us=at + 5)
+        for depth, op in enumerate(ops):
+            trace.op(op, at + 100 + depth, 410 - 2 * depth)
+        correlation = trace.call(call, at + 505 - blocked_us, blocked_us)
+        if copy:
+            trace.memcpy(copy, at + 500, 4, correlation=correlation)
+        trace.kernel(TENSOR_GEMM, at + 610, 390, launch_us=at + 600)
+    return trace
+
+
+def item_in_a_frame() -> TraceBuilder:
+    trace = sync_wait("aten::item", "aten::_local_scalar_dense")
+    outer = trace.frame("train.py(3): main", 0, 1000)
+    inner = trace.frame("train.py(12): train_step", 50, 900, parent=outer)
+    trace.frame("/opt/site-packages/torch/_tensor.py(9): wrapped", 99, 415, parent=inner)
+    return trace
+
+
+def two_waiting_ops() -> TraceBuilder:
+    trace = step_of((0, 200))
+    trace.op("aten::item", 50, 155)
+    trace.call("cudaStreamSynchronize", 55, 148)
+    trace.kernel(TENSOR_GEMM, 300, 300, launch_us=290)
+    trace.op("aten::nonzero", 400, 210)
+    trace.call("cudaStreamSynchronize", 405, 200)
+    return trace.kernel(TENSOR_GEMM, 640, 360, launch_us=630)
+
+
+def hip_wait() -> TraceBuilder:
+    trace = TraceBuilder(device="AMD Instinct MI300X", capability=(9, 4)).step(0, 1000)
+    trace.kernel(TENSOR_GEMM, 10, 490, correlation=trace.call("hipLaunchKernel", 5))
+    trace.call("hipDeviceSynchronize", 110, 395)
+    return trace.kernel(TENSOR_GEMM, 610, 390, correlation=trace.call("hipLaunchKernel", 600))
+
+
+def item_on_a_cpu_tensor() -> TraceBuilder:
+    trace = step_of((0, 500)).op("aten::item", 100, 410).op("aten::_local_scalar_dense", 101, 408)
+    return trace.kernel(TENSOR_GEMM, 610, 390, launch_us=600)
+
+
+def sync_that_waits_for_nothing() -> TraceBuilder:
+    trace = step_of((0, 900))
+    trace.call("cudaDeviceSynchronize", 950, 2)
+    return trace.step(1000, 1000).kernel(TENSOR_GEMM, 1020, 980, launch_us=1010)
+
+
+def sync_of_one_stream_while_another_works() -> TraceBuilder:
+    trace = step_of((0, 500)).kernel(POINTWISE, 5, 990, stream=9, launch_us=4)
+    trace.call("cudaStreamSynchronize", 110, 395)
+    return trace.kernel(TENSOR_GEMM, 610, 390, launch_us=600)
+
+
+def slow_copies_on_the_device() -> TraceBuilder:
+    """A copy within the device returns at once; that its submission took 80 us made the GPU wait, but was no wait."""
+    trace = step_of((0, 100))
+    for row in range(5):
+        at = 120 + 150 * row
+        trace.memcpy("DtoD", at + 75, 4, correlation=trace.call("cudaMemcpyAsync", at, 80))
+    return trace.kernel(TENSOR_GEMM, 900, 100, launch_us=890)
+
+
+def asynchronous_copy() -> TraceBuilder:
+    trace = step_of((0, 500))
+    trace.memcpy("HtoD", 500, 80, correlation=trace.call("cudaMemcpyAsync", 480, 6), pinned=True)
+    return trace.kernel(TENSOR_GEMM, 640, 360, launch_us=630)
+
+
+def launched_before_the_wait() -> TraceBuilder:
+    trace = step_of((0, 500), (540, 1000))
+    trace.call("cudaStreamSynchronize", 110, 395)
+    return trace
+
+
 PD102: list[RuleCase] = [
+    RuleCase(
+        "PD102",
+        "item",
+        item_in_a_frame,
+        (
+            ExpectedFinding(
+                "high",
+                110_000,
+                (0, None, 110_000),
+                location="train.py:12",
+                title=".item() at train.py:12 waits for the GPU once a step",
+                fix="loss.detach()",
+                evidence={"waits per step": 1, "CPU blocked per step": 395_000, "calls": "cudaStreamSynchronize"},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(  # it waited for 45 us, so 45 us of lead are lost: the other 65 us of the gap would be there without it
+        "PD102",
+        "short-wait",
+        lambda: sync_wait("aten::nonzero", blocked_us=45),
+        (ExpectedFinding("medium", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
+    ),
+    RuleCase(
+        "PD102",
+        "copy-to-pageable-memory",
+        lambda: sync_wait("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
+        (
+            ExpectedFinding(
+                "high", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD102",
+        "two-ops",
+        two_waiting_ops,
+        (ExpectedFinding("high", 100_000, title=".item()"), ExpectedFinding("medium", 40_000, title="nonzero()")),
+    ),
+    RuleCase(
+        "PD102",
+        "no-op-around-it",
+        hip_wait,
+        (
+            ExpectedFinding(
+                "high", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}
+            ),
+        ),
+    ),
+    RuleCase("PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("high", 110_000),)),
+    RuleCase(
+        "PD102",
+        "unknown-op",
+        lambda: sync_wait("mylib::peek"),
+        (ExpectedFinding("high", 110_000, advice="every N steps"),),
+    ),
+    RuleCase("PD102", "healthy", well_fed_steps),
+    RuleCase("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
+    RuleCase("PD102", "sync-that-waits-for-nothing", sync_that_waits_for_nothing),
+    RuleCase("PD102", "another-stream-still-works", sync_of_one_stream_while_another_works),
+    RuleCase("PD102", "slow-copies-on-the-device", slow_copies_on_the_device),
+    RuleCase("PD102", "asynchronous-copy", asynchronous_copy),
+    RuleCase("PD102", "next-kernel-launched-before-the-wait", launched_before_the_wait),
     *(
-        RuleCase(
+        RuleCase(  # a copy ends 4 us after the kernel, so that much less of the gap is left
             "PD102",
             name,
-            _costs(line),
+            line.trace,
             (ExpectedFinding("high", 106_000 if line.copy else 110_000, title=title, advice=advice),),
         )
         for name, (line, title, advice) in LINES.items()

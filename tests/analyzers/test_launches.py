@@ -1,8 +1,8 @@
-"""How the CPU keeps the GPU supplied."""
+"""How the CPU launches the work of the GPU: queue depth and its time for a launch."""
 
 from __future__ import annotations
 
-from perfdoctor.analyzers._pd104_launches import launching
+from perfdoctor.analyzers._pd104_launches import launch_facts_of
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
@@ -22,32 +22,33 @@ def program(steps: int = 2, extra: int = 0) -> TraceBuilder:
 
 
 def test_cpu_time_for_a_launch_is_runtime_dispatcher_and_python() -> None:
-    found = launching(Rank(program().trace()))
-    assert found is not None
-    assert (found.launches, found.graphs, found.steady, found.compiled) == (8, 0, True, False)
-    assert (found.runtime_ns, found.dispatcher_ns, found.python_ns) == (5_000, 35_000, 60_000)
-    assert found.cpu_ns == 100_000
+    facts = launch_facts_of(Rank(program().trace()))
+    assert facts is not None
+    assert (facts.launches, facts.graphs, facts.steady, facts.compiled) == (8, 0, True, False)
+    assert (facts.runtime_ns, facts.dispatcher_ns, facts.python_ns) == (5_000, 35_000, 60_000)
+    assert facts.cpu_ns == 100_000
 
 
 def test_waits_and_loading_are_not_the_cpus_time_for_launches() -> None:
     trace = program().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 80)
     trace.call("cudaDeviceSynchronize", 600, 120)
-    found = launching(Rank(trace.trace()))
-    assert found is not None
-    assert found.python_ns == 60_000 - (80_000 + 120_000) // 8
+    facts = launch_facts_of(Rank(trace.trace()))
+    assert facts is not None
+    assert facts.python_ns == 60_000 - (80_000 + 120_000) // 8
 
 
 def test_queue_depth_counts_what_was_launched_and_had_not_started() -> None:
-    ahead, starved = launching(Rank(program().trace())), TraceBuilder()
+    ahead = launch_facts_of(Rank(program().trace()))
     assert ahead is not None
     assert ahead.depth == 1  # 0, 1, 2, 3 in each step
     assert ahead.ahead_share == 0.75
+    starved = TraceBuilder()
     for row in range(4):
         starved.kernel(POINTWISE, 50 * row + 10, 10, launch_us=50 * row)
-    found = launching(Rank(starved.trace()))
-    assert found is not None
-    assert (found.depth, found.ahead_share) == (0, 0)
-    assert (found.dispatcher_ns, found.python_ns, found.steady) == (None, None, None)
+    facts = launch_facts_of(Rank(starved.trace()))
+    assert facts is not None
+    assert (facts.depth, facts.ahead_share) == (0, 0)
+    assert (facts.dispatcher_ns, facts.python_ns, facts.steady) == (None, None, None)
 
 
 def test_a_graph_is_one_launch() -> None:
@@ -55,13 +56,13 @@ def test_a_graph_is_one_launch() -> None:
     correlation = trace.call("cudaGraphLaunch", 0, 30)
     for row in range(40):
         trace.kernel(POINTWISE, 10 + 24 * row, 14, correlation=correlation)
-    found = launching(Rank(trace.trace()))
-    assert found is not None
-    assert (found.launches, found.graphs) == (1, 1)
+    facts = launch_facts_of(Rank(trace.trace()))
+    assert facts is not None
+    assert (facts.launches, facts.graphs) == (1, 1)
 
 
-def test_steps_that_launch_differently_are_not_steady_and_nothing_launched_is_nothing() -> None:
-    found = launching(Rank(program(extra=1).trace()))
-    assert found is not None
-    assert found.steady is False
-    assert launching(Rank(TraceBuilder().kernel(POINTWISE, 0, 10).trace())) is None
+def test_steps_that_launch_differently_are_not_steady_and_a_trace_without_launches_has_no_facts() -> None:
+    facts = launch_facts_of(Rank(program(extra=1).trace()))
+    assert facts is not None
+    assert facts.steady is False
+    assert launch_facts_of(Rank(TraceBuilder().kernel(POINTWISE, 0, 10).trace())) is None

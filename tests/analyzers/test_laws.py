@@ -25,7 +25,7 @@ def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Rep
     return pipeline.diagnose_run(Run(ranks), registry.registered())
 
 
-def said(report: Report) -> dict[str, Any]:
+def findings_and_times(report: Report) -> dict[str, Any]:
     """All that a report says about time and faults, without how long the analyzers took."""
     whole = report.to_dict()
     return {key: whole[key] for key in ("steps", "timeline", "account", "findings")}
@@ -34,14 +34,14 @@ def said(report: Report) -> dict[str, Any]:
 @laws
 @given(lawful(), st.sampled_from((-777_000_777, -3, 12_345_678_900)))
 def test_time_has_no_origin(files: Sequence[File], shift_us: int) -> None:
-    assert said(report_of(files, shift_us=shift_us)) == said(report_of(files))
+    assert findings_and_times(report_of(files, shift_us=shift_us)) == findings_and_times(report_of(files))
 
 
 @laws
 @given(lawful(), st.randoms(use_true_random=False))
 def test_a_file_has_no_order(files: Sequence[File], dice: random.Random) -> None:
     shuffled = [file | {"traceEvents": dice.sample(file["traceEvents"], len(file["traceEvents"]))} for file in files]
-    assert said(report_of(shuffled)) == said(report_of(files))
+    assert findings_and_times(report_of(shuffled)) == findings_and_times(report_of(files))
 
 
 @laws
@@ -51,15 +51,15 @@ def test_twice_the_time_costs_twice_as_much(files: Sequence[File]) -> None:
     for a, b in zip(once.account, twice.account, strict=True):
         assert b.window_ns == 2 * a.window_ns
         assert {k: 2 * v for k, v in a.detail.items()} == dict(b.detail)
-    pairs = list(zip(sorted(once.findings, key=_subject), sorted(twice.findings, key=_subject), strict=True))
-    assert [_subject(a) for a, _ in pairs] == [_subject(b) for _, b in pairs]
+    pairs = list(zip(sorted(once.findings, key=finding_key), sorted(twice.findings, key=finding_key), strict=True))
+    assert [finding_key(a) for a, _ in pairs] == [finding_key(b) for _, b in pairs]
     for a, b in pairs:
         assert a.severity == b.severity
         assert abs(b.cost_ns - 2 * a.cost_ns) <= 1
         assert abs((b.saving.high_ns or 0) - 2 * (a.saving.high_ns or 0)) <= ROUNDING_NS
 
 
-def _subject(finding: Any) -> tuple[str, str, str, int]:
+def finding_key(finding: Any) -> tuple[str, str, str, int]:
     return finding.rule, finding.subject, str(finding.location), -1 if finding.rank is None else finding.rank
 
 
@@ -80,13 +80,13 @@ def test_savings_never_exceed_the_cost_nor_together_the_step(files: Sequence[Fil
     check_promises(report)
 
 
-def test_the_traces_of_these_laws_make_the_exercised_rules_speak() -> None:
-    spoken: set[str] = set()
+def test_the_traces_of_these_laws_make_the_exercised_rules_report() -> None:
+    reporting: set[str] = set()
 
     @settings(laws, derandomize=True, database=None, max_examples=800)
     @given(lawful())
-    def listen(files: Sequence[File]) -> None:
-        spoken.update(f.rule for f in report_of(files).findings)
+    def collect(files: Sequence[File]) -> None:
+        reporting.update(f.rule for f in report_of(files).findings)
 
-    listen()
-    assert spoken >= EXERCISED_RULES
+    collect()
+    assert reporting >= EXERCISED_RULES

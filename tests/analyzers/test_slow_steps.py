@@ -1,4 +1,4 @@
-"""Slow steps: laws of finding them, those of a whole captured run, and what becomes of step times on disk."""
+"""Slow steps: laws of finding them, those of a whole captured run, and how step times are read from a capture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import perfdoctor
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps, parse_run_steps
-from perfdoctor.analyzers._pd003_slow_steps import growth, slow_steps
+from perfdoctor.analyzers._pd003_slow_steps import find_slow_steps, measure_growth
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.rules import registry
@@ -26,100 +26,107 @@ durations = st.lists(st.integers(1, 10**12), min_size=1, max_size=60)
 
 
 @given(durations, st.floats(1.1, 5), st.floats(0.05, 1))
-def test_slow_steps_are_those_over_the_factor_and_their_excess_is_what_lies_over_the_median(
+def test_slow_steps_exceed_the_factor_and_their_excess_is_over_the_median(
     lengths: list[int], factor: float, most_share: float
 ) -> None:
-    found = slow_steps(np.array(lengths, np.int64), factor, most_share)
+    found = find_slow_steps(np.array(lengths, np.int64), factor, most_share)
     over = [length for length in lengths if length > factor * int(np.median(lengths))]
     if found is None:
         assert not over or len(over) > most_share * len(lengths)
     else:
         assert [lengths[row] for row in found.rows] == over
-        assert found.excess_ns == sum(over) - len(over) * found.usual_ns
+        assert found.excess_ns == sum(over) - len(over) * found.median_ns
 
 
 @given(durations, st.integers(2, 1000))
-def test_slowness_has_no_unit(lengths: list[int], scale: int) -> None:
+def test_a_longer_unit_of_time_scales_the_excess_alone(lengths: list[int], scale: int) -> None:
     even = [2 * length for length in lengths]  # a median between two steps stays whole
-    once, more = (slow_steps(np.array(even, np.int64) * k, 1.5, 0.34) for k in (1, scale))
+    once, more = (find_slow_steps(np.array(even, np.int64) * k, 1.5, 0.34) for k in (1, scale))
     assert (once is None) == (more is None)
     if once is not None and more is not None:
         assert once.rows.tolist() == more.rows.tolist()
         assert more.excess_ns == scale * once.excess_ns
 
 
-def test_growth_is_no_jump() -> None:
-    assert growth(np.linspace(100, 300, 40).astype(np.int64)) == pytest.approx(274.5 / 122, rel=0.02)
-    assert growth(np.array([100] * 20 + [300] * 20, np.int64)) == 1.0
-    assert growth(np.array([100, 300] * 20, np.int64)) == 1.0
-    assert growth(np.array([5], np.int64)) == 1.0
+def test_a_jump_or_an_alternation_is_no_growth() -> None:
+    assert measure_growth(np.linspace(100, 300, 40).astype(np.int64)) == pytest.approx(274.5 / 122, rel=0.02)
+    assert measure_growth(np.array([100] * 20 + [300] * 20, np.int64)) == 1.0
+    assert measure_growth(np.array([100, 300] * 20, np.int64)) == 1.0
+    assert measure_growth(np.array([5], np.int64)) == 1.0
 
 
-def rows(lengths: Iterable[int], waits: Iterable[int] | None = None, window: str = "after") -> bytes:
+def steps_jsonl(lengths: Iterable[int], waits: Iterable[int] | None = None, window: str = "after") -> bytes:
+    """A steps.jsonl of such step times and waits for the loader, in ns."""
     lengths = list(lengths)
-    waited = list(waits) if waits is not None else [0] * len(lengths)
-    steps = zip(range(len(lengths)), lengths, waited, strict=True)
+    waits_ns = list(waits) if waits is not None else [0] * len(lengths)
+    steps = zip(range(len(lengths)), lengths, waits_ns, strict=True)
     keys = ("step", "dur_ns", "loader_wait_ns")
     return b"".join(
         json.dumps({**dict(zip(keys, step, strict=True)), "window": window}).encode() + b"\n" for step in steps
     )
 
 
-def told(text: bytes) -> tuple[Finding, ...]:
-    """What PD003 says of a run with such step times whose trace is steady."""
+def steady_trace() -> TraceBuilder:
     trace = TraceBuilder(device=None)
     for number in range(6):
         trace.step(1000 * number, 1000).op("aten::addmm", 1000 * number, 990)
-    run = Run((Rank(trace.trace(), run_steps=parse_run_steps(text)),))
+    return trace
+
+
+def findings_on_steps(text: bytes) -> tuple[Finding, ...]:
+    """The findings of PD003 on a run with such a steps.jsonl whose trace is steady."""
+    run = Run((Rank(steady_trace().trace(), run_steps=parse_run_steps(text)),))
     return pipeline.diagnose_run(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
 
 
-def test_a_checkpoint_every_fifty_steps_is_told_with_its_period() -> None:
-    (finding,) = told(rows([1_000_000 + (9_000_000 if n % 50 == 49 else n) for n in range(200)]))
+def test_a_checkpoint_every_fifty_steps_is_reported_with_that_spacing() -> None:
+    (finding,) = findings_on_steps(steps_jsonl([1_000_000 + (9_000_000 if n % 50 == 49 else n) for n in range(200)]))
     assert "4 of 200 steps of the run take up to 10.0 times the median, every 50 steps" in finding.title
     assert finding.saving == Saving()
     assert 175_000 < finding.cost_ns < 181_000
 
 
-def test_slow_steps_without_a_period_may_be_the_machines() -> None:
-    (alone,) = told(rows([1_000_000] * 99 + [9_000_000]))
+def test_slow_steps_without_a_fixed_spacing_may_be_the_machines() -> None:
+    (alone,) = findings_on_steps(steps_jsonl([1_000_000] * 99 + [9_000_000]))
     assert alone.title == "1 of 100 steps of the run takes 9.0 times the median"
-    (in_a_row,) = told(rows([1_000_000] * 96 + [3_000_000] * 4))
+    (in_a_row,) = findings_on_steps(steps_jsonl([1_000_000] * 96 + [3_000_000] * 4))
     assert in_a_row.title == "4 of 100 steps of the run take up to 3.0 times the median"
-    (regular,) = told(rows([1_000_000 + 9_000_000 * (n % 50 == 49) for n in range(200)]))
+    (regular,) = findings_on_steps(steps_jsonl([1_000_000 + 9_000_000 * (n % 50 == 49) for n in range(200)]))
     shared = "other programs share the machine"
     assert [shared in f.advice for f in (alone, in_a_row, regular)] == [True, True, False]
 
 
-def test_slow_steps_that_wait_for_the_loader_say_so() -> None:
+def test_slow_steps_that_wait_for_the_loader_are_attributed_to_it() -> None:
     slow = [n % 40 == 0 for n in range(120)]
-    (finding,) = told(rows([8_000_000 if s else 1_000_000 for s in slow], [7_000_000 if s else 10_000 for s in slow]))
+    (finding,) = findings_on_steps(
+        steps_jsonl([8_000_000 if s else 1_000_000 for s in slow], [7_000_000 if s else 10_000 for s in slow])
+    )
     assert "waits for the loader" in finding.title
     assert {e.label: e.value for e in finding.evidence}["more wait for the loader in a slow step"] == 6_990_000
 
 
-def test_steps_that_keep_growing_are_told() -> None:
-    (finding,) = told(rows(range(1_000_000, 3_000_000, 20_000)))
+def test_steps_that_keep_growing_get_a_finding() -> None:
+    (finding,) = findings_on_steps(steps_jsonl(range(1_000_000, 3_000_000, 20_000)))
     assert "Steps keep growing: the last quarter of the run takes 2.2 times" in finding.title
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        rows([1_000_000] * 100),
-        rows([1_000_000] * 99 + [3_000_000]),
-        rows([9_000_000, 1_000_000] * 5),
-        rows([1_000_000] * 80 + [9_000_000] * 20, window="timing"),
-        rows([1_000_000, 3_000_000] * 50),
+        steps_jsonl([1_000_000] * 100),
+        steps_jsonl([1_000_000] * 99 + [3_000_000]),
+        steps_jsonl([9_000_000, 1_000_000] * 5),
+        steps_jsonl([1_000_000] * 80 + [9_000_000] * 20, window="timing"),
+        steps_jsonl([1_000_000, 3_000_000] * 50),
         b"",
     ],
     ids=["steady", "one-in-a-hundred", "too-few", "profiled", "two-kinds", "nothing"],
 )
 def test_a_run_without_costly_exceptions_gets_no_finding(text: bytes) -> None:
-    assert told(text) == ()
+    assert findings_on_steps(text) == ()
 
 
-def test_lines_that_are_no_steps_are_passed_over() -> None:
+def test_lines_that_are_no_steps_are_ignored() -> None:
     text = b'{"step":0,"dur_ns":5,"window":"base","loader_wait_ns":2}\nnull\n{"step":1}\n\xff\n'
     text += b'{"step":-1,"dur_ns":5,"window":"base","loader_wait_ns":0}\n'
     text += b'{"step":2,"dur_ns":99999999999999999999,"window":"base","loader_wait_ns":0}\n'
@@ -132,12 +139,11 @@ def test_lines_that_are_no_steps_are_passed_over() -> None:
 def test_the_step_times_of_a_capture_folder_are_read(tmp_path: Path) -> None:
     rank = tmp_path / "rank0"
     rank.mkdir()
-    trace = TraceBuilder(device=None)
-    for number in range(6):
-        trace.step(1000 * number, 1000).op("aten::addmm", 1000 * number, 990)
-    trace.write(rank / "timing.json.gz")
+    steady_trace().write(rank / "timing.json.gz")
     (rank / "facts.json").write_text("{}")
-    (rank / "steps.jsonl").write_bytes(rows([1_000_000 + (9_000_000 if n % 50 == 49 else n) for n in range(200)]))
+    (rank / "steps.jsonl").write_bytes(
+        steps_jsonl([1_000_000 + (9_000_000 if n % 50 == 49 else n) for n in range(200)])
+    )
     assert ["every 50 steps" in f.title for f in perfdoctor.analyze(tmp_path, select=["PD003"]).findings] == [True]
     (rank / "steps.jsonl").unlink()
     assert perfdoctor.analyze(tmp_path, select=["PD003"]).findings == ()

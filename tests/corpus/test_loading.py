@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.analyzers._pd101_loader_model import wait_parts, worker_startups
+from perfdoctor.analyzers._pd101_wait_parts import find_worker_startups, split_waits
 from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding
@@ -16,7 +16,7 @@ from perfdoctor.rules.analyzer import Run
 pytestmark = pytest.mark.corpus
 
 
-def stall(rank: Rank) -> Finding:
+def find_stall(rank: Rank) -> Finding:
     (finding,) = DataLoaderStall().analyze(Run((rank,)))
     return finding
 
@@ -27,25 +27,26 @@ def stall(rank: Rank) -> Finding:
 def test_what_came_true_lies_within_what_the_rule_promises(
     pair: str, promised_ms: float, came_true_ms: float, corpus: Path
 ) -> None:
-    """Before ranking, which may know better: the bound must hold and not be far off."""
+    """The saving before the replay, which may know better: its upper bound must hold and not be far off."""
     starved, fed = (Rank(perfdoctor.read(corpus / f"{pair}-workers{n}.json.gz")) for n in (0, 4))
     before, after = (rank.window_ns / rank.steps.count for rank in (starved, fed))
     assert (before - after) / 1e6 == pytest.approx(came_true_ms, abs=0.1)
-    finding = stall(starved)
+    finding = find_stall(starved)
     assert (finding.saving.high_ns or 0) / 1e6 == pytest.approx(promised_ms, abs=0.1)
     assert 0.7 * (finding.saving.high_ns or 0) <= before - after <= (finding.saving.high_ns or 0)
     assert "which has no workers; with 2 workers at best" in finding.title
 
 
-def test_collating_in_the_main_process_is_told_from_fetching(corpus: Path) -> None:
-    parts = wait_parts(Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz")))
+def test_collating_in_the_main_process_is_separated_from_fetching(corpus: Path) -> None:
+    rank = Rank(perfdoctor.read(corpus / "v100-bare-list-workers0.json.gz"))
+    parts = split_waits(rank, find_worker_startups(rank))
     assert round(parts.collate_ns / 1e6, 1) == 7.8  # torch.stack of 32 images
     assert round(parts.fetch_ns / 1e6, 1) == 39.2
     assert (parts.startup_ns, parts.copy_ns, parts.pin_ns) == (0, 0, 0)
 
 
-def test_the_start_of_four_workers_is_seen(corpus: Path) -> None:
+def test_the_start_of_four_workers_is_found(corpus: Path) -> None:
     """82 ms at the beginning of the recording, and 2 ms for every batch from then on."""
     rank = Rank(perfdoctor.read(corpus / "v100-legacy-workers4.json.gz"))
-    assert worker_startups(rank).tolist() == [True, False, False, False, False, False]
-    assert not worker_startups(Rank(perfdoctor.read(corpus / "v100-legacy-workers0.json.gz"))).any()
+    assert find_worker_startups(rank).tolist() == [True, False, False, False, False, False]
+    assert not find_worker_startups(Rank(perfdoctor.read(corpus / "v100-legacy-workers0.json.gz"))).any()

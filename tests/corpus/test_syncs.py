@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 import perfdoctor
-from perfdoctor.analyzers._pd102_syncs import COPY, IF, ITEM, MASK, PAGEABLE, PINNED, TO_CPU, find_syncs
+from perfdoctor.analyzers._pd102_blocking_calls import (
+    COPY,
+    IF,
+    ITEM,
+    MASK,
+    PAGEABLE,
+    PINNED,
+    TO_CPU,
+    find_blocking_calls,
+)
 from perfdoctor.rank import Rank
 from perfdoctor.report.report import Report
 
@@ -31,7 +40,7 @@ def test_not_one_of_945_item_calls_waits_for_the_gpu(corpus: Path, report_on: Ca
     name = "a100-negative-queue/rank0.json.gz"
     rank = rank_of(corpus / name)
     assert int(rank.trace.match_rows(rank.trace.ops, "^aten::item$").sum()) == 945
-    syncs = find_syncs(rank)
+    syncs = find_blocking_calls(rank)
     assert ITEM not in syncs.cause
     assert set(syncs.cause) == {TO_CPU, PAGEABLE, PINNED, "synchronize"}
     calls = Counter(rank.trace.strings[rank.trace.calls.name[row]] for row in syncs.call)
@@ -48,7 +57,7 @@ def test_the_276_stream_syncs_of_segment_anything_are_masks_and_copies_and_cost_
     name = "a100-sam-fp32.json.gz"
     rank = rank_of(corpus / name)
     assert int(rank.trace.match_rows(rank.trace.calls, "Synchronize$").sum()) == 276
-    syncs = find_syncs(rank)
+    syncs = find_blocking_calls(rank)
     found = Counter(syncs.cause)
     assert found[MASK] == 145  # 80 masks, most as a copy and the wait for it
     assert len({w for w, cause in zip(syncs.wait.tolist(), syncs.cause, strict=True) if cause == MASK}) == 80

@@ -1,0 +1,107 @@
+"""Titles, advice and fixes of PD101 as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfdoctor.analyzers._pd101_loader_model import LoaderModel
+from perfdoctor.analyzers._pd101_wait_parts import WaitParts
+from perfdoctor.rules import Rank, Saving, SourceLocation
+
+# A part of the wait gets a sentence from this share (0 to 1) of it on.
+_MIN_PART_SHARE = 0.15
+
+
+def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None, saving: Saving) -> str:
+    """How long the GPU or the loop waits for which loader, and why."""
+    step = _format_ms(loader.step_ns)
+    whole = f"each {step} step" if rank.steps.count else f"the trace's {step}"
+    waits = f"{_who_waits(rank)} {_format_ms(loader.idle_ns)} of {whole} for"
+    if loader.workers is None:
+        return f"{waits} {location.short if location else 'the DataLoader'}"
+    where = f"{location.short}, whose DataLoader" if location else "the DataLoader, which"
+    verb = "does" if loader.workers == 1 else "do"
+    why = "has no workers" if loader.workers == 0 else f"has {_count_workers(loader.workers)} that {verb} not keep up"
+    if not saving.expected_ns:
+        return f"{waits} {where} {why}"
+    best_ns = loader.step_ns - saving.expected_ns
+    return f"{waits} {where} {why}; with {_count_workers(loader.recommended_workers)} at best {_format_ms(best_ns)}"
+
+
+def startup_title(rank: Rank, location: SourceLocation | None, epoch_ns: int) -> str:
+    """How long the GPU or the loop waits for workers to start, at the beginning of an epoch."""
+    return (
+        f"{_who_waits(rank)} {_format_ms(epoch_ns)} at the start of an epoch"
+        f"{f' at {location.short}' if location else ''}, while the DataLoader starts its workers"
+    )
+
+
+def stall_advice(loader: LoaderModel, parts: WaitParts) -> str:
+    """What to change: the number of workers, the work on a batch, and what the main process does."""
+    if loader.workers is None:
+        advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
+    elif loader.lacks_cores and loader.is_memory_bound:
+        advice = (
+            f"Loading a batch takes {_format_ms(loader.batch_ns)} and computes for {loader.cpu_share or 0:.0%} of it: "
+            f"{loader.workers_to_keep_up} workers would hide it, each a process with a memory of its own. Use "
+            f"{loader.most_useful_workers}, and let the data set wait less: keep its files near, and read them in "
+            "larger pieces."
+        )
+    elif loader.lacks_cores:
+        advice = (
+            f"Loading a batch takes {loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} "
+            f"workers would hide it, but there are {loader.cores} cores. Use {loader.most_useful_workers} and make the "
+            "batch cheaper: decode ahead of time, or transform on the GPU."
+        )
+    else:
+        advice = _advise_more_workers(loader)
+    return f"{advice}{_describe_main_process(loader, parts)}"
+
+
+def _advise_more_workers(loader: LoaderModel) -> str:
+    advice = (
+        f"Load batches in {loader.workers_to_keep_up} worker processes: together they finish one in the "
+        f"{loader.unstalled_step_ns / 1e6:.1f} ms that a step takes without the wait."
+    )
+    if loader.cores is not None and loader.workers_to_keep_up > loader.cores:
+        advice += (
+            f" They are more than the {loader.cores} cores, which PyTorch warns about; but loading computes for only "
+            f"{loader.cpu_share or 0:.0%} of its time and waits for the rest."
+        )
+    return advice
+
+
+def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
+    """What the main process does in the wait, where it is much of it."""
+    to_device_ns = parts.copy_ns + parts.pin_ns
+    if to_device_ns > _MIN_PART_SHARE * loader.wait_ns:
+        return (
+            f" {_format_ms(to_device_ns)} of the wait is copying or pinning inside the loader, which workers do not "
+            "take over: return CPU tensors, set pin_memory=True, and copy in the loop without blocking."
+        )
+    if parts.collate_ns > _MIN_PART_SHARE * loader.wait_ns:
+        advice = "it moves to the workers, too" if loader.workers == 0 else "the main process does it: leave it to them"
+        return f" {_format_ms(parts.collate_ns)} of the wait is collating the samples; {advice}."
+    return ""
+
+
+def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str:
+    """The arguments of the DataLoader to set."""
+    workers = loader.recommended_workers if loader.workers is not None else "..."
+    pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
+    return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
+
+
+def _who_waits(rank: Rank) -> str:
+    return "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
+
+
+def _count_workers(count: int) -> str:
+    return "one worker" if count == 1 else f"{count} workers"
+
+
+def _format_ms(ns: int) -> str:
+    if ns < 100e3:
+        return f"{ns / 1e3:.3g} us"
+    return f"{ns / 1e6:.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
