@@ -1,8 +1,9 @@
 """How fast a trace is replayed: python -m benchmarks.replay_speed [--sample TRACE] [--events N] [--repeat 5] [FOLDER].
 
-A sample lengthened to 42,000 runtime calls (as many as in one step of HTA's ResNet trace) and to 5 million events, each
-measured in a process of its own. Times are CPU time, the least of `--repeat`. Memory is the peak of numpy's allocations
-beside the columns of the trace. With a folder of traces it prints instead which of them may be replayed, and why not.
+A sample is lengthened to 42,000 runtime calls (as many as in one step of HTA's ResNet trace) and to 5 million events,
+and each is measured in a process of its own. Times are CPU time, the least of `--repeat`. Memory is the peak of numpy's
+allocations, relative to the columns of the trace. Given a folder of traces, it prints instead which of them can be
+replayed, and why the others cannot.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from benchmarks.lengthen_trace import parse_sample, write_repeated
 from perfdoctor.rank import Rank
 from perfdoctor.savings.apply_edits import apply_edits
 from perfdoctor.savings.edits import scale_durations
-from perfdoctor.savings.longest_path import compiled
+from perfdoctor.savings.longest_path import longest_path_code
 from perfdoctor.savings.replay_graph import graph_of
 from perfdoctor.trace.tables.rows import GpuRows
 
@@ -34,22 +34,22 @@ SAMPLE = Path(__file__).resolve().parent.parent / "sample_traces" / "host-device
 _STEP_CALLS = 42_000
 
 
-class Seconds(NamedTuple):
-    """CPU time to make the graph, to replay it, and to edit and replay it."""
+@dataclass(frozen=True, slots=True)
+class ReplayTimes:
+    """CPU time in seconds to make the graph, to replay it, and to edit and replay it."""
 
-    graph: float
-    replay: float
-    edit: float
+    graph_s: float
+    replay_s: float
+    edit_s: float
 
 
 def measure(trace_path: Path, repeat: int) -> str:
-    """A row of the table: events, calls, ms of CPU for the graph, a replay, and an edit with its replay, memory."""
+    """A row of the table: events, calls, CPU ms for the graph, a replay, and an edit with its replay, memory."""
     rank = Rank(perfdoctor.read(trace_path))
     trace = rank.trace
-    compiled.load()
-    graph_s, replay_s, edit_s = (
-        min(times) for times in zip(*(_measure_once(rank) for _ in range(repeat)), strict=True)
-    )
+    longest_path_code.load()
+    times = [_measure_once(rank) for _ in range(repeat)]
+    graph_s, replay_s, edit_s = (min(getattr(each, field.name) for each in times) for field in fields(ReplayTimes))
     trace_bytes = sum(getattr(table, field.name).nbytes for table in trace.tables for field in fields(table))
     tracemalloc.start()
     graph_of(trace, rank.window).node_times()
@@ -60,7 +60,7 @@ def measure(trace_path: Path, repeat: int) -> str:
     )
 
 
-def _measure_once(rank: Rank) -> Seconds:
+def _measure_once(rank: Rank) -> ReplayTimes:
     every_third = GpuRows(rank.trace.gpu, np.arange(0, len(rank.trace.gpu), 3))
     times = [time.process_time()]
     graph = graph_of(rank.trace, rank.window)
@@ -69,11 +69,11 @@ def _measure_once(rank: Rank) -> Seconds:
     times.append(time.process_time())
     graph.node_times(apply_edits(graph, [(scale_durations(every_third, 0.5), 1.0)]))
     times.append(time.process_time())
-    return Seconds(*np.diff(times).tolist())
+    return ReplayTimes(*np.diff(times).tolist())
 
 
 def print_gates(folder: Path) -> None:
-    """Print for every trace of a folder whether it may be replayed."""
+    """Print for every trace of a folder whether it can be replayed."""
     print("| trace | calls | GPU items | window, ms | CPU waits, ms | error | launches known | explained | |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
     for path in sorted(folder.rglob("*.json.gz")):
@@ -81,11 +81,12 @@ def print_gates(folder: Path) -> None:
         replay = rank.replay
         if replay is None:
             continue
-        events, gates = replay.graph.events, replay.gates
+        nodes, gates = replay.graph.nodes, replay.gates
+        name = path.relative_to(folder).as_posix().removesuffix(".json.gz")
         print(
-            f"| {path.relative_to(folder).as_posix().removesuffix('.json.gz')} | {len(events.call):,} | "
-            f"{len(events.item):,} | {rank.window_ns / 1e6:,.1f} | {(rank.cpu_wait_ns or 0) / 1e6:,.2f} | "
-            f"{gates.error:.1%} | {gates.coverage:.1%} | {gates.explained_wait_share:.0%} | {gates.why or 'replayed'} |"
+            f"| {name} | {len(nodes.call):,} | {len(nodes.item):,} | {rank.window_ns / 1e6:,.1f} | "
+            f"{(rank.cpu_wait_ns or 0) / 1e6:,.2f} | {gates.relative_error:.1%} | {gates.known_launch_share:.1%} | "
+            f"{gates.explained_wait_share:.0%} | {gates.reason or 'replayed'} |"
         )
 
 
@@ -105,7 +106,7 @@ def print_speeds(sample_path: Path, max_events: int, repeat: int) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, help="print which of these traces may be replayed")
+    parser.add_argument("folder", nargs="?", type=Path, help="print which of these traces can be replayed")
     parser.add_argument("--sample", type=Path, default=SAMPLE, help="the trace to lengthen, .json.gz")
     parser.add_argument("--events", type=int, default=5_000_000, help="events of the larger trace")
     parser.add_argument("--repeat", type=int, default=5)

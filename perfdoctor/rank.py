@@ -45,7 +45,7 @@ from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
-from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time
+from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int64Array
@@ -291,7 +291,7 @@ class Rank:
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """Some time of the CPU in the window without the profiler's part of it."""
-        return unprofiled_time(self.trace, self.steps, self.window, time, captured_steps(self.facts, "base"))
+        return unprofiled_time_of(self.trace, self.steps, self.window, time, captured_steps(self.facts, "base"))
 
     # --- where the time went --------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ def _compile_ahead() -> None:
 
     with contextlib.suppress(Exception):  # numba may fail in any way on this machine
         scanner_code.load()
-        longest_path.compiled.load()
+        longest_path.longest_path_code.load()
 
 
 def _check_numba() -> Check:

@@ -142,9 +142,9 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
     edits = {number: each.finding.edit for number, each in enumerate(priced) if each.finding.edit is not None}
     if replay is None or not edits:
         return
-    if replay.gates.why is not None:
+    if replay.gates.reason is not None:
         for number in edits:
-            priced[number].evidence = (Evidence("not replayed", replay.gates.why),)
+            priced[number].evidence = (Evidence("not replayed", replay.gates.reason),)
         return
     order_key_ns = float("inf")
     for turn, fix in enumerate(order_fixes_greedily(replay, edits)):
@@ -164,8 +164,8 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
 
 def _evidence_of_turn(fix: OrderedFix, replay: Replay, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
     evidence = [Evidence(STEP_AFTER, fix.step_after_ns, "ns")]
-    if not replay.profiled:
-        evidence.append(Evidence(STEP_BEFORE, replay.now_ns, "ns"))
+    if not replay.includes_profiler:
+        evidence.append(Evidence(STEP_BEFORE, replay.baseline_step_ns, "ns"))
     if fix.masked_by is not None:
         by = priced[fix.masked_by].finding.rule
         label = f"saves by itself, masked until {by} is fixed"

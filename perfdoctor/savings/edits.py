@@ -1,7 +1,7 @@
-"""What a fix would change in a trace: pure data over its rows, made by the rules that propose the fix.
+"""What a fix would change in a trace: plain data over rows of its tables, made by the rule that proposes the fix.
 
-Edits only take away: kernels get shorter, calls are not made, waits end, the CPU's work between calls vanishes. What
-that does to the step is for the replay to say.
+Edits only remove: kernels get shorter, calls are not made, waits end, work of the CPU between calls vanishes. The
+replay says how much shorter the step gets.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.rows import CallRows, GpuRows
 
-# What the CPU does for longer between two launches is something else; PD104 draws the same line.
-_LAUNCH_WORK_NS = 1_000_000
+# The most that a launch takes of the CPU: a longer break before it has another cause. PD104 has the same limit.
+_MAX_LAUNCH_WORK_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemovedCpuTime:
-    """Time of a thread (an index into `Trace.threads`) that vanishes, but for a share (0 to 1) of it that remains."""
+    """Time of a thread that vanishes, except for a share of it.
+
+    Attributes:
+        thread: Index into `Trace.threads`.
+        intervals: The time.
+        remaining_share: The share of it that remains, 0 to 1.
+    """
 
     thread: int
     intervals: Intervals
@@ -35,11 +41,15 @@ class Edit:
     """What a fix changes.
 
     Attributes:
-        items: GPU items that get faster, and `dur_ns`, how long each takes then.
-        dropped_calls: Calls that are not made, with all that they launch.
+        items: GPU items that get faster.
+        dur_ns: int64, for each of these items how long it takes then, in ns.
+        dropped_calls: Calls that are not made, and with them all that they launch.
         unblocked_calls: Calls in which the CPU no longer waits.
         removed_cpu_time: Time of the CPU that vanishes.
         is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
+
+    Raises:
+        TypeError, ValueError: see `check`.
     """
 
     items: GpuRows = field(default_factory=GpuRows)
@@ -53,10 +63,10 @@ class Edit:
         self.check()
 
     def check(self) -> None:
-        """See that the edit can be applied.
+        """Check that the edit can be applied.
 
         Raises:
-            TypeError: it holds rows of another table, or something else than it says.
+            TypeError: it has rows of another table, durations that are no int64 array, or no RemovedCpuTime.
             ValueError: there is not one duration for each item, one is negative, or a share lies outside of 0 to 1.
         """
         _require_rows(self.items, GpuRows)
@@ -74,7 +84,7 @@ class Edit:
             raise ValueError("an edit leaves durations of 0 or more, and a remaining share between 0 and 1")
 
     def __or__(self, other: Edit) -> Edit:
-        """Both changes; where both are upper bounds so are they together."""
+        """An edit that makes the changes of both; an upper bound if both are."""
         return Edit(
             self.items + other.items,
             np.concatenate((self.dur_ns, other.dur_ns)),
@@ -93,23 +103,29 @@ def _require_rows(rows: object, kind: type[GpuRows | CallRows]) -> None:
 
 
 def set_durations(rows: GpuRows, best_ns: float | npt.NDArray[np.floating], *, is_upper_bound: bool = True) -> Edit:
-    """Some GPU items take `best_ns` each, or as long as they do where that is shorter or `best_ns` is unknown (NaN)."""
+    """An edit that gives some GPU items new durations; none gets longer.
+
+    Args:
+        rows: The items.
+        best_ns: The new duration of all or of each, in ns; an item whose duration is NaN does not change.
+        is_upper_bound: Whether that is the best that the fix can do.
+    """
     _require_rows(rows, GpuRows)
     dur_ns = rows.table.dur_ns[rows.index].astype(np.float64)
     return Edit(rows, np.fmin(np.maximum(best_ns, 0), dur_ns).astype(np.int64), is_upper_bound=is_upper_bound)
 
 
 def scale_durations(rows: GpuRows, saved_share: float, *, is_upper_bound: bool = True) -> Edit:
-    """Some GPU items save the same share (0 to 1) of their time each."""
+    """An edit that shortens each of some GPU items by the same share (0 to 1) of its duration."""
     _require_rows(rows, GpuRows)
     return set_durations(rows, rows.table.dur_ns[rows.index] * (1 - saved_share), is_upper_bound=is_upper_bound)
 
 
 def remove_items(trace: Trace, rows: GpuRows, *, is_upper_bound: bool = True) -> Edit:
-    """Some GPU items are gone (fused into others, or copies that are not needed), and their launches with them.
+    """An edit that removes some GPU items, and their launches: kernels that others absorb, copies that nobody needs.
 
-    What the CPU did in the op around each launch goes, too, if all that the op launched goes. Launches of several items
-    stay where some of those stay.
+    The op around a launch takes no time either if everything that it launched is removed. A launch of several items
+    remains where one of them remains.
     """
     _require_rows(rows, GpuRows)
     gpu, calls = trace.gpu, trace.calls
@@ -129,9 +145,16 @@ def remove_items(trace: Trace, rows: GpuRows, *, is_upper_bound: bool = True) ->
 def fuse(
     trace: Trace, rows: GpuRows, saved_share: float, launches_left: GpuRows, *, is_upper_bound: bool = True
 ) -> Edit:
-    """Some GPU items become fewer: together they save a share of their time, and only `launches_left` are launched.
+    """An edit that fuses some GPU items: their time shrinks by a share, and only some of them are launched.
 
-    The fused kernels run where their parts ran, each part a share shorter: the sum is the time of the fused kernels.
+    Each item remains where it was and gets a share shorter; the sum is the time of the fused kernels.
+
+    Args:
+        trace: The trace.
+        rows: The items.
+        saved_share: The share (0 to 1) of its duration by which each gets shorter.
+        launches_left: Those of the items whose launches remain.
+        is_upper_bound: Whether that is the best that the fix can do.
     """
     _require_rows(rows, GpuRows)
     _require_rows(launches_left, GpuRows)
@@ -145,12 +168,12 @@ def fuse(
 
 
 def _cpu_time_of_launches(trace: Trace, dropped: Int64Array, removed: BoolArray) -> tuple[RemovedCpuTime, ...]:
-    """The time in dropped calls, and in the ops around them that launch nothing else.
+    """The time in dropped calls, or in the op around such a call where it launches nothing else.
 
     Args:
         trace: The trace.
         dropped: Rows of the calls.
-        removed: For each call of the trace whether all or some of what it launches is gone.
+        removed: For each call of the trace whether an item that it launches is removed.
     """
     calls, ops = trace.calls, trace.ops
     launching = np.zeros(len(calls), bool)
@@ -158,33 +181,33 @@ def _cpu_time_of_launches(trace: Trace, dropped: Int64Array, removed: BoolArray)
     op = calls.op[dropped]
     still_launching = np.zeros(len(ops) + 1, bool)
     still_launching[calls.op[launching & ~removed]] = True
-    whole = (op >= 0) & ~still_launching[op]
-    start = np.where(whole, np.append(ops.start_ns, 0)[op], calls.start_ns[dropped])
-    end = np.where(whole, np.append(ops.end_ns, 0)[op], calls.end_ns[dropped])
-    return _removed_by_thread(calls.thread[dropped], start, end)
+    takes_op = (op >= 0) & ~still_launching[op]
+    start_ns = np.where(takes_op, np.append(ops.start_ns, 0)[op], calls.start_ns[dropped])
+    end_ns = np.where(takes_op, np.append(ops.end_ns, 0)[op], calls.end_ns[dropped])
+    return _remove_spans(calls.thread[dropped], start_ns, end_ns)
 
 
-def _removed_by_thread(thread: Int32Array, start: Int64Array, end: Int64Array) -> tuple[RemovedCpuTime, ...]:
-    """The time that vanishes of each thread."""
-    threads = [(number, thread == number) for number in sorted(set(thread.tolist()))]
-    return tuple(RemovedCpuTime(number, iv.union(start[mine], end[mine])) for number, mine in threads)
+def _remove_spans(thread: Int32Array, start_ns: Int64Array, end_ns: Int64Array) -> tuple[RemovedCpuTime, ...]:
+    """The union of some spans of time on each thread, as removed time."""
+    spans = {number: thread == number for number in sorted(set(thread.tolist()))}
+    return tuple(RemovedCpuTime(number, iv.union(start_ns[at], end_ns[at])) for number, at in spans.items())
 
 
 def remove_waits(calls: CallRows) -> Edit:
-    """The CPU no longer waits for the GPU in some calls."""
+    """An edit that ends the CPU's waits for the GPU in some calls."""
     return Edit(unblocked_calls=calls)
 
 
 def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
-    """Some calls, and the synchronize calls up to `done_ns`, take no time: copies from pinned memory.
+    """An edit that lets copies no longer block: their calls take no time, nor do the synchronize calls after them.
 
     Args:
-        calls: The calls.
-        done_ns: For each of them when the CPU went on.
+        calls: The calls that copy.
+        done_ns: For each of them when the CPU had synchronized, in ns.
     """
     _require_rows(calls, CallRows)
     table, rows = calls.table, calls.index
-    removed = _removed_by_thread(table.thread[rows], table.start_ns[rows], done_ns)
+    removed = _remove_spans(table.thread[rows], table.start_ns[rows], done_ns)
     inside = np.zeros(len(table), bool)
     for each in removed:
         inside |= (table.thread == each.thread) & iv.contains(each.intervals, table.start_ns)
@@ -192,10 +215,10 @@ def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
 
 
 def remove_calls(calls: CallRows) -> Edit:
-    """Some calls that launch nothing are not made: allocations that a cache serves."""
+    """An edit that removes some calls that launch nothing, such as allocations that a cache serves."""
     _require_rows(calls, CallRows)
     table, rows = calls.table, calls.index
-    removed = _removed_by_thread(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
+    removed = _remove_spans(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
     return Edit(dropped_calls=calls, removed_cpu_time=removed)
 
 
@@ -207,18 +230,18 @@ def remove_cpu_time(
     *,
     is_upper_bound: bool = False,
 ) -> Edit:
-    """Times of threads vanish but for a share of them that remains: a loader's waits that workers hide.
+    """An edit that removes some time of threads, such as waits for a loader that workers hide.
 
     Args:
-        thread: For each time its thread, an index into `Trace.threads`.
-        spans: Where the times begin and end.
-        window: The analysed time; what lies outside stays.
-        remaining_share: The share that stays, 0 to 1.
+        thread: For each span of time its thread, an index into `Trace.threads`.
+        spans: Starts and ends of the spans, in ns.
+        window: The analysed time; time outside of it remains.
+        remaining_share: The share of the time that remains, 0 to 1.
         is_upper_bound: Whether that is the best that the fix can do.
     """
     removed = [
         RemovedCpuTime(each.thread, iv.intersect(each.intervals, window), remaining_share)
-        for each in _removed_by_thread(thread, *spans)
+        for each in _remove_spans(thread, *spans)
     ]
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
 
@@ -226,20 +249,26 @@ def remove_cpu_time(
 def shorten_launches(
     calls: CallRows, window: Intervals, remaining_share: float = 0.0, *, is_upper_bound: bool = True
 ) -> Edit:
-    """The CPU takes a share of its time to get to some launches, and in them: CUDA graphs, compiled code.
+    """An edit that lets the CPU launch faster, by CUDA graphs or compiled code: a share of its time remains.
 
-    That time counts from the call before on the same thread, but at most a millisecond: what takes longer is no
-    launching.
+    The time of a launch begins at the end of the call before it on the same thread, at most a millisecond before it:
+    longer breaks are no launch overhead.
+
+    Args:
+        calls: The launches.
+        window: The analysed time; time outside of it remains.
+        remaining_share: The share of the time that remains, 0 to 1.
+        is_upper_bound: Whether that is the best that the fix can do.
     """
     _require_rows(calls, CallRows)
     table, rows = calls.table, calls.index
     removed = []
     for thread in sorted(set(table.thread[rows].tolist())):
         on_thread = np.flatnonzero(table.thread == thread)
-        latest_end = np.maximum.accumulate(table.end_ns[on_thread])
-        since = np.append(np.iinfo(np.int64).min // 4, latest_end[:-1])
-        wanted = np.isin(on_thread, rows)
-        start = np.maximum(since, table.start_ns[on_thread] - _LAUNCH_WORK_NS)[wanted]
-        spans = iv.union(start, table.end_ns[on_thread[wanted]])
+        latest_end_ns = np.maximum.accumulate(table.end_ns[on_thread])
+        end_before_ns = np.append(np.iinfo(np.int64).min // 4, latest_end_ns[:-1])
+        earliest_ns = table.start_ns[on_thread] - _MAX_LAUNCH_WORK_NS
+        launches = np.isin(on_thread, rows)
+        spans = iv.union(np.maximum(end_before_ns, earliest_ns)[launches], table.end_ns[on_thread[launches]])
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)

@@ -1,4 +1,4 @@
-"""What can still be promised on one rank, so that no nanosecond is promised twice."""
+"""The savings that can still be promised on one rank: no nanosecond is promised twice."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 
 @dataclass(slots=True)
 class Ledger:
-    """The time of a rank that no fix has claimed yet, and the CPU's wait for the GPU.
+    """What the fixes of a rank have claimed of its time and of the CPU's wait for the GPU.
 
     Attributes:
         window_ns: Length of the analysed time.
-        steps: Divides window time into time a step (1 without steps).
-        kernel_budget_ns: What faster kernels may still save in the window; None when nothing bounds it.
-        claimed: The time that was promised already.
+        steps: How many steps the window has; 1 where there are none.
+        kernel_budget_ns: What faster kernels can still save in the window; None where that is not known.
+        claimed: The time that fixes have claimed already.
     """
 
     window_ns: int
@@ -27,28 +27,33 @@ class Ledger:
 
     @property
     def step_ns(self) -> int:
-        """Length of a step, of the window without steps."""
+        """The mean step, or the window where there are no steps."""
         return int(self.window_ns / self.steps)
 
     def limit_ns(self, claim: Claim, *, kernels: bool = True) -> int:
-        """The most that a claim may still save, a step; the budget for kernels counts if `kernels`."""
-        free = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.exclusive_ns
+        """The most that a claim can still save, in ns a step.
+
+        Args:
+            claim: The claim.
+            kernels: Whether `kernel_budget_ns` limits a claim of kernel time.
+        """
+        free_ns = iv.total(iv.subtract(claim.intervals, self.claimed)) + claim.exclusive_ns
         if not claim.total_ns:
-            free = self.window_ns
+            free_ns = self.window_ns
         if claim.kernels and kernels and self.kernel_budget_ns is not None:
-            free = min(free, int(self.kernel_budget_ns))
-        return int(free / self.steps)
+            free_ns = min(free_ns, int(self.kernel_budget_ns))
+        return int(free_ns / self.steps)
 
     def charge(self, claim: Claim, saved_ns: int) -> None:
-        """Record a promise of `saved_ns` a step."""
+        """Record a promised saving of `saved_ns` a step, so that its time cannot be claimed again."""
         self.claimed = iv.union_of((self.claimed, claim.intervals))
         self.spend(claim, saved_ns)
 
     def spend(self, claim: Claim, saved_ns: int) -> None:
-        """Take what a promise of `saved_ns` a step needs of the CPU's wait for the GPU off the budget."""
+        """Lower the budget for kernels by a promised saving of `saved_ns` a step."""
         if claim.kernels and self.kernel_budget_ns is not None:
             self.kernel_budget_ns -= saved_ns * self.steps
 
     def overlaps(self, claim: Claim) -> bool:
-        """Whether some of a claim's time was promised already."""
+        """Whether some of a claim's time is claimed already."""
         return bool(len(iv.intersect(claim.intervals, self.claimed)))

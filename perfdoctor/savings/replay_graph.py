@@ -1,19 +1,19 @@
-"""A trace as a graph that can be replayed: what waits for what on the CPU and on the GPU, and how long after it.
+"""A trace as a graph for a critical-path model: what waits for what on the CPU and on the GPU, and for how long.
 
-The nodes are the starts and ends of runtime calls and of GPU items, and the boundaries of the analysed time, in order
-of time. Each waits for up to three earlier ones:
+The nodes are the starts and ends of runtime calls and GPU items, and the boundaries of the analysed time, in order of
+time. Each has up to three earlier nodes as predecessors:
 
-- a call starts after what its thread did last, or, where its thread stood idle, after the call of another thread that
-  ended last (forward and autograd threads hand on to each other): the work between them is kept as it was;
-- a call ends after the time that it took, or, if it blocked, when the GPU has done what it waited for;
-- a GPU item starts after its launch, after the item before it on its stream, and after what its stream was told to
-  wait for; of those the one that explains its start keeps its distance, the others are lower bounds;
-- a launch cannot return before the GPU has begun what was launched a whole queue earlier;
-- a boundary lies where the CPU came to it and the GPU had done its work.
+- A call starts after the node before it on its thread. Where its thread was idle it starts after the call of another
+  thread that ended last: forward and autograd threads hand work on to each other. CPU work in between is unchanged.
+- A call ends after its duration. If it blocks, it ends when the GPU has done what it waits for.
+- A GPU item starts after its launch, after the item before it on its stream, and after the event that its stream waits
+  for. The predecessor that explains its start keeps its lag, the others are lower bounds.
+- A launch returns when the GPU has started what was launched a whole queue earlier.
+- A boundary comes when the CPU has done its work up to there, and the GPU has.
 
-After Daydream (Zhu et al., USENIX ATC'20), whose graphs these are, and HTA's critical path. Collectives take as long as
-they took: other ranks are assumed to gain alike. SMs that two streams share, and clocks that rise when less is to be
-done, are not modelled.
+After Daydream (Zhu et al., USENIX ATC'20) and the critical path analysis of HTA. Collectives take as long as they took:
+other ranks are assumed to gain alike. SMs that two streams share, and clocks that rise when there is less to do, are
+not modelled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoctor.savings.graph_edges import Edges, cpu_edges, gpu_edges
-from perfdoctor.savings.graph_events import Events, events_of
-from perfdoctor.savings.graph_waits import boundary_edges, queue_edges, wait_edges
+from perfdoctor.savings.graph_edges import Edges, add_cpu_edges, add_gpu_edges
+from perfdoctor.savings.graph_nodes import Nodes, nodes_of
+from perfdoctor.savings.graph_waits import add_blocking_edges, add_boundary_edges, add_queue_edges
 from perfdoctor.savings.longest_path import SLOTS, longest_path
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
@@ -36,51 +36,49 @@ NEVER = np.iinfo(np.int64).min // 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """What waits for what.
+    """The nodes and edges of a replay.
 
     Attributes:
-        events: The calls and items, and which nodes they are.
-        before: int32 (n, SLOTS), the nodes that each waits for, -1 for none; see `graph_edges` for the slots.
-        lag_ns: int64 (n, SLOTS), how long after them it happens at the earliest.
+        nodes: The nodes, with the calls and items that they belong to.
+        predecessor: int32 (n, SLOTS), for each node and slot the predecessor, NONE for no edge; see `graph_edges`.
+        lag_ns: int64 (n, SLOTS), how long after its predecessor a node happens at the earliest.
     """
 
-    events: Events
-    before: Int32Array
+    nodes: Nodes
+    predecessor: Int32Array
     lag_ns: Int64Array
 
     def node_times(self, lag_ns: Int64Array | None = None) -> Int64Array:
-        """When each node happens, with other lags or the same; what waits for nothing stays where it was."""
-        rooted = np.ones(len(self.before), bool)
-        for slot in range(SLOTS):
-            rooted &= self.before[:, slot] < 0
-        earliest = np.where(rooted, self.events.time_ns, NEVER)
-        return longest_path(self.before, self.lag_ns if lag_ns is None else lag_ns, earliest)
+        """When each node happens, in ns, with these lags or the graph's own; nodes without predecessors do not move."""
+        has_predecessor = np.zeros(len(self.predecessor), bool)
+        for slot in range(SLOTS):  # `any` along so short an axis takes twenty times as long
+            has_predecessor |= self.predecessor[:, slot] >= 0
+        earliest_ns = np.where(has_predecessor, NEVER, self.nodes.time_ns)
+        return longest_path(self.predecessor, self.lag_ns if lag_ns is None else lag_ns, earliest_ns)
 
-    def span_ns(self, when: Int64Array) -> int:
-        """How long the analysed time takes when its nodes happen then; what lies between its parts takes as long."""
-        recorded, at = self.events.time_ns[self.events.boundary], when[self.events.boundary]
-        outside_ns = int((recorded[2::2] - recorded[1:-1:2]).sum())
-        return int(at[-1] - at[0]) - outside_ns
+    def span_ns(self, node_times_ns: Int64Array) -> int:
+        """Length of the analysed time when its nodes happen at these times; gaps between its intervals do not count."""
+        boundary = self.nodes.boundary
+        recorded_ns, at_ns = self.nodes.time_ns[boundary], node_times_ns[boundary]
+        gaps_ns = int((recorded_ns[2::2] - recorded_ns[1:-1:2]).sum())
+        return int(at_ns[-1] - at_ns[0]) - gaps_ns
 
 
 def graph_of(trace: Trace, window: Intervals) -> Graph:
     """The graph of a trace's window.
 
     Args:
-        trace: with the clocks of CPU and GPU aligned.
-        window: the analysed time, not empty.
+        trace: The trace, with the clocks of CPU and GPU aligned.
+        window: The analysed time, not empty.
     """
-    events = events_of(trace, window)
-    nodes = len(events.time_ns)
-    before, lag_ns = np.full((nodes, SLOTS), NONE, np.int32), np.zeros((nodes, SLOTS), np.int64)
-    edges = Edges(events, before, lag_ns)
-    cpu_edges(trace, edges)
-    gpu_edges(trace, edges)
-    wait_edges(trace, edges)
-    queue_edges(edges)
-    boundary_edges(trace, edges)
-    # Odd clocks let a cause come after its effect: then nothing is known about the two.
-    numbers = np.arange(nodes, dtype=np.int32)
-    for slot in range(SLOTS):
-        before[before[:, slot] >= numbers, slot] = NONE
-    return Graph(events, before, lag_ns)
+    nodes = nodes_of(trace, window)
+    predecessor, lag_ns = np.full((len(nodes), SLOTS), NONE, np.int32), np.zeros((len(nodes), SLOTS), np.int64)
+    edges = Edges(nodes, predecessor, lag_ns)
+    add_cpu_edges(trace, edges)
+    add_gpu_edges(trace, edges)
+    add_blocking_edges(trace, edges)
+    add_queue_edges(edges)
+    add_boundary_edges(trace, edges)
+    # Where clocks disagree a cause can come after its effect. Such an edge is dropped.
+    predecessor[predecessor >= np.arange(len(nodes), dtype=np.int32)[:, None]] = NONE
+    return Graph(nodes, predecessor, lag_ns)

@@ -1,4 +1,4 @@
-"""Saving: what a fix is worth, and how that was found out. Claim: the time that it would free."""
+"""Saving: how much a fix saves, and how that is known. Claim: the time that the fix would free."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BASES: tuple[Basis, ...] = ("measured", "replayed", "bounded", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What a fix would save, in ns a step (of the window when there are no steps), and how that was found out.
+    """How much a fix would save, in ns a step (in ns of the window where there are no steps), and how that is known.
 
     Attributes:
         low_ns, expected_ns, high_ns: At least, as expected, at most; each None where it is not known.
-        basis: "measured": the fix was tried. "replayed": the trace was replayed without the fault. "bounded": between
-            what can be proven and what cannot be exceeded. "unknown": no number, all None.
+        basis: "measured": the fix was tried. "replayed": the trace was replayed with the fix. "bounded": the least and
+            the most are proven. "unknown": there is no number, all are None.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
@@ -39,16 +39,16 @@ class Saving:
         if self.basis == "unknown" and known:
             raise ValueError("a saving with a number needs a basis")
 
-    def cap(self, most_ns: int) -> Saving:
-        """The same saving where no figure exceeds `most_ns`."""
+    def cap(self, max_ns: int) -> Saving:
+        """The same saving with no figure above `max_ns`."""
         low, expected, high = (
-            None if ns is None else min(ns, most_ns) for ns in (self.low_ns, self.expected_ns, self.high_ns)
+            None if ns is None else min(ns, max_ns) for ns in (self.low_ns, self.expected_ns, self.high_ns)
         )
         return Saving(low, expected, high, self.basis)
 
     @property
     def likely_ns(self) -> float:
-        """What fixes are ordered by: the expected saving, the middle of the range where only bounds are known, or 0."""
+        """The saving by which fixes are ordered: the expected one, else the middle of the range, else 0."""
         if self.expected_ns is not None:
             return self.expected_ns
         return ((self.low_ns or 0) + (self.high_ns or 0)) / 2
@@ -56,14 +56,14 @@ class Saving:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """The time of one rank that a fix would free: no nanosecond is promised twice.
+    """The time of one rank that a fix would free, so that no nanosecond is promised twice.
 
     Attributes:
         intervals: The time, within the analysed window of `rank`.
-        kernels: Whether it is kernel time, which becomes wall time only as far as the CPU waits for the GPU. Idle time
-            is wall time already.
+        kernels: Whether it is kernel time: less of it shortens the step only as far as the CPU waits for the GPU. Less
+            idle time always does.
         rank: The rank whose time it is; None for the rank of the finding.
-        exclusive_ns: Claimed time that no other finding can claim any more, so that its place was forgotten.
+        exclusive_ns: Length of more claimed time, which no other finding can claim: only its length is known.
     """
 
     intervals: Intervals = field(default_factory=lambda: EMPTY)

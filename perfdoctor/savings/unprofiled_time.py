@@ -1,4 +1,4 @@
-"""Some time of the CPU without the profiler's part of it: recording costs time for each event, which no fix saves."""
+"""Time of the CPU without the profiler's overhead: recording costs time for each event, which no fix saves."""
 
 from __future__ import annotations
 
@@ -14,73 +14,82 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
-# Where no step was timed without the profiler: Kineto took 0.8 to 1.2 us an event (benchmarks/README.md, Capture).
-_EVENT_NS = 1_000
+# The overhead where no step was timed without the profiler: Kineto takes 0.8 to 1.2 us an event (benchmarks/README.md).
+_OVERHEAD_NS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class UnprofiledTime:
-    """Some time of the CPU without the profiler's part, in ns a step (of the window without steps).
+    """Some time of the CPU without the profiler's overhead, in ns a step (in ns of the window without steps).
 
     Attributes:
-        program_ns: What is left of it: the program's own.
-        most_ns: What it cannot exceed.
-        share: `program_ns` of a step without the profiler, 0 to 1.
-        timed: Whether steps were timed without the profiler; else an event is taken to cost 1 us.
+        program_ns: The time without the overhead: the program's own.
+        max_ns: The most that it can be.
+        share: The share (0 to 1) of `program_ns` in a step without the profiler.
+        timed: Whether steps were timed without the profiler; else an event is assumed to cost 1 us.
     """
 
     program_ns: int
-    most_ns: int
+    max_ns: int
     share: float
     timed: bool
 
     def saving(self, remaining_share: float | None = 0.0) -> Saving:
-        """What a fix saves that leaves a share (0 to 1) of it; None where nobody can tell how much it leaves.
+        """What a fix saves that leaves a share (0 to 1) of the time; None where that share is not known.
 
-        Without timed steps nothing is expected, only bounded.
+        An expected saving is given only where steps were timed without the profiler, else the bounds alone.
         """
-        expected = None
+        expected_ns = None
         if self.timed and self.program_ns and remaining_share is not None:
-            expected = round(self.program_ns * (1 - remaining_share))
-        return Saving(0, expected, self.most_ns, "bounded")
+            expected_ns = round(self.program_ns * (1 - remaining_share))
+        return Saving(0, expected_ns, self.max_ns, "bounded")
 
 
-def unprofiled_time(
+def unprofiled_time_of(
     trace: Trace, steps: Steps, window: Intervals, time: Intervals, base_steps_ns: Sequence[int] = ()
 ) -> UnprofiledTime:
-    """What of some time in the window is the program's own: all events cost the profiler the same.
+    """Some time in the window without the profiler's overhead, which is taken to be the same for every event.
 
     Args:
         trace: The trace.
         steps: The analysed steps.
         window: The analysed time.
-        time: The time in question.
+        time: The time.
         base_steps_ns: Lengths of the steps that a capture timed without the profiler.
     """
 
     def per_step(amount: int) -> int:
         return round(amount / steps.count) if steps.count else amount
 
-    recorded_ns, spent_ns = per_step(iv.total(window)), per_step(iv.total(time))
-    base = tuple(base_steps_ns) if steps.count else ()
-    event_ns = _event_cost_ns(trace, steps, min(base)) if base else _EVENT_NS
-    events, inside = (per_step(_count_begun(trace, some)) for some in (window, time))
-    whole_ns = round(median(base)) if base else recorded_ns - round(events * event_ns)
-    most_ns = min(spent_ns, whole_ns) if base else spent_ns
-    program_ns = min(max(spent_ns - round(inside * event_ns), 0), most_ns)
-    return UnprofiledTime(program_ns, most_ns, program_ns / max(whole_ns, program_ns, 1), bool(base))
+    recorded_step_ns, time_ns = per_step(iv.total(window)), per_step(iv.total(time))
+    events_of_step, events_of_time = per_step(_count_events(trace, window)), per_step(_count_events(trace, time))
+    timed = bool(base_steps_ns) and steps.count > 0
+    if timed:
+        overhead_ns = _overhead_ns(trace, steps, min(base_steps_ns))
+        step_ns = round(median(base_steps_ns))
+        max_ns = min(time_ns, step_ns)
+    else:
+        overhead_ns = _OVERHEAD_NS
+        step_ns = recorded_step_ns - round(events_of_step * overhead_ns)
+        max_ns = time_ns
+    program_ns = min(max(time_ns - round(events_of_time * overhead_ns), 0), max_ns)
+    return UnprofiledTime(program_ns, max_ns, program_ns / max(step_ns, program_ns, 1), timed)
 
 
-def _event_cost_ns(trace: Trace, steps: Steps, base_ns: int) -> float:
-    """What the profiler takes for an event: what the shortest recorded step takes longer than `base_ns`, by its events.
+def _overhead_ns(trace: Trace, steps: Steps, base_ns: int) -> float:
+    """The profiler's overhead for an event: how much longer the shortest recorded step takes, by its events.
 
-    `base_ns` is the shortest step without the profiler. The shortest, because whatever else the machine does only adds
-    to a step.
+    The shortest step, because whatever else the machine does only makes a step longer.
+
+    Args:
+        trace: The trace.
+        steps: The analysed steps.
+        base_ns: The shortest step without the profiler.
     """
     shortest = steps.intervals[np.argmin(steps.durations_ns)][None]
-    return max(iv.total(shortest) - base_ns, 0) / max(_count_begun(trace, shortest), 1)
+    return max(iv.total(shortest) - base_ns, 0) / max(_count_events(trace, shortest), 1)
 
 
-def _count_begun(trace: Trace, time: Intervals) -> int:
+def _count_events(trace: Trace, time: Intervals) -> int:
     """How many recorded events began in some time."""
     return sum(int(iv.contains(time, table.start_ns).sum()) for table in (trace.ops, trace.ranges))

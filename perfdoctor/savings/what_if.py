@@ -1,7 +1,7 @@
 """What a step would take after some edits: a replay of the trace, with gates that say whether to believe it.
 
 A kernel that gets faster shortens the step only as far as the CPU waits for the GPU. That ceiling holds whatever the
-trace lacks (`analysis.timeline.cpu_waits`); a replay says more, if it passes three gates first.
+trace lacks (`analysis.timeline.cpu_waits`). A replay says more, but only if it passes three gates.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns
 from perfdoctor.savings.apply_edits import apply_edits
 from perfdoctor.savings.edits import Edit, set_durations
+from perfdoctor.savings.remove_profiler_overhead import remove_profiler_overhead
 from perfdoctor.savings.replay_graph import Graph, graph_of
-from perfdoctor.savings.without_profiler import without_profiler
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.rows import GpuRows
 from perfdoctor.trace.tables.steps import Steps
 
-# The gates, from what happened without them on 12 real traces. A replay that does not come out as the trace was has
-# wrong edges. Where launches are missing the CPU's lead is unknown. A replay in which free kernels do not end the CPU's
-# waits lacks the edges that hold the CPU back; waits under 1 % of the window decide nothing.
-MOST_ERROR = 0.02
-LEAST_COVERAGE = 0.95
-LEAST_EXPLAINED_WAIT = 0.80
+# The gates, chosen by the replays of 12 real traces. A replay of the unchanged trace that takes another time has wrong
+# edges. Where launches are missing, nobody knows how far the CPU runs ahead. Where kernels of no length do not end the
+# CPU's waits, edges are missing; waits under 1 % of the window decide nothing.
+MAX_ERROR = 0.02
+MIN_KNOWN_LAUNCHES = 0.95
+MIN_EXPLAINED_WAIT = 0.80
 _NEGLIGIBLE_SHARE = 0.01
 
-# A replay takes 0.1 us an event, and ordering fixes takes some dozens of them: of a long trace some steps in the middle
-# are replayed.
-MOST_EVENTS = 200_000
+# A replay takes 0.1 us an event, and ordering fixes takes dozens of replays. Of a longer trace only some steps in the
+# middle are replayed.
+MAX_EVENTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class Gates:
     """How far a replay can be trusted.
 
     Attributes:
-        error: Length of the replayed window over the recorded one, less 1.
-        coverage: Share of the GPU items whose launch is known.
+        relative_error: Length of the replay of the unchanged window over the recorded length, less 1.
+        known_launch_share: Share of the GPU items whose launch is known.
         explained_wait_share: Share of the CPU's waits that end when all kernels take no time; 1 where there are none.
-        why: Why it cannot be trusted, in words; None where it can.
+        reason: Why the replay cannot be trusted, in words; None where it can.
     """
 
-    error: float
-    coverage: float
+    relative_error: float
+    known_launch_share: float
     explained_wait_share: float
-    why: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,32 +55,32 @@ class Replay:
     """A rank that can be replayed with edits.
 
     Attributes:
-        graph: What waits for what.
-        window_ns: How long the window of the graph takes when nothing is changed.
-        now_ns: A step of the rank (its window without steps); the graph may hold only some of them.
-        gates: Whether to believe it.
-        profiled: Whether that is the recorded step; else it is the one that was timed without the profiler.
+        graph: The nodes and edges; of a long trace those of some steps.
+        baseline_window_ns: How long the window of the graph takes without edits.
+        baseline_step_ns: How long a step of the rank takes without edits; the whole window where there are no steps.
+        gates: Whether the replay can be trusted.
+        includes_profiler: Whether the baseline is the recorded step; else it is the one timed without the profiler.
     """
 
     graph: Graph
-    window_ns: int
-    now_ns: int
+    baseline_window_ns: int
+    baseline_step_ns: int
     gates: Gates
-    profiled: bool = True
+    includes_profiler: bool = True
 
     def step_ns(self, edits: Iterable[tuple[Edit, float]] = ()) -> float:
-        """A step after some edits, each applied as far as its strength (0 to 1) says."""
-        after = self.graph.span_ns(self.graph.node_times(apply_edits(self.graph, edits)))
-        return min(max(after, 0), self.window_ns) / self.window_ns * self.now_ns
+        """How long a step takes after some edits, each applied as far as its strength (0 to 1) says."""
+        after_ns = self.graph.span_ns(self.graph.node_times(apply_edits(self.graph, edits)))
+        return min(max(after_ns, 0), self.baseline_window_ns) / self.baseline_window_ns * self.baseline_step_ns
 
 
 def replay_of(
     trace: Trace, steps: Steps, window: Intervals, cpu_waits: Intervals, unprofiled_step_ns: int | None = None
 ) -> Replay | None:
-    """The replay of a rank; None where there is nothing to replay: no GPU items in the window, no calls, no window.
+    """The replay of a rank; None where nothing can be replayed: no window, no calls, or no GPU items in the window.
 
     Args:
-        trace: The trace, its clocks aligned.
+        trace: The trace, with the clocks of CPU and GPU aligned.
         steps: The analysed steps.
         window: The analysed time.
         cpu_waits: When the CPU waited for the GPU.
@@ -88,53 +88,53 @@ def replay_of(
     """
     if not len(trace.gpu) or not len(trace.calls) or not len(window):
         return None
-    replayed_window = _replayed_window(trace, steps, window)
+    replayed_window = _select_middle_steps(trace, steps, window)
     graph = graph_of(trace, replayed_window)
-    if not len(graph.events.launch):
+    if not len(graph.nodes.item):
         return None
     recorded_ns = iv.total(replayed_window)
     replayed_ns = graph.span_ns(graph.node_times())
     begun = GpuRows(trace.gpu, iv.contains(replayed_window, trace.gpu.start_ns))
-    free_ns = graph.span_ns(graph.node_times(apply_edits(graph, [(set_durations(begun, 0.0), 1.0)])))
-    waited_ns = cpu_wait_ns(trace, cpu_waits, replayed_window)
-    gates = _judge(graph, recorded_ns, replayed_ns, free_ns, waited_ns)
+    without_gpu_ns = graph.span_ns(graph.node_times(apply_edits(graph, [(set_durations(begun, 0.0), 1.0)])))
+    wait_ns = cpu_wait_ns(trace, cpu_waits, replayed_window)
+    gates = _check_gates(graph, recorded_ns, replayed_ns, without_gpu_ns, wait_ns)
     step_ns = round(iv.total(window) / steps.count) if steps.count else iv.total(window)
-    if gates.why is not None or unprofiled_step_ns is None or not steps.count or unprofiled_step_ns >= step_ns:
+    if gates.reason is not None or unprofiled_step_ns is None or not steps.count or unprofiled_step_ns >= step_ns:
         return Replay(graph, recorded_ns, step_ns, gates)
-    graph = without_profiler(trace, graph, unprofiled_step_ns / step_ns)
-    return Replay(graph, graph.span_ns(graph.node_times()), unprofiled_step_ns, gates, profiled=False)
+    graph = remove_profiler_overhead(trace, graph, unprofiled_step_ns / step_ns)
+    return Replay(graph, graph.span_ns(graph.node_times()), unprofiled_step_ns, gates, includes_profiler=False)
 
 
-def _judge(graph: Graph, recorded_ns: int, replayed_ns: int, free_ns: int, waited_ns: int) -> Gates:
+def _check_gates(graph: Graph, recorded_ns: int, replayed_ns: int, without_gpu_ns: int, wait_ns: int) -> Gates:
     """The gates of a replay.
 
     Args:
-        graph: What waits for what.
+        graph: The graph.
         recorded_ns: How long the window took.
-        replayed_ns: How long its replay takes unchanged.
-        free_ns: How long it takes when all kernels take no time.
-        waited_ns: How long the CPU waited for the GPU in the window.
+        replayed_ns: How long its replay takes without edits.
+        without_gpu_ns: How long its replay takes when all kernels take no time.
+        wait_ns: How long the CPU waited for the GPU in the window.
     """
     error = replayed_ns / recorded_ns - 1
-    coverage = float((graph.events.launch >= 0).mean())
-    unexplained_ns = max(waited_ns - (replayed_ns - free_ns), 0)
-    explained = 1 - unexplained_ns / waited_ns if waited_ns else 1.0
-    why = None
-    if abs(error) >= MOST_ERROR:
-        why = f"played again unchanged, the trace takes {error:+.1%} of its time"
-    elif coverage < LEAST_COVERAGE:
-        why = f"the launches of {1 - coverage:.0%} of the GPU's work were not recorded"
-    elif explained < LEAST_EXPLAINED_WAIT and unexplained_ns > _NEGLIGIBLE_SHARE * recorded_ns:
-        why = f"only {explained:.0%} of the CPU's waits are explained by the GPU's work"
-    return Gates(error, coverage, explained, why)
+    known = float((graph.nodes.launch >= 0).mean())
+    unexplained_ns = max(wait_ns - (replayed_ns - without_gpu_ns), 0)
+    explained = 1 - unexplained_ns / wait_ns if wait_ns else 1.0
+    reason = None
+    if abs(error) >= MAX_ERROR:
+        reason = f"played again unchanged, the trace takes {error:+.1%} of its time"
+    elif known < MIN_KNOWN_LAUNCHES:
+        reason = f"the launches of {1 - known:.0%} of the GPU's work were not recorded"
+    elif explained < MIN_EXPLAINED_WAIT and unexplained_ns > _NEGLIGIBLE_SHARE * recorded_ns:
+        reason = f"only {explained:.0%} of the CPU's waits are explained by the GPU's work"
+    return Gates(error, known, explained, reason)
 
 
-def _replayed_window(trace: Trace, steps: Steps, window: Intervals) -> Intervals:
-    """The whole window; of a long trace as many steps in its middle as MOST_EVENTS allows."""
+def _select_middle_steps(trace: Trace, steps: Steps, window: Intervals) -> Intervals:
+    """The whole window; of a long trace as many steps in its middle as MAX_EVENTS allows."""
     events = len(trace.gpu) + len(trace.calls)
-    if steps.count < 2 or events <= MOST_EVENTS:
+    if steps.count < 2 or events <= MAX_EVENTS:
         return window
-    most = max(round(steps.count * MOST_EVENTS / events), 1)
-    first = (steps.count - most) // 2
-    middle = steps.intervals[first : first + most]
+    count = max(round(steps.count * MAX_EVENTS / events), 1)
+    first = (steps.count - count) // 2
+    middle = steps.intervals[first : first + count]
     return iv.union(middle[:, 0], middle[:, 1])

@@ -56,7 +56,7 @@ def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(ran
         rank.window,
     ):
         own = rank.unprofiled_time(time)
-        assert 0 <= own.program_ns <= own.most_ns <= rank.per_step(iv.total(time))
+        assert 0 <= own.program_ns <= own.max_ns <= rank.per_step(iv.total(time))
         assert 0 <= own.share <= 1
         saving = own.saving(0.25)
         assert (saving.expected_ns is None) == (rank.facts is None or not own.program_ns)
@@ -69,7 +69,7 @@ def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_sh
     rank = Rank(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
     own = rank.unprofiled_time(iv.window(0, 10_000))
     # 100 events take 100 us of the first step; two of them begin in these 10 us, of which a step has half
-    assert (own.program_ns, own.most_ns, own.timed) == (4_000, 5_000, True)
+    assert (own.program_ns, own.max_ns, own.timed) == (4_000, 5_000, True)
 
 
 def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> TraceBuilder:

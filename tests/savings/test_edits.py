@@ -1,4 +1,4 @@
-"""Edits: what a fix takes away from a trace, and what that makes of the step."""
+"""Edits: what a fix removes from a trace, and how long the step takes then."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows
 KERNEL, POINTWISE = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
 
 
-def step_us(trace: Trace, *some: Edit, strength: float = 1.0) -> float:
-    run = Rank(trace)
-    graph = graph_of(run.trace, run.window)
-    return graph.span_ns(graph.node_times(apply_edits(graph, [(edit, strength) for edit in some]))) / 1000
+def step_us(trace: Trace, *changes: Edit, strength: float = 1.0) -> float:
+    rank = Rank(trace)
+    graph = graph_of(rank.trace, rank.window)
+    return graph.span_ns(graph.node_times(apply_edits(graph, [(edit, strength) for edit in changes]))) / 1000
 
 
 def gpu_bound() -> Trace:
@@ -48,13 +48,13 @@ def cpu_bound() -> Trace:
     return trace.trace()
 
 
-def test_kernels_that_save_half_of_their_time_save_it_of_a_step_that_waits_for_them() -> None:
+def test_a_step_that_waits_for_kernels_saves_what_the_kernels_save() -> None:
     trace = gpu_bound()
     assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([0, 1])), 0.5)) == 1000 - 400
     assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([True, False])), 0.5)) == 1000 - 200
 
 
-def test_half_of_an_edit_is_half_of_what_it_shortens() -> None:
+def test_an_edit_of_half_strength_saves_half() -> None:
     trace = gpu_bound()
     assert step_us(trace, edits.scale_durations(GpuRows(trace.gpu, np.array([0])), 0.5), strength=0.5) == 1000 - 100
 
@@ -68,19 +68,19 @@ def test_kernels_never_get_slower() -> None:
     )
 
 
-def test_of_two_edits_of_one_kernel_the_shorter_duration_holds() -> None:
+def test_of_two_edits_of_one_kernel_the_shorter_duration_counts() -> None:
     trace = gpu_bound()
     slower, faster = (edits.scale_durations(GpuRows(trace.gpu, np.array([0])), share) for share in (0.25, 0.5))
     assert step_us(trace, slower, faster) == step_us(trace, faster, slower) == 1000 - 200
     assert step_us(trace, slower | faster) == 1000 - 200
 
 
-def test_without_an_item_its_op_takes_the_cpu_no_time_either() -> None:
+def test_an_op_whose_only_item_is_removed_takes_no_time() -> None:
     trace = cpu_bound()
     assert step_us(trace, edits.remove_items(trace, GpuRows(trace.gpu, np.array([1])))) == 1000 - 200
 
 
-def test_an_op_that_launches_more_stays() -> None:
+def test_an_op_that_launches_other_items_remains() -> None:
     builder = TraceBuilder().step(0, 1000).op("aten::add", 0, 200)
     builder.kernel(POINTWISE, 20, 5, launch_us=10).kernel(POINTWISE, 120, 5, launch_us=110)
     builder.call("cudaStreamSynchronize", 200, 10)
@@ -89,23 +89,23 @@ def test_an_op_that_launches_more_stays() -> None:
     assert step_us(trace, edits.remove_items(trace, GpuRows(trace.gpu, np.array([1])))) == 1000 - 5  # of the call
 
 
-def test_what_is_fused_is_launched_once() -> None:
+def test_fused_kernels_are_launched_once() -> None:
     trace = cpu_bound()
     assert (
         step_us(trace, edits.fuse(trace, GpuRows(trace.gpu, np.arange(4)), 0.5, GpuRows(trace.gpu, np.array([0]))))
         == 1000 - 3 * 200 + 15
     )
-    # The CPU gets to its wait before the last kernel, launched 10 us before it starts and half as long, is done.
+    # The wait of the CPU now begins before the last kernel ends, which starts 10 us after its launch and takes 5 us.
 
 
-def test_a_wait_that_ends_gives_the_cpu_its_lead_back() -> None:
+def test_without_a_wait_the_cpu_runs_ahead() -> None:
     trace = gpu_bound()
     sync = np.flatnonzero(trace.match_rows(trace.calls, "Synchronize"))
-    # What is left: a call like others, and the GPU, which is done at 810.
+    # The call then takes as long as others, and the GPU ends at 810.
     assert step_us(trace, edits.remove_waits(CallRows(trace.calls, sync))) == 810
 
 
-def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
+def test_removed_cpu_time_shortens_the_step_of_its_thread() -> None:
     builder = TraceBuilder().step(0, 1000)
     builder.kernel(KERNEL, 610, 200, launch_us=600)
     builder.call("cudaStreamSynchronize", 610, 200)
@@ -117,11 +117,11 @@ def test_a_loaders_wait_that_workers_hide_is_gone() -> None:
     half = edits.remove_cpu_time(thread, spans, iv.window(0, 10**6), 0.5)
     assert step_us(trace, gone) == 600
     assert step_us(trace, half) == 800
-    assert step_us(trace, gone, half) == 600  # nothing is taken away twice
+    assert step_us(trace, gone, half) == 600  # no time is removed twice
     assert step_us(trace, edits.remove_cpu_time(thread + 1, spans, iv.window(0, 10**6))) == 1000
 
 
-def test_cheaper_launches_leave_the_gpu_its_time() -> None:
+def test_shorter_launches_do_not_shorten_kernels() -> None:
     trace = cpu_bound()
     launches = np.flatnonzero(trace.match_rows(trace.calls, "Launch"))
     # The first call of the thread has nothing before it.
@@ -135,7 +135,7 @@ def test_cheaper_launches_leave_the_gpu_its_time() -> None:
     )
 
 
-def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
+def test_copies_that_do_not_block_take_the_cpu_no_time() -> None:
     builder = TraceBuilder().step(0, 1000)
     builder.call("cudaGetDevice", 0, 5)
     builder.kernel(KERNEL, 20, 380, launch_us=10)
@@ -147,7 +147,7 @@ def test_copies_from_pinned_memory_do_not_hold_the_cpu() -> None:
     assert step_us(trace, edits.remove_blocking(CallRows(trace.calls, copy), np.array([430_000]))) == 1000 - 330
 
 
-def test_allocations_that_are_not_made_take_no_time() -> None:
+def test_removed_calls_take_no_time() -> None:
     builder = TraceBuilder().step(0, 1000)
     builder.kernel(KERNEL, 10, 20, launch_us=0)
     builder.call("cudaMalloc", 100, 300)
@@ -177,16 +177,16 @@ ONE_ITEM = GpuRows(gpu_bound().gpu, [1])
         {"removed_cpu_time": (edits.RemovedCpuTime(0, iv.EMPTY, 1.5),)},
     ],
 )
-def test_an_edit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_edit_that_cannot_be_applied_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"edit|items"):
         Edit(**wrong)
 
 
 @st.composite
-def _edits(draw: st.DrawFn, run: Rank) -> Edit:
-    trace = run.trace
-    begun = np.flatnonzero(iv.contains(run.window, trace.gpu.start_ns)).tolist()
-    called = np.flatnonzero(iv.contains(run.window, trace.calls.start_ns)).tolist()
+def _edits(draw: st.DrawFn, rank: Rank) -> Edit:
+    trace = rank.trace
+    begun = np.flatnonzero(iv.contains(rank.window, trace.gpu.start_ns)).tolist()
+    called = np.flatnonzero(iv.contains(rank.window, trace.calls.start_ns)).tolist()
     items = np.array(draw(st.lists(st.sampled_from(begun), unique=True)) if begun else [], np.int64)
     calls = np.array(draw(st.lists(st.sampled_from(called), unique=True)) if called else [], np.int64)
     kind = draw(st.integers(0, 5))
@@ -199,20 +199,20 @@ def _edits(draw: st.DrawFn, run: Rank) -> Edit:
     if kind == 3:
         return edits.remove_waits(CallRows(trace.calls, calls))
     if kind == 4:
-        return edits.shorten_launches(CallRows(trace.calls, calls), run.window, draw(st.floats(0, 1)))
+        return edits.shorten_launches(CallRows(trace.calls, calls), rank.window, draw(st.floats(0, 1)))
     return edits.remove_blocking(CallRows(trace.calls, calls), trace.calls.end_ns[calls] + 1000)
 
 
 @given(lawful_file(), st.data(), st.floats(0, 1))
-def test_an_edit_never_makes_the_window_longer_and_more_of_it_never_does(
+def test_no_edit_and_no_greater_strength_makes_the_window_longer(
     file: dict[str, Any], data: st.DataObject, strength: float
 ) -> None:
-    run = run_of(file)
-    first, second = data.draw(_edits(run)), data.draw(_edits(run))
-    graph = graph_of(run.trace, run.window)
+    rank = run_of(file)
+    first, second = data.draw(_edits(rank)), data.draw(_edits(rank))
+    graph = graph_of(rank.trace, rank.window)
     spans = [
-        graph.span_ns(graph.node_times(apply_edits(graph, some)))
-        for some in ([], [(first, strength)], [(first, 1.0)], [(first, 1.0), (second, strength)])
+        graph.span_ns(graph.node_times(apply_edits(graph, changes)))
+        for changes in ([], [(first, strength)], [(first, 1.0)], [(first, 1.0), (second, strength)])
     ]
     assert spans == sorted(spans, reverse=True)
-    assert spans[0] == run.window_ns
+    assert spans[0] == rank.window_ns

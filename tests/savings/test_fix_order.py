@@ -1,4 +1,4 @@
-"""Fixes replayed one on top of the other: their order, what each adds, and which is masked by another."""
+"""The order of fixes: what each saves after the fixes before it, and which is masked by another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perfdoctor.trace.tables.rows import GpuRows
 KERNEL = "ampere_sgemm_128x64_nn"
 
 
-def fix(rule: str, edit: Edit | None, cost_us: float = 1000, high_us: float | None = None) -> Finding:
+def make_finding(rule: str, edit: Edit | None, cost_us: float = 1000, high_us: float | None = None) -> Finding:
     cost = round(cost_us * 1000)
     return Finding(
         rule=rule,
@@ -50,54 +50,54 @@ def loader_bound() -> Rank:
     return Rank(trace.trace())
 
 
-def loader(run: Rank) -> Edit:
+def remove_loader_waits(rank: Rank) -> Edit:
     starts = np.arange(4) * 1_000_000 + 10_000
-    return remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 600_000), run.window)
+    return remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 600_000), rank.window)
 
 
-def told(finding: Finding) -> dict[str, Any]:
+def evidence_of(finding: Finding) -> dict[str, Any]:
     return {e.label: e.value for e in finding.evidence}
 
 
-def us(finding: Finding) -> tuple[float | None, ...]:
+def saving_us(finding: Finding) -> tuple[float | None, ...]:
     saving = finding.saving
     return tuple(None if ns is None else ns / 1000 for ns in (saving.low_ns, saving.expected_ns, saving.high_ns))
 
 
-def test_the_fix_that_saves_most_comes_first_and_each_is_told_what_it_adds() -> None:
-    run = loader_bound()
-    kernels = scale_durations(GpuRows(run.trace.gpu, np.arange(8)), 0.5, is_upper_bound=False)
-    first, second = price_rank(run, [fix("PD901", kernels), fix("PD902", loader(run))])
+def test_the_fix_that_saves_most_comes_first_and_each_shows_the_step_after_it() -> None:
+    rank = loader_bound()
+    kernels = scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), 0.5, is_upper_bound=False)
+    first, second = price_rank(rank, [make_finding("PD901", kernels), make_finding("PD902", remove_loader_waits(rank))])
     assert [f.rule for f in (first, second)] == ["PD902", "PD901"]
-    assert (us(first)[1], told(first)[STEP_AFTER]) == (600, 400_000)
-    assert (us(second)[1], told(second)[STEP_AFTER]) == (150, 250_000)
+    assert (saving_us(first)[1], evidence_of(first)[STEP_AFTER]) == (600, 400_000)
+    assert (saving_us(second)[1], evidence_of(second)[STEP_AFTER]) == (150, 250_000)
     assert {f.saving.basis for f in (first, second)} == {"replayed"}
 
 
 def test_two_fixes_of_the_same_time_share_it() -> None:
-    run = loader_bound()
+    rank = loader_bound()
     whole, half = (
-        scale_durations(GpuRows(run.trace.gpu, np.arange(8)), share, is_upper_bound=False) for share in (0.5, 0.25)
+        scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), share, is_upper_bound=False) for share in (0.5, 0.25)
     )
-    first, second = price_rank(run, [fix("PD901", half), fix("PD902", whole)])
-    assert (us(first)[1], us(second)[1]) == (150, 0)
+    first, second = price_rank(rank, [make_finding("PD901", half), make_finding("PD902", whole)])
+    assert (saving_us(first)[1], saving_us(second)[1]) == (150, 0)
 
 
-def test_a_bound_is_reached_half_way_and_perhaps_not_at_all() -> None:
-    run = loader_bound()
-    (only,) = price_rank(run, [fix("PD901", scale_durations(GpuRows(run.trace.gpu, np.arange(8)), 0.5))])
-    low, expected, high = us(only)
+def test_an_upper_bound_is_reached_half_way_or_not_at_all() -> None:
+    rank = loader_bound()
+    (only,) = price_rank(rank, [make_finding("PD901", scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), 0.5))])
+    low, expected, high = saving_us(only)
     assert (low, expected) == (0, 75)
     assert high is not None
-    assert 150 <= high < 155  # nearly all of what the CPU waited is released
+    assert 150 <= high < 155  # the replay explains nearly all of what the CPU waited
 
 
 def test_a_replay_promises_no_more_than_the_rule_and_the_cost_allow() -> None:
-    run = loader_bound()
-    (capped,) = price_rank(run, [fix("PD901", loader(run), high_us=100)])
-    assert us(capped) == (100, 100, 100)
-    (cheap,) = price_rank(run, [fix("PD901", loader(run), cost_us=50)])
-    assert us(cheap) == (50, 50, 50)
+    rank = loader_bound()
+    (capped,) = price_rank(rank, [make_finding("PD901", remove_loader_waits(rank), high_us=100)])
+    assert saving_us(capped) == (100, 100, 100)
+    (cheap,) = price_rank(rank, [make_finding("PD901", remove_loader_waits(rank), cost_us=50)])
+    assert saving_us(cheap) == (50, 50, 50)
 
 
 def test_a_fix_that_another_makes_worth_while_is_masked_and_comes_after_it() -> None:
@@ -109,53 +109,57 @@ def test_a_fix_that_another_makes_worth_while_is_masked_and_comes_after_it() -> 
         trace.kernel(KERNEL, at + 30, 900, launch_us=at + 20)
         trace.call("cudaStreamSynchronize", at + 700, 235)
         trace.call("cudaGetDevice", at + 990, 5)
-    run = Rank(trace.trace())
+    rank = Rank(trace.trace())
     starts = np.arange(4) * 1_000_000 + 40_000
-    python = remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 650_000), run.window)
-    kernels = scale_durations(GpuRows(run.trace.gpu, np.arange(4)), 0.9, is_upper_bound=False)
-    first, second = price_rank(run, [fix("PD901", python), fix("PD902", kernels)])
+    python = remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 650_000), rank.window)
+    kernels = scale_durations(GpuRows(rank.trace.gpu, np.arange(4)), 0.9, is_upper_bound=False)
+    first, second = price_rank(rank, [make_finding("PD901", python), make_finding("PD902", kernels)])
     assert (first.rule, second.rule) == ("PD902", "PD901")
-    assert second.saving.likely_ns > first.saving.likely_ns  # and yet it comes after what it needs
-    assert told(second)["saves by itself, masked until PD902 is fixed"] == 0
+    assert second.saving.likely_ns > first.saving.likely_ns  # although it comes after the fix that it needs
+    assert evidence_of(second)["saves by itself, masked until PD902 is fixed"] == 0
 
 
-def test_where_a_replay_cannot_be_trusted_the_bounds_stay_and_it_is_said_why() -> None:
+def test_where_a_replay_cannot_be_trusted_the_bounds_stay_and_the_evidence_says_why() -> None:
     trace = TraceBuilder().step(0, 1000)
     trace.kernel(KERNEL, 10, 400, launch_us=0).kernel(KERNEL, 500, 10, stream=8)
     trace.call("cudaStreamSynchronize", 10, 600)
-    run = Rank(trace.trace())
-    edit = scale_durations(GpuRows(run.trace.gpu, np.arange(1)), 0.5)
-    (only,) = price_rank(run, [fix("PD901", edit, cost_us=400)])
-    assert us(only) == (0, None, 400)
-    assert told(only) == {"not replayed": "the launches of 50% of the GPU's work were not recorded"}
+    rank = Rank(trace.trace())
+    edit = scale_durations(GpuRows(rank.trace.gpu, np.arange(1)), 0.5)
+    (only,) = price_rank(rank, [make_finding("PD901", edit, cost_us=400)])
+    assert saving_us(only) == (0, None, 400)
+    assert evidence_of(only) == {"not replayed": "the launches of 50% of the GPU's work were not recorded"}
 
 
-def test_findings_without_an_edit_stay_as_they_are_and_edits_do_not_leave_the_rank() -> None:
-    run = loader_bound()
-    ranked = price_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
-    assert [f.edit for f in ranked] == [None, None]
-    bare = next(f for f in ranked if f.rule == "PD901")
+def test_findings_without_an_edit_do_not_change_and_edits_do_not_leave_the_rank() -> None:
+    rank = loader_bound()
+    priced = price_rank(
+        rank, [make_finding("PD901", None, cost_us=200), make_finding("PD902", remove_loader_waits(rank), cost_us=700)]
+    )
+    assert [f.edit for f in priced] == [None, None]
+    bare = next(f for f in priced if f.rule == "PD901")
     assert (bare.saving.basis, bare.evidence) == ("bounded", ())
 
 
-def test_what_is_replayed_leaves_its_time_to_no_bound() -> None:
-    run = loader_bound()
-    ranked = price_rank(run, [fix("PD901", None, cost_us=200), fix("PD902", loader(run), cost_us=700)])
-    assert [f.saving.high_ns for f in ranked if f.rule == "PD901"] == [0]  # all of its time is claimed by the other
+def test_time_that_a_replayed_fix_claims_is_not_promised_again() -> None:
+    rank = loader_bound()
+    priced = price_rank(
+        rank, [make_finding("PD901", None, cost_us=200), make_finding("PD902", remove_loader_waits(rank), cost_us=700)]
+    )
+    assert [f.saving.high_ns for f in priced if f.rule == "PD901"] == [0]  # the other fix claims all of its time
 
 
 @given(lawful_file(), st.data())
 def test_savings_never_exceed_cost_nor_together_the_step(file: dict[str, Any], data: st.DataObject) -> None:
-    run = run_of(file)
-    items = np.flatnonzero(iv.contains(run.window, run.trace.gpu.start_ns))
-    step_ns = run.per_step(run.window_ns)
+    rank = run_of(file)
+    items = np.flatnonzero(iv.contains(rank.window, rank.trace.gpu.start_ns))
+    step_ns = rank.per_step(rank.window_ns)
     findings = []
     for number in range(data.draw(st.integers(1, 4))):
         share, cost = data.draw(st.floats(0, 1)), data.draw(st.integers(0, step_ns))
-        edit = scale_durations(GpuRows(run.trace.gpu, items[number:]), share, is_upper_bound=data.draw(st.booleans()))
-        findings.append(fix(f"PD90{number}", edit, cost / 1000))
-    ranked = price_rank(run, findings)
-    assert all((f.saving.high_ns or 0) <= f.cost_ns for f in ranked)
-    assert sum(f.saving.high_ns or 0 for f in ranked) <= step_ns
-    after = [told(f)[STEP_AFTER] for f in ranked if STEP_AFTER in told(f)]
+        edit = scale_durations(GpuRows(rank.trace.gpu, items[number:]), share, is_upper_bound=data.draw(st.booleans()))
+        findings.append(make_finding(f"PD90{number}", edit, cost / 1000))
+    priced = price_rank(rank, findings)
+    assert all((f.saving.high_ns or 0) <= f.cost_ns for f in priced)
+    assert sum(f.saving.high_ns or 0 for f in priced) <= step_ns
+    after = [evidence_of(f)[STEP_AFTER] for f in priced if STEP_AFTER in evidence_of(f)]
     assert after == sorted(after, reverse=True)
