@@ -7,40 +7,34 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.captured_facts import captured_list
-from perfdoctor.analysis.launching_ops import match_launching_ops
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, vocabulary
+from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.distinct import distinct
 
-# The autograd functions of torch.nn.parallel: weights out, inputs out, outputs and gradients back.
-_MOVES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")
+# The autograd functions of torch.nn.parallel: weights and inputs to the GPUs, outputs and gradients back.
+_TRANSFER_OPS = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")
 
 
 class DataParallelUsed(RankAnalyzer):
     """One process drives several GPUs through torch.nn.DataParallel.
 
     What it finds:
-        DataParallel's forward pass on more than one device, and what it moves between them.
+        DataParallel's forward pass on more than one device, and the copies that it makes between them.
 
     Why it costs time:
         Each step copies all weights to every GPU, scatters the batch, gathers the outputs and adds the gradients on the
         first GPU; and one Python interpreter launches the kernels of all GPUs in turn.
 
     How it is measured:
-        The range `DataParallel.forward` in the trace, or the model's class in the captured facts. The cost is copies
-        and collectives that its Broadcast, Scatter, Gather and ReduceAddCoalesced launched and no kernel covered. What
-        the shared interpreter costs is not in it: PD104 tells of GPUs that wait for launches.
+        The range `DataParallel.forward` in the trace, or the model's class in the captured facts. The cost is the time
+        of copies and collectives that its Broadcast, Scatter, Gather and ReduceAddCoalesced launched and no kernel
+        covered. What the shared interpreter costs is not included: PD104 reports GPUs that wait for launches.
 
     How to fix:
         DistributedDataParallel with one process a GPU, also on a single machine.
 
     When it is wrong:
-        With one device DataParallel only calls the model: then it keeps quiet.
+        With one device DataParallel only calls the model: then there is no finding.
 
     Needs:
         CPU events.
@@ -53,7 +47,7 @@ class DataParallelUsed(RankAnalyzer):
     rule: ClassVar[str] = "PD403"
     name: ClassVar[str] = "dataparallel"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
-    # A fact, not a share, makes it speak; how loudly is the cost's to say.
+    # No min_share: using DataParallel is worth a finding whatever it costs; the cost decides the severity.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_devices": 2})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -62,17 +56,16 @@ class DataParallelUsed(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when DataParallel ran on at least `min_devices` devices."""
-        trace = rank.trace
-        passes = trace.match_rows(trace.ranges, vocabulary.DATA_PARALLEL_FORWARD)
-        in_ops = trace.match_rows(trace.ops, vocabulary.DATA_PARALLEL_FORWARD)
-        count = int(iv.contains(rank.window, trace.ranges.start_ns[passes]).sum())
-        count += int(iv.contains(rank.window, trace.ops.start_ns[in_ops]).sum())
+        trace, ranges = rank.trace, rank.trace.ranges
+        forward = trace.match_rows(ranges, vocabulary.DATA_PARALLEL_FORWARD)
+        count = int(iv.contains(rank.window, ranges.start_ns[forward]).sum())
+        count += len(rank.ops.named(vocabulary.DATA_PARALLEL_FORWARD).in_steps())
         devices = len(distinct(trace.gpu.device[trace.gpu.device >= 0]))
-        if devices < self.settings["min_devices"] or not (count or _as_captured(rank)):
+        if devices < self.settings["min_devices"] or not (count or _is_captured(rank)):
             return
         parts = rank.account.parts
-        moved = rank.time_in_window(match_launching_ops(trace, _MOVES))
-        exposed = iv.intersect(moved, iv.union_of((parts["memcpy"], parts["communication"])))
+        transfers = rank.ops.named(_TRANSFER_OPS).kernels
+        exposed = iv.intersect(transfers.time, iv.union_of((parts["memcpy"], parts["communication"])))
         cost = rank.per_step(iv.total(exposed))
         yield self.finding(
             rank,
@@ -87,10 +80,11 @@ class DataParallelUsed(RankAnalyzer):
             evidence=(
                 Evidence("GPUs in one process", devices, "count"),
                 Evidence("forward passes of DataParallel seen", count or None, "count"),
-                Evidence("moving between GPUs, per step", rank.per_step(iv.total(moved)), "ns"),
+                Evidence("moving between GPUs, per step", rank.per_step(transfers.time_ns), "ns"),
             ),
         )
 
 
-def _as_captured(rank: Rank) -> bool:
+def _is_captured(rank: Rank) -> bool:
+    """Whether the captured facts name a model that is wrapped in DataParallel."""
     return any(model.get("data_parallel") is True for model in captured_list(rank.facts, "models"))

@@ -6,36 +6,32 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analyzers._pd406_ddp_passes import exposed_in, passes_of
-from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.rules.analyzer import RankAnalyzer
-from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.analyzers._pd406_ddp_passes import ddp_passes_of, exposed_communication_of
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, vocabulary
+from perfdoctor.rules import intervals as iv
 
 
 class NoSyncMissing(RankAnalyzer):
     """Gradients are accumulated over several micro-batches, and reduced over the ranks in each of them.
 
     What it finds:
-        Backward passes that reduce gradients which a later backward pass, before the same step of the optimizer,
-        reduces again.
+        Backward passes that reduce gradients over the ranks, although a later backward pass reduces them again before
+        the optimizer steps.
 
     Why it costs time:
-        The optimizer needs the sum over ranks once. Every reduction before the last one is communication for nothing.
+        The optimizer needs the sum over ranks once. Every reduction before the last one is needless communication.
 
     How it is measured:
         `DistributedDataParallel.forward` and `Optimizer.step` split the window into passes and updates; an all-reduce
         that the backward pass issued marks its pass as reducing. The cost is the exposed communication of all reducing
-        passes of an update but the last. All-reduces of losses and metrics are not counted: no backward issues them.
+        passes of an update but the last. All-reduces of losses and metrics do not count: no backward pass issues them.
 
     How to fix:
         Run all micro-batches but the last under `model.no_sync()`, forward pass included.
 
     When it is wrong:
-        Models whose parts are wrapped one by one and trained by one optimizer reduce different gradients in their
-        passes.
+        A model whose parts are wrapped one by one and trained by one optimizer reduces different gradients in each
+        pass.
 
     Needs:
         CPU events with steps of an optimizer.
@@ -48,7 +44,7 @@ class NoSyncMissing(RankAnalyzer):
     rule: ClassVar[str] = "PD406"
     name: ClassVar[str] = "no-sync-missing"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
-    # What a low finding costs (contracts.md).
+    # A smaller cost would not even be a finding of low severity (contracts.md).
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
@@ -57,11 +53,11 @@ class NoSyncMissing(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when needless reductions cost at least `min_share` of the step."""
-        passes = passes_of(rank)
-        needless = passes.needless
+        passes = ddp_passes_of(rank)
+        needless = passes.is_needless
         if not needless.any():
             return
-        wasted = exposed_in(rank, passes, needless)
+        wasted = exposed_communication_of(rank, passes, needless)
         cost = rank.per_step(iv.total(wasted))
         if not self.exceeds_min_share(rank, cost):
             return

@@ -1,6 +1,6 @@
-"""What `perfdoctor run` captured beside the trace: parts of facts.json, and step times out of it and of steps.jsonl.
+"""What `perfdoctor run` captured beside the trace: parts of facts.json, and the step times in it and in steps.jsonl.
 
-A file may hold anything: what is not of the kind expected counts as not captured.
+A file may contain anything: a value of another type than expected counts as not captured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 
 from perfdoctor.trace.arrays import Int64Array
 
-# Windows in which nothing is recorded, and the program has warmed up.
+# Windows without a profiler, after the warm-up of the program.
 _UNPROFILED = ("base", "after")
 
 
@@ -26,20 +26,20 @@ def captured_part(facts: Mapping[str, Any] | None, name: str) -> Mapping[str, An
 
 
 def captured_list(facts: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
-    """A part of the facts that holds several of a kind: loaders, optimizers, models, devices."""
+    """A part of the facts that is a list, such as loaders, optimizers, models or devices; empty where not captured."""
     part = (facts or {}).get(name)
     return [each for each in part if isinstance(each, dict)] if isinstance(part, list) else []
 
 
 def yes_or_no(setting: object) -> str | None:
-    """A captured setting as evidence; None where it was not captured."""
+    """A captured setting as the value of evidence: "yes" or "no"; None where it was not captured."""
     return None if setting is None else "yes" if setting else "no"
 
 
 def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> tuple[int, ...]:
-    """Lengths in ns of the steps of one window, by the program's own clock; empty without facts or that window.
+    """Lengths in ns of the steps of one window, measured in the program; empty without facts or that window.
 
-    The base window ran without a profiler, right before the timing window, which is the trace that is analysed.
+    The base window ran without a profiler, right before the timing window, whose trace is analysed.
     """
     values = (facts or {}).get(f"{window}_step_ns")
     if not isinstance(values, list):
@@ -48,7 +48,7 @@ def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "tim
 
 
 def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> int | None:
-    """The median step of one window in ns; None when nobody timed any."""
+    """The median step of one window in ns; None where no step was timed."""
     steps = captured_steps(facts, window)
     return round(median(steps)) if steps else None
 
@@ -74,16 +74,17 @@ class RunSteps:
 def parse_run_steps(text: bytes) -> RunSteps | None:
     """The unprofiled steps in the text of a steps.jsonl; None where it has none.
 
-    A line that is no step, such as the last one of a program that was killed, is passed over.
+    A line that is no step, such as the incomplete last one of a killed program, is ignored.
     """
-    rows = [row for row in map(_unprofiled, text.splitlines()) if row is not None]
+    rows = [row for row in map(_parse_unprofiled_step, text.splitlines()) if row is not None]
     if not rows:
         return None
     number, dur_ns, wait_ns = np.array(rows, np.int64).T
     return RunSteps(number, dur_ns, wait_ns)
 
 
-def _unprofiled(line: bytes) -> tuple[int, int, int] | None:
+def _parse_unprofiled_step(line: bytes) -> tuple[int, int, int] | None:
+    """Number, duration and loader wait of the step in a line; None where it is no step of an unprofiled window."""
     try:
         step = orjson.loads(line)
     except orjson.JSONDecodeError:

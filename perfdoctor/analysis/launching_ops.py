@@ -1,4 +1,4 @@
-"""Which op and which range launched each GPU item, by name."""
+"""Which op launched each GPU item, and in which range, by their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def launching_op_names(trace: Trace) -> Int32Array:
 
 
 def launching_ranges(trace: Trace, pattern: str) -> Int32Array:
-    """For each GPU item the innermost range with a matching name that launched it: a row of `trace.ranges`, or -1."""
+    """For each GPU item the innermost range with a matching name in which it was launched: a row of `ranges`, or -1."""
     gpu, calls, ranges = trace.gpu, trace.calls, trace.ranges
     found = np.full(len(gpu), NONE, np.int32)
     wanted = np.flatnonzero(trace.match_rows(ranges, pattern))
@@ -45,35 +45,39 @@ def match_launching_ops(trace: Trace, pattern: str | re.Pattern[str]) -> BoolArr
 
 
 def match_each_launching_op(trace: Trace, patterns: Sequence[str | re.Pattern[str]]) -> list[BoolArray]:
-    """The same for each of up to eight patterns, in one climb through the ops."""
+    """`match_launching_ops` for each of up to eight patterns, in one climb through the ops."""
     gpu, ops = trace.gpu, trace.ops
     matching = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
     for i, pattern in enumerate(patterns):
         matching[trace.match_strings(ops, pattern)] |= np.uint8(1 << i)
-    passed = np.zeros(len(gpu), np.uint8)
+    matched = np.zeros(len(gpu), np.uint8)
     rows = np.flatnonzero(gpu.op >= 0) if matching.any() else np.zeros(0, np.int64)
     op = gpu.op[rows]
     while len(rows):
-        passed[rows] |= matching[ops.name[op]]
+        matched[rows] |= matching[ops.name[op]]
         op = ops.parent[op]
         nested = op >= 0
         op, rows = op[nested], rows[nested]
-    return [(passed & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
+    return [(matched & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
 
 
 def find_outermost_ops(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:
     """Climb from each op outwards as long as the names pass.
 
+    For example, from the innermost of three nested ops, where names that start with "aten" pass::
+
+        MulBackward0 > aten::mul > aten::copy_      outermost: aten::mul    around: MulBackward0
+
     Returns:
-        For each op the outermost one reached (-1 if its own name does not pass), and the one around that (-1 if none;
-        the op itself if its own name does not pass).
+        For each op the outermost one that is reached (-1 if the name of the op itself does not pass), and the one
+        around that (-1 if there is none; the op itself if its name does not pass).
     """
     ops = trace.ops
     passes = match_op_names(trace, through)
     outermost, around = np.full(len(op), NONE, np.int32), op.copy()
     while True:
-        rising = np.flatnonzero((around >= 0) & passes[ops.name[around]]) if len(ops) else np.zeros(0, np.int64)
-        if not len(rising):
+        rows = np.flatnonzero((around >= 0) & passes[ops.name[around]]) if len(ops) else np.zeros(0, np.int64)
+        if not len(rows):
             return outermost, around
-        outermost[rising] = around[rising]
-        around[rising] = ops.parent[around[rising]]
+        outermost[rows] = around[rows]
+        around[rows] = ops.parent[around[rows]]

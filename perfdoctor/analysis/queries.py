@@ -1,7 +1,7 @@
 """Queries over the events of a rank, narrowed step by step: ``rank.kernels.launched_by("aten::norm").in_steps()``.
 
-Each verb returns a smaller query, `|`, `&` and `-` combine queries of one table, and the last word says what to know:
-`rows` for an edit, `time` for a claim, `time_ns` for a cost, `location` for the user's line, `len()` for how many.
+Each method returns a smaller query; `|`, `&` and `-` combine queries of one table. The result is asked for `rows` (for
+an edit), `time` (a claim), `time_ns` (a cost), `location` (the user's line) or its `len()`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryFacts:
-    """What the queries of one rank look at.
+    """The facts that the queries of one rank need.
 
     Attributes:
         trace: The trace.
@@ -47,8 +47,8 @@ class _Query:
     """Some rows of one table of a trace.
 
     Attributes:
-        facts: What it looks at.
-        mask: For each row of the table whether it is meant.
+        facts: The facts of the rank.
+        mask: For each row of the table whether it is selected.
     """
 
     facts: QueryFacts
@@ -103,7 +103,7 @@ class _Query:
 
     @property
     def time_ns(self) -> int:
-        """Length of `time`, over all steps together; `rank.per_step` makes it an amount a step."""
+        """Length of `time` in all steps; `rank.per_step` makes it an amount a step."""
         return iv.total(self.time)
 
 
@@ -211,12 +211,15 @@ class OpQuery(_Query):
     @property
     def kernels(self) -> GpuQuery:
         """The GPU items that they launched, themselves or by an op inside them."""
-        inside = np.append(self.mask, False)  # the last entry is for items without an op
-        op = self.facts.trace.gpu.op.copy()
-        found = inside[op]
-        while (op >= 0).any():
-            op = np.where(op >= 0, self.table.parent[op], op)
-            found |= inside[op]
+        gpu_op = self.facts.trace.gpu.op
+        found = np.zeros(len(gpu_op), bool)
+        rows = np.flatnonzero(gpu_op >= 0) if self.mask.any() else np.zeros(0, np.int64)
+        op = gpu_op[rows]
+        while len(rows):
+            found[rows] |= self.mask[op]
+            op = self.table.parent[op]
+            nested = op >= 0
+            op, rows = op[nested], rows[nested]
         return GpuQuery(self.facts, found)
 
     @property

@@ -7,6 +7,9 @@ docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a 
 from __future__ import annotations
 
 from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes_or_no
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
+from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
 from perfdoctor.rank import Rank
@@ -39,6 +42,7 @@ __all__ = [
     "CallQuery",
     "CallRows",
     "Claim",
+    "CollectiveTable",
     "Edit",
     "Evidence",
     "Finding",
@@ -48,6 +52,8 @@ __all__ = [
     "GpuQuery",
     "GpuRows",
     "Intervals",
+    "LateRank",
+    "MatchedCollectives",
     "OpQuery",
     "OpRows",
     "Rank",

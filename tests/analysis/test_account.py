@@ -1,4 +1,4 @@
-"""The account adds up to the nanosecond on any trace, and the timeline is what an independent sweep finds."""
+"""The account adds up to the nanosecond on any trace, and the timeline equals that of an independent sweep."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
 
 @settings(relaxed, max_examples=200)
 @given(any_file())
-def test_the_timeline_is_what_a_sweep_over_the_raw_file_finds(file: File) -> None:
+def test_the_timeline_equals_that_of_a_sweep_over_the_raw_file(file: File) -> None:
     found = to_plain(run_of(file).timeline)
     expected = timeline(json.dumps(file))
     if expected is None:
@@ -54,18 +54,18 @@ def test_the_timeline_is_what_a_sweep_over_the_raw_file_finds(file: File) -> Non
         }
 
 
-def test_the_buckets_hold_every_detail_once() -> None:
+def test_the_buckets_contain_every_detail_once() -> None:
     assert sorted(name for names in BUCKETS.values() for name in names) == sorted(DETAILS)
     assert tuple(BUCKETS) == ("compute", "bandwidth", "communication", "overhead")
 
 
-def detail(trace: TraceBuilder) -> dict[str, int]:
-    """What is not zero, in us."""
+def details_us(trace: TraceBuilder) -> dict[str, int]:
+    """The details of the account that are not zero, in us."""
     account = Rank(trace.trace()).account
     return {name: ns // 1000 for name, ns in account.detail.items() if ns}
 
 
-def test_an_instant_goes_to_the_first_of_what_runs_in_it() -> None:
+def test_an_instant_goes_to_the_first_layer_that_covers_it() -> None:
     trace = (
         TraceBuilder()
         .step(0, 100)
@@ -75,7 +75,7 @@ def test_an_instant_goes_to_the_first_of_what_runs_in_it() -> None:
         .kernel(POINTWISE, 30, 30, stream=4)
         .kernel(TENSOR_GEMM, 40, 10, stream=5)
     )
-    assert detail(trace) == {"compute": 10, "bandwidth": 20, "memcpy": 50, "communication": 20}
+    assert details_us(trace) == {"compute": 10, "bandwidth": 20, "memcpy": 50, "communication": 20}
 
 
 @pytest.mark.parametrize(("dur_us", "part"), [(5, "kernel_latency"), (5.001, "compute")])
@@ -84,8 +84,8 @@ def test_a_kernel_of_five_microseconds_is_latency(dur_us: float, part: str) -> N
     assert {name: ns for name, ns in account.detail.items() if ns} == {part: round(1000 * dur_us)}
 
 
-def test_a_short_collective_is_communication_all_the_same() -> None:
-    assert detail(TraceBuilder().kernel(EXPERTS, 0, 3)) == {"communication": 3}
+def test_a_short_collective_is_communication_and_no_latency() -> None:
+    assert details_us(TraceBuilder().kernel(EXPERTS, 0, 3)) == {"communication": 3}
 
 
 def test_a_collective_by_another_name_is_communication_in_the_account_but_not_in_the_timeline() -> None:
@@ -94,14 +94,14 @@ def test_a_collective_by_another_name_is_communication_in_the_account_but_not_in
     assert (rank.timeline.communication_ns, rank.timeline.computation_ns) == (0, 40_000)
 
 
-def test_causes_of_idle_time_take_their_turn() -> None:
+def test_an_idle_instant_goes_to_the_first_cause_that_covers_it() -> None:
     trace = TraceBuilder().step(0, 1000).kernel(TENSOR_GEMM, 0, 100, launch_us=0)
-    trace.call("cudaStreamSynchronize", 40, 65)  # waited 65 us: answers for 100..165
+    trace.call("cudaStreamSynchronize", 40, 65)  # waited 65 us: it causes 100..165
     trace.range(LOADERS[0], 110, 20)  # the loader comes first: 110..130
     trace.call("cudaMalloc", 160, 40)  # 165..200
     trace.range("gloo:all_reduce", 190, 50)  # 200..240
     trace.kernel(TENSOR_GEMM, 300, 700, launch_us=290)  # late: 240..300
-    assert detail(trace) == {
+    assert details_us(trace) == {
         "compute": 800,
         "idle_sync": 45,
         "idle_dataloader": 20,
@@ -114,41 +114,41 @@ def test_causes_of_idle_time_take_their_turn() -> None:
 def test_a_gap_before_an_item_launched_long_before_is_unexplained_unless_it_is_a_few_microseconds() -> None:
     trace = TraceBuilder().kernel(TENSOR_GEMM, 0, 100, launch_us=0).kernel(TENSOR_GEMM, 105, 95, launch_us=1)
     trace.kernel(TENSOR_GEMM, 300, 100, launch_us=2)
-    assert detail(trace) == {"compute": 295, "idle_launch": 5, "idle_unexplained": 100}
+    assert details_us(trace) == {"compute": 295, "idle_launch": 5, "idle_unexplained": 100}
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi", "ucc", "nccl"])
 def test_a_collective_of_any_backend_is_communication_of_a_program_on_the_cpu(backend: str) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 600)
-    whole = detail(trace.range(f"{backend}:all_reduce", 500, 500, thread=2))
-    assert (whole["compute"], whole["communication"]) == (600, 400)  # what nothing computes beside
+    times_us = details_us(trace.range(f"{backend}:all_reduce", 500, 500, thread=2))
+    assert (times_us["compute"], times_us["communication"]) == (600, 400)  # the time that no op computes beside
 
 
 @pytest.mark.parametrize("name", ["forward", "my mpi: all", "glooey:all_reduce", "ncclAllReduce"])
 def test_a_range_of_another_name_is_no_communication(name: str) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 600).range(name, 500, 500, thread=2)
-    assert "communication" not in detail(trace)
+    assert "communication" not in details_us(trace)
 
 
 def test_a_program_on_the_cpu_is_accounted_by_its_innermost_ops() -> None:
     trace = TraceBuilder(device=None).step(0, 5000).range(LOADERS[0], 0, 100).op("aten::item", 10, 50)
     trace.op("aten::linear", 100, 500).op("aten::addmm", 150, 400)  # 400 of compute, 100 around it
     trace.op("aten::add_", 700, 300).op("aten::view", 1000, 4)
-    trace.op("c10d::allreduce_", 3000, 1000)  # after a break of almost 2 ms: that may be anything
-    whole = detail(trace)
-    assert whole["idle_dataloader"] == 100
-    assert whole["communication"] == 1000
-    assert whole["kernel_latency"] == 4
-    assert whole["idle_launch"] == 100  # the break of 100 us between ops is Python
-    assert whole["idle_unexplained"] == 5000 - 4000 + 3000 - 1004
-    assert whole["compute"] + whole["bandwidth"] == 800
+    trace.op("c10d::allreduce_", 3000, 1000)  # after a break of almost 2 ms, which may be anything
+    times_us = details_us(trace)
+    assert times_us["idle_dataloader"] == 100
+    assert times_us["communication"] == 1000
+    assert times_us["kernel_latency"] == 4
+    assert times_us["idle_launch"] == 100  # the break of 100 us between ops is Python
+    assert times_us["idle_unexplained"] == 5000 - 4000 + 3000 - 1004
+    assert times_us["compute"] + times_us["bandwidth"] == 800
 
 
 @pytest.mark.parametrize("table", ["op", "range"])
 def test_compiling_on_the_cpu_is_overhead_whatever_runs_within(table: str) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 100, 300).op("aten::add", 500, 100)
     getattr(trace, table)("_compile.compile_inner (dynamo_timed)", 200, 350)
-    assert detail(trace) == {
+    assert details_us(trace) == {
         "compute": 100,
         "bandwidth": 50,
         "idle_launch": 350,
@@ -156,17 +156,17 @@ def test_compiling_on_the_cpu_is_overhead_whatever_runs_within(table: str) -> No
     }
 
 
-def test_loading_goes_before_compiling() -> None:
+def test_loading_precedes_compiling() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("_compile (dynamo_timed)", 0, 600).range(LOADERS[0], 500, 300)
-    assert detail(trace) == {"idle_dataloader": 300, "idle_launch": 500, "idle_unexplained": 200}
+    assert details_us(trace) == {"idle_dataloader": 300, "idle_launch": 500, "idle_unexplained": 200}
 
 
-def test_a_gpu_that_was_not_recorded_leaves_all_but_the_loader_unexplained() -> None:
+def test_without_gpu_events_all_but_the_loader_is_unexplained() -> None:
     trace = TraceBuilder().step(0, 1000).range(LOADERS[0], 0, 100).op("aten::mm", 200, 300)
     trace.call("cudaLaunchKernel", 300)
     rank = Rank(trace.trace())
     assert rank.device_kind == "gpu_not_recorded"
-    assert detail(trace) == {"idle_dataloader": 100, "idle_unexplained": 900}
+    assert details_us(trace) == {"idle_dataloader": 100, "idle_unexplained": 900}
 
 
 def test_use_of_tensor_cores_is_counted_in_kernel_time_and_unknown_without_kernels() -> None:
@@ -178,7 +178,7 @@ def test_use_of_tensor_cores_is_counted_in_kernel_time_and_unknown_without_kerne
     assert set(Rank(TraceBuilder().memcpy("HtoD", 0, 5).trace()).account.tensor_core.values()) == {None}
 
 
-def test_moving_gpu_times_for_disagreeing_clocks_leaves_the_timeline_as_it_is() -> None:
+def test_shifting_gpu_times_for_disagreeing_clocks_does_not_change_the_timeline() -> None:
     trace = TraceBuilder()
     for row in range(10):
         trace.kernel(TENSOR_GEMM, 100 * row, 60, launch_us=100 * row + 25)

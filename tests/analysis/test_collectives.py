@@ -1,4 +1,4 @@
-"""Collectives of several ranks find their partners whatever the clocks say."""
+"""Collectives of several ranks are matched by their ends, whatever the difference of the clocks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from perfdoctor.testing import TraceBuilder
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def rank_of(number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us: float = 50) -> CollectiveTable:
+def collectives_of_rank(
+    number: int, ends_us: Sequence[float], clock_us: float = 0, waits_us: float = 50
+) -> CollectiveTable:
     trace = TraceBuilder(rank=number)
     for end in ends_us:
         trace.kernel(ALL_REDUCE, end + clock_us - waits_us, waits_us)
     return Rank(trace.trace()).collectives
 
 
-# Ends that do not repeat with any period, at least 2 ms apart: partners agree to 0.1 ms, others differ by more.
-irregular = st.lists(st.integers(2_000, 60_000), min_size=4, max_size=12, unique=True).map(
+# Ends at irregular distances of at least 2 ms: those of partners differ by 0.1 ms, others by more.
+irregular_ends = st.lists(st.integers(2_000, 60_000), min_size=4, max_size=12, unique=True).map(
     lambda breaks: [sum(breaks[: i + 1]) for i in range(len(breaks))]
 )
 
 
 @settings(max_examples=60)
-@given(irregular, st.lists(st.integers(-3_000_000, 3_000_000), min_size=1, max_size=3), st.data())
+@given(irregular_ends, st.lists(st.integers(-3_000_000, 3_000_000), min_size=1, max_size=3), st.data())
 def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], data: st.DataObject) -> None:
     jitter = st.integers(0, 100)
-    ranks = [rank_of(0, ends)]
+    ranks = [collectives_of_rank(0, ends)]
     for number, clock in enumerate(clocks, 1):
-        ranks.append(rank_of(number, [end + data.draw(jitter) for end in ends], clock))
+        ranks.append(collectives_of_rank(number, [end + data.draw(jitter) for end in ends], clock))
     matched = match_collectives(ranks)
     assert matched is not None
     assert len(matched) == len(ends)
@@ -48,24 +50,24 @@ def test_clocks_are_aligned_on_shared_ends(ends: list[int], clocks: list[int], d
 
 def test_a_collective_that_some_ranks_lack_has_no_partners() -> None:
     ends = [1_000, 4_000, 9_000, 11_000, 18_000]
-    matched = match_collectives([rank_of(0, ends), rank_of(1, [*ends[:2], *ends[3:]], 5e6)])
+    matched = match_collectives([collectives_of_rank(0, ends), collectives_of_rank(1, [*ends[:2], *ends[3:]], 5e6)])
     assert matched is not None
     assert [end // 1_000_000 for end in matched.end_ns.tolist()] == [1, 4, 11, 18]
 
 
 def test_equal_steps_are_not_shifted_by_one_when_a_rank_lacks_the_first() -> None:
     ends = [1_000 * k for k in range(1, 21)]
-    matched = match_collectives([rank_of(0, ends), rank_of(1, ends[1:])])
+    matched = match_collectives([collectives_of_rank(0, ends), collectives_of_rank(1, ends[1:])])
     assert matched is not None
     assert matched.offset_ns.tolist() == [0, 0]
     assert len(matched) == 19
 
 
 def test_too_few_collectives_prove_nothing() -> None:
-    assert match_collectives([rank_of(0, [1_000, 5_000]), rank_of(1, [1_000, 5_000])]) is None
+    assert match_collectives([collectives_of_rank(0, [1_000, 5_000]), collectives_of_rank(1, [1_000, 5_000])]) is None
 
 
 def test_collectives_that_do_not_fit_together_are_not_matched() -> None:
     ends = [1_000, 4_000, 9_000, 30_000]
     others = [1_000, 12_000, 40_000, 90_000]
-    assert match_collectives([rank_of(0, ends), rank_of(1, others)]) is None
+    assert match_collectives([collectives_of_rank(0, ends), collectives_of_rank(1, others)]) is None

@@ -1,4 +1,4 @@
-"""Programs on the CPU alone: three stories of disjoint time, what the profiler has of it, and the line that loops."""
+"""Programs on the CPU alone: disjoint times of framework, optimizers and zeroing, unprofiled time, the busiest line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ spans = st.tuples(st.integers(0, 1990), st.integers(0, 150), st.integers(1, 2))
 
 @st.composite
 def programs(draw: st.DrawFn) -> Rank:
-    """Any ops and ranges in two steps, with or without steps timed before."""
+    """Any ops and ranges in two steps, with or without steps that a capture timed before."""
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 1000)
     for name, (start, dur, thread) in draw(st.lists(st.tuples(st.sampled_from(OPS), spans), max_size=30)):
         trace.op(name, start, dur, thread)
@@ -38,7 +38,7 @@ def programs(draw: st.DrawFn) -> Rank:
 
 @relaxed
 @given(programs())
-def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: Rank) -> None:
+def test_framework_optimizers_and_zeroing_share_no_time(rank: Rank) -> None:
     zeroing = cpu_zeroing_of(rank.trace, rank.window)
     framework = framework_time(rank.trace, rank.account.parts, zeroing)
     for other in (zeroing.add_time, *(steps.time for steps in cpu_optimizers_of(rank.trace, rank.window))):
@@ -49,27 +49,27 @@ def test_the_framework_the_optimizers_and_the_zeroing_share_no_time(rank: Rank) 
 
 @relaxed
 @given(programs())
-def test_what_is_the_programs_own_lies_between_nothing_and_what_was_recorded(rank: Rank) -> None:
+def test_time_without_the_profiler_is_between_none_and_the_recorded_time(rank: Rank) -> None:
     for time in (
         framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window)),
         cpu_zeroing_of(rank.trace, rank.window).time,
         rank.window,
     ):
-        own = rank.unprofiled_time(time)
-        assert 0 <= own.program_ns <= own.max_ns <= rank.per_step(iv.total(time))
-        assert 0 <= own.share <= 1
-        saving = own.saving(0.25)
-        assert (saving.expected_ns is None) == (rank.facts is None or not own.program_ns)
+        unprofiled = rank.unprofiled_time(time)
+        assert 0 <= unprofiled.program_ns <= unprofiled.max_ns <= rank.per_step(iv.total(time))
+        assert 0 <= unprofiled.share <= 1
+        saving = unprofiled.saving(0.25)
+        assert (saving.expected_ns is None) == (rank.facts is None or not unprofiled.program_ns)
 
 
-def test_an_event_costs_what_the_shortest_recorded_step_takes_longer_than_the_shortest_timed_one() -> None:
+def test_an_event_costs_the_excess_of_the_shortest_recorded_step_over_the_shortest_timed_one() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 5000)
     for row in range(99):
         trace.op("aten::mul", 10 * row, 5).op("aten::mul", 1000 + 10 * row, 5)
     rank = Rank(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
-    own = rank.unprofiled_time(iv.window(0, 10_000))
-    # 100 events take 100 us of the first step; two of them begin in these 10 us, of which a step has half
-    assert (own.program_ns, own.max_ns, own.timed) == (4_000, 5_000, True)
+    unprofiled = rank.unprofiled_time(iv.window(0, 10_000))
+    # 100 events take 100 us of the first step; two of them begin in these 10 us, which are spread over two steps.
+    assert (unprofiled.program_ns, unprofiled.max_ns, unprofiled.timed) == (4_000, 5_000, True)
 
 
 def loop(*, times: int, name: str = "aten::mul", backward: bool = False) -> TraceBuilder:
@@ -111,7 +111,7 @@ def test_rules_for_either_device_run_on_a_program_on_the_cpu() -> None:
     assert set(outcomes(loop(times=3)).values()) == {("ran", None)}
 
 
-def test_they_say_what_a_gpu_program_lacks() -> None:
+def test_outcomes_name_the_data_that_a_gpu_program_lacks() -> None:
     launches = TraceBuilder().step(0, 1000).op("aten::mul", 0, 5)
     launches.call("cudaLaunchKernel", 1)
     assert {why for _, why in outcomes(launches).values() if why and "no GPU kernels" in why}

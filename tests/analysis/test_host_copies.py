@@ -1,4 +1,4 @@
-"""Copies between host and device: whose line they are, where a wait ends, and that its idle time is promised once."""
+"""Copies between host and device: the line that makes them, the end of a wait, and no idle time promised twice."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.vocabulary import HTOD
 
 
-def copying(*sizes: int, lines: bool) -> Rank:
-    """A step with a copy each 100 us, all from lines of their own, and a wait of 10 us in the same op."""
+def rank_with_copies(*sizes: int, lines: bool) -> Rank:
+    """A step with a copy each 100 us, each from another line, and a wait of 10 us in the op of the copy."""
     trace = TraceBuilder().step(0, 1000)
     for row, size in enumerate(sizes):
         at = 100 * row
@@ -32,35 +32,35 @@ def copies_to_device(rank: Rank) -> HostCopies:
     return host_copies(rank.trace, rank.window, copy_kinds_of(rank.trace).matches(HTOD))
 
 
-def lines_of(run: Rank) -> list[tuple[str | None, int]]:
-    found = group_by_location(run.locations, copies_to_device(run))
+def lines_of(rank: Rank) -> list[tuple[str | None, int]]:
+    found = group_by_location(rank.locations, copies_to_device(rank))
     return [(str(place) if place else None, len(copies)) for place, copies in found]
 
 
 def test_lines_of_the_analysed_window_come_first() -> None:
-    assert lines_of(copying(8, 16, lines=True)) == [("train.py:1", 1), ("train.py:2", 1)]
+    assert lines_of(rank_with_copies(8, 16, lines=True)) == [("train.py:1", 1), ("train.py:2", 1)]
 
 
-def test_where_it_has_none_a_copy_of_the_same_size_in_the_evidence_window_tells() -> None:
-    timing, evidence = copying(16, 8, 16, 999, lines=False), copying(8, 16, lines=True)
-    run = Rank(timing.raw_trace, evidence_trace=evidence.raw_trace)
-    assert lines_of(run) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
+def test_without_lines_those_of_copies_of_the_same_size_in_the_evidence_window_count() -> None:
+    timing, evidence = rank_with_copies(16, 8, 16, 999, lines=False), rank_with_copies(8, 16, lines=True)
+    rank = Rank(timing.raw_trace, evidence_trace=evidence.raw_trace)
+    assert lines_of(rank) == [("train.py:2", 2), ("train.py:1", 1), (None, 1)]
 
 
 def test_without_either_they_are_one_group() -> None:
-    assert lines_of(copying(8, 16, lines=False)) == [(None, 2)]
+    assert lines_of(rank_with_copies(8, 16, lines=False)) == [(None, 2)]
 
 
-def test_the_cpu_goes_on_behind_the_wait_of_the_same_op_and_no_other() -> None:
+def test_the_cpu_resumes_after_the_wait_of_the_same_op_and_no_other() -> None:
     trace = TraceBuilder().step(0, 1000)
     trace.op("aten::to", 0, 30).memcpy("HtoD", 5, 20, correlation=trace.call("cudaMemcpyAsync", 2, 25))
-    trace.call("cudaStreamSynchronize", 40, 10)  # after the op: the program's own
+    trace.call("cudaStreamSynchronize", 40, 10)  # after the op: another sync of the program
     trace.op("aten::to", 100, 30, thread=2)
     trace.memcpy("HtoD", 105, 20, correlation=trace.call("cudaMemcpyAsync", 102, 25, thread=2))
-    trace.call("cudaStreamSynchronize", 128, 10)  # of another thread
-    run = Rank(trace.trace())
-    assert copies_to_device(run).resume_ns.tolist() == [27_000, 127_000]
-    assert copies_to_device(copying(8, lines=False)).resume_ns.tolist() == [40_000]
+    trace.call("cudaStreamSynchronize", 128, 10)  # on another thread
+    rank = Rank(trace.trace())
+    assert copies_to_device(rank).resume_ns.tolist() == [27_000, 127_000]
+    assert copies_to_device(rank_with_copies(8, lines=False)).resume_ns.tolist() == [40_000]
 
 
 def test_copies_outside_of_the_window_are_left_out() -> None:
@@ -72,7 +72,7 @@ def test_copies_outside_of_the_window_are_left_out() -> None:
 def batch_behind_the_queue(*, pinned: bool) -> Rank:
     """Steps of 10 ms: products until 4 ms, the batch of 1 ms that is launched beside them, then more products.
 
-    From pageable memory the copying call and a synchronize call hold the CPU until 5.06 ms, and it launches nothing
+    From pageable memory the copying call and a synchronize call block the CPU until 5.06 ms, and it launches nothing
     before 5.99 ms; from pinned memory it launches at once.
     """
     trace = TraceBuilder()
@@ -88,20 +88,21 @@ def batch_behind_the_queue(*, pinned: bool) -> Rank:
     return Rank(trace.trace())
 
 
-def told(run: Rank, *rules: str) -> dict[str, Finding]:
-    report = pipeline.diagnose_run(Run((run,)), [rule for rule in registry.registered() if rule.rule in rules])
+def findings_of(rank: Rank, *rules: str) -> dict[str, Finding]:
+    """The findings of some rules, by the id of their rule."""
+    report = pipeline.diagnose_run(Run((rank,)), [rule for rule in registry.registered() if rule.rule in rules])
     return {finding.rule: finding for finding in report.findings}
 
 
 def test_a_pageable_copy_that_is_the_sync_too_promises_its_idle_time_once() -> None:
-    run = batch_behind_the_queue(pinned=False)
-    copy, sync = told(run, "PD105")["PD105"], told(run, "PD102")["PD102"]
+    rank = batch_behind_the_queue(pinned=False)
+    copy, sync = findings_of(rank, "PD105")["PD105"], findings_of(rank, "PD102")["PD102"]
     # The copy costs itself and the 1 ms of idle time around it, which is all that the sync costs.
     assert (copy.saving.high_ns, sync.saving.high_ns) == (2_000_000, 1_000_000)
-    both = told(run, "PD102", "PD105")
+    both = findings_of(rank, "PD102", "PD105")
     assert (both["PD105"].cost_ns, both["PD102"].cost_ns) == (2_000_000, 1_000_000)
     assert (both["PD105"].saving.high_ns, both["PD102"].saving.high_ns) == (2_000_000, 0)
 
 
-def test_a_pinned_copy_that_nobody_waits_for_is_neither() -> None:
-    assert told(batch_behind_the_queue(pinned=True), "PD102", "PD105") == {}
+def test_a_pinned_copy_without_a_wait_is_no_finding() -> None:
+    assert findings_of(batch_behind_the_queue(pinned=True), "PD102", "PD105") == {}

@@ -1,4 +1,4 @@
-"""From an instant to the user's line."""
+"""The line of the user's code at an instant of a trace."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from perfdoctor.testing import TraceBuilder
 LIBRARY = "/opt/site-packages/torch/nn/modules/linear.py(114): forward"
 
 
-def place(trace: TraceBuilder, at_us: float) -> SourceLocation | None:
+def location_at(trace: TraceBuilder, at_us: float) -> SourceLocation | None:
     built = trace.trace()
     return find_locations(built, np.zeros(1, np.int32), np.array([round(1000 * at_us)]))[0]
 
 
-def framed() -> TraceBuilder:
+def nested_frames() -> TraceBuilder:
     trace = TraceBuilder(device=None)
     outer = trace.frame("train.py(3): main", 0, 100)
     inner = trace.frame("model.py(40): forward", 10, 50, parent=outer)
@@ -31,39 +31,39 @@ def framed() -> TraceBuilder:
     return trace
 
 
-def test_the_innermost_frame_that_is_no_librarys_is_meant() -> None:
-    assert place(framed(), 30) == SourceLocation("model.py", 40, "forward")
-    assert place(framed(), 70) == SourceLocation("train.py", 3, "main")
-    assert place(framed(), 150) is None
+def test_the_location_is_that_of_the_innermost_frame_of_no_library() -> None:
+    assert location_at(nested_frames(), 30) == SourceLocation("model.py", 40, "forward")
+    assert location_at(nested_frames(), 70) == SourceLocation("train.py", 3, "main")
+    assert location_at(nested_frames(), 150) is None
 
 
 def test_a_captured_line_is_exact_and_comes_first() -> None:
-    trace = framed().range("@train.py:17", 25, 10)
-    assert place(trace, 30) == SourceLocation("train.py", 17)
-    assert place(trace, 22) == SourceLocation("model.py", 40, "forward")
+    trace = nested_frames().range("@train.py:17", 25, 10)
+    assert location_at(trace, 30) == SourceLocation("train.py", 17)
+    assert location_at(trace, 22) == SourceLocation("model.py", 40, "forward")
 
 
-def test_builtins_and_frozen_modules_are_nobodys_line() -> None:
+def test_builtins_and_frozen_modules_are_no_location() -> None:
     trace = TraceBuilder(device=None)
     trace.frame("<built-in method item of Tensor object>", 0, 10)
     trace.frame("<frozen importlib._bootstrap>(1176): _find_and_load", 20, 10)
-    assert place(trace, 5) is None
-    assert place(trace, 25) is None
+    assert location_at(trace, 5) is None
+    assert location_at(trace, 25) is None
 
 
-def test_a_line_of_5000_digits_is_nobodys_line() -> None:
+def test_a_line_of_5000_digits_is_no_location() -> None:
     trace = TraceBuilder(device=None).range("@a.py:" + "9" * 5000, 0, 10)
     trace.frame("a.py(" + "9" * 5000 + "): f", 0, 10)
-    assert place(trace, 5) is None
+    assert location_at(trace, 5) is None
 
 
-def test_frames_on_a_thread_of_their_own_count_for_all() -> None:
+def test_frames_on_a_separate_thread_count_for_all_threads() -> None:
     trace = TraceBuilder(device=None).op("aten::mm", 0, 100, thread=1)
     trace.frame("train.py(3): main", 0, 100, thread=2)
     assert Rank(trace.trace()).locations.of_op("aten::mm") == SourceLocation("train.py", 3, "main")
 
 
-def test_the_evidence_trace_helps_out_where_the_timing_trace_has_no_frames() -> None:
+def test_the_evidence_trace_is_used_where_the_timing_trace_has_no_frames() -> None:
     timing = TraceBuilder(device=None).op("aten::mm", 0, 100).trace()
     evidence = TraceBuilder(device=None).op("aten::mm", 500, 100)
     evidence.frame("train.py(8): step", 400, 300)
@@ -80,7 +80,7 @@ def test_a_name_with_special_characters_is_no_pattern() -> None:
     assert Rank(trace.trace()).locations.of_op("mm.*") == SourceLocation("a.py", 1, "f")
 
 
-def test_what_a_thread_was_in_is_its_innermost_op_else_its_range() -> None:
+def test_the_innermost_activity_is_an_op_else_a_range() -> None:
     trace = TraceBuilder(device=None).range("epoch", 0, 100).op("aten::linear", 10, 30).op("aten::mm", 15, 10).trace()
     assert [innermost_activity(trace, 0, 1000 * us) for us in (5, 12, 20, 60, 200)] == [
         "epoch",
@@ -91,7 +91,7 @@ def test_what_a_thread_was_in_is_its_innermost_op_else_its_range() -> None:
     ]
 
 
-def test_the_place_named_most_often_wins() -> None:
+def test_the_most_common_location_is_the_one_found_most_often() -> None:
     a, b = SourceLocation("a.py", 1), SourceLocation("b.py", 2)
     assert most_common_location([a, None, b, None, b, None]) == b
     assert most_common_location([None]) is None
@@ -99,17 +99,17 @@ def test_the_place_named_most_often_wins() -> None:
 
 
 def test_a_captured_line_may_name_its_function() -> None:
-    trace = framed().range("@train.py:17 step", 25, 10).range("@dir name/a:b.py:3 <lambda>", 60, 10)
-    assert place(trace, 30) == SourceLocation("train.py", 17, "step")
-    assert place(trace, 65) == SourceLocation("dir name/a:b.py", 3, "<lambda>")
+    trace = nested_frames().range("@train.py:17 step", 25, 10).range("@dir name/a:b.py:3 <lambda>", 60, 10)
+    assert location_at(trace, 30) == SourceLocation("train.py", 17, "step")
+    assert location_at(trace, 65) == SourceLocation("dir name/a:b.py", 3, "<lambda>")
 
 
-def test_lines_recorded_among_the_operators_are_places_and_no_operators() -> None:
+def test_lines_recorded_among_the_operators_are_locations_and_no_operators() -> None:
     trace = TraceBuilder(device=None).op("@train.py:17 step", 0, 100).op("aten::mm", 10, 50).trace()
     assert Rank(trace).locations.of_op("aten::mm") == SourceLocation("train.py", 17, "step")
 
 
-def found_at(file: str | None, line: int | None = 2) -> Finding:
+def finding_at(file: str | None, line: int | None = 2) -> Finding:
     return Finding(
         rule="PD102",
         name="host-device-sync",
@@ -124,23 +124,28 @@ def found_at(file: str | None, line: int | None = 2) -> Finding:
     )
 
 
-def test_the_text_of_the_line_is_quoted_where_the_file_can_be_read(tmp_path: Path) -> None:
+def test_the_source_line_is_evidence_where_the_file_can_be_read(tmp_path: Path) -> None:
     source = tmp_path / "train.py"
     source.write_text("for batch in loader:\n    running += loss.item()  # every step\ndef main():\n")
-    (quoted,) = with_source_lines([found_at(str(source))], linecache.getline)
+    (quoted,) = with_source_lines([finding_at(str(source))], linecache.getline)
     assert quoted.evidence == (
         Evidence("source line", "running += loss.item()  # every step"),
         Evidence("waits per step", 1),
     )
 
 
-def test_nothing_is_quoted_of_definitions_of_other_files_or_of_what_is_not_there(
+def test_definitions_other_files_and_missing_lines_are_no_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, other = tmp_path / "train.py", tmp_path / "secrets.txt"
     source.write_text("def main():\n@torch.no_grad()\nloss.item()\n")
     monkeypatch.chdir(tmp_path)
     other.write_text("a\npassword\n")
-    plain = [found_at(str(source), line) for line in (1, 2, 99, None)]
-    plain += [found_at(str(other)), found_at(str(tmp_path / "gone.py")), found_at(None), found_at("train.py", 3)]
+    plain = [finding_at(str(source), line) for line in (1, 2, 99, None)]
+    plain += [
+        finding_at(str(other)),
+        finding_at(str(tmp_path / "gone.py")),
+        finding_at(None),
+        finding_at("train.py", 3),
+    ]
     assert with_source_lines(plain, linecache.getline) == tuple(plain)

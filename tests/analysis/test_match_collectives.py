@@ -1,4 +1,4 @@
-"""Collectives find their partners: by group and number, or by kind, size and end; clocks by what they share."""
+"""Collectives are matched by group and number, or by kind, size and end; clocks are aligned by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 IRREGULAR = (1, 4, 9, 11, 18, 25, 27, 40)
 
 
-def table(
+def table_of(
     rank: int,
     ends_ms: Sequence[float],
     kind: str | Sequence[str] = "all_reduce",
@@ -36,7 +36,7 @@ def table(
     takes_ms: float = 0.5,
     **fields: Any,
 ) -> CollectiveTable:
-    """A rank's collectives, given by their ends."""
+    """The collectives of one rank, given by their ends; what is not given is not recorded."""
     count = len(ends_ms)
     end = np.array([round(MS * at) for at in ends_ms], np.int64)
     names = tuple(dict.fromkeys(groups or ()))
@@ -62,55 +62,56 @@ def table(
     )
 
 
-def matched(*tables: CollectiveTable) -> MatchedCollectives:
+def match_all(*tables: CollectiveTable) -> MatchedCollectives:
+    """The collectives of these ranks matched; some have to match."""
     found = match_collectives(tables)
     assert found is not None
     return found
 
 
-def partners(found: MatchedCollectives, at: int) -> list[int]:
-    """For each row of the first table the row of its partner in another."""
+def partner_rows(found: MatchedCollectives, at: int) -> list[int]:
+    """For each row of the first table the row of its partner in table `at`; -1 where it has none."""
     where = {number: row for row, number in enumerate(found.collective_of_row[at].tolist()) if number >= 0}
     return [where.get(number, -1) if number >= 0 else -1 for number in found.collective_of_row[0].tolist()]
 
 
 def test_sequence_numbers_name_partners_where_counts_differ() -> None:
-    a = table(0, [1, 2, 3, 4], groups=["dp"] * 4, seq=[7, 8, 9, 10])
-    b = table(1, [2.1, 3.1, 4.1, 5.1], groups=["dp"] * 4, seq=[8, 9, 10, 11])
-    found = matched(a, b)
-    assert partners(found, 1) == [-1, 0, 1, 2]
+    a = table_of(0, [1, 2, 3, 4], groups=["dp"] * 4, seq=[7, 8, 9, 10])
+    b = table_of(1, [2.1, 3.1, 4.1, 5.1], groups=["dp"] * 4, seq=[8, 9, 10, 11])
+    found = match_all(a, b)
+    assert partner_rows(found, 1) == [-1, 0, 1, 2]
     assert found.offset_ns.tolist() == [0, -MS // 10]
 
 
 def test_numbers_count_within_their_group_and_kind() -> None:
-    a = table(
+    a = table_of(
         0, IRREGULAR[:4], groups=["dp", "tp", "dp", "dp"], seq=[0, 0, 1, 1], kind=["all_reduce"] * 3 + ["barrier"]
     )
-    b = table(
+    b = table_of(
         1, IRREGULAR[:4], groups=["tp", "dp", "dp", "dp"], seq=[0, 0, 1, 1], kind=["all_reduce"] * 3 + ["barrier"]
     )
-    assert partners(matched(a, b), 1) in ([1, 0, 2, 3], [-1, -1, 2, 3])
+    assert partner_rows(match_all(a, b), 1) in ([1, 0, 2, 3], [-1, -1, 2, 3])
 
 
 def test_the_same_numbers_at_other_times_are_of_another_run() -> None:
-    a = table(0, IRREGULAR, groups=["dp"] * 8, seq=range(8))
-    other = table(1, [3 * end for end in IRREGULAR], groups=["dp"] * 8, seq=range(8))
+    a = table_of(0, IRREGULAR, groups=["dp"] * 8, seq=range(8))
+    other = table_of(1, [3 * end for end in IRREGULAR], groups=["dp"] * 8, seq=range(8))
     assert match_collectives([a, other]) is None
-    found = matched(a, other, table(2, IRREGULAR, groups=["dp"] * 8, seq=range(8)))
+    found = match_all(a, other, table_of(2, IRREGULAR, groups=["dp"] * 8, seq=range(8)))
     assert [t.rank for t in found.tables] == [0, 2]
     assert [t.rank for t in found.unmatched] == [1]
 
 
-def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
-    """0 and 1 work on one model, 2 and 3 on another; 0 meets 2 and 1 meets 3."""
+def test_ranks_without_a_common_group_are_aligned_through_other_ranks() -> None:
+    """Ranks 0 and 1 share a model, and ranks 2 and 3; ranks 0 and 2 share gradients, and ranks 1 and 3."""
     ends = {"tp0": IRREGULAR, "tp1": IRREGULAR, "dp0": [end + 0.3 for end in IRREGULAR], "dp1": IRREGULAR}
     clocks = [0.0, 500.0, -700.0, 3000.0]
     built = []
     for rank, groups in enumerate([("tp0", "dp0"), ("tp0", "dp1"), ("tp1", "dp0"), ("tp1", "dp1")]):
         rows = sorted((end + clocks[rank], group, number) for group in groups for number, end in enumerate(ends[group]))
         times, names, numbers = zip(*rows, strict=True)
-        built.append(table(rank, times, groups=names, seq=numbers))
-    found = matched(*built)
+        built.append(table_of(rank, times, groups=names, seq=numbers))
+    found = match_all(*built)
     assert [t.rank for t in found.tables] == [0, 1, 2, 3]
     assert [round(offset / MS) for offset in found.offset_ns] == [0, -500, 700, -3000]
     assert found.rank_count.tolist() == [2] * 4 * len(IRREGULAR)
@@ -119,73 +120,75 @@ def test_ranks_without_a_common_group_are_aligned_through_others() -> None:
 @pytest.mark.parametrize(("kind", "size", "fits"), [("all_reduce", 8, False), ("all_to_all", 8, True)])
 def test_another_size_is_another_collective_where_all_put_in_the_same(kind: str, size: int, fits: bool) -> None:
     sizes = [4] * 7
-    a = table(0, IRREGULAR, kind, size=[*sizes, 4])
-    b = table(1, IRREGULAR, kind, size=[*sizes, size])
-    assert (partners(matched(a, b), 1)[-1] >= 0) is fits
+    a = table_of(0, IRREGULAR, kind, size=[*sizes, 4])
+    b = table_of(1, IRREGULAR, kind, size=[*sizes, size])
+    assert (partner_rows(match_all(a, b), 1)[-1] >= 0) is fits
 
 
 def test_another_kind_is_another_collective() -> None:
-    a = table(0, IRREGULAR, ["all_reduce"] * 8)
-    b = table(1, IRREGULAR, ["all_reduce"] * 7 + ["all_gather"])
-    assert partners(matched(a, b), 1) == [*range(7), -1]
+    a = table_of(0, IRREGULAR, ["all_reduce"] * 8)
+    b = table_of(1, IRREGULAR, ["all_reduce"] * 7 + ["all_gather"])
+    assert partner_rows(match_all(a, b), 1) == [*range(7), -1]
 
 
 def test_two_that_end_nearly_together_are_both_found() -> None:
     ends = [at + late for at in IRREGULAR for late in (0, 0.02)]
     other = [at + late for at in IRREGULAR for late in (0.03, 0.05)]
-    assert sorted(partners(matched(table(0, ends), table(1, other)), 1)) == list(range(16))
+    assert sorted(partner_rows(match_all(table_of(0, ends), table_of(1, other)), 1)) == list(range(16))
 
 
-def periodic(rank: int, clock_ms: float, first: int, **fields: Any) -> CollectiveTable:
+def equal_steps(rank: int, clock_ms: float, first: int, **fields: Any) -> CollectiveTable:
     """Steps of 10 ms, all alike, with two collectives each."""
     ends = [10 * step + at + clock_ms for step in range(first, first + 6) for at in (4, 9)]
-    return table(rank, ends, **fields)
+    return table_of(rank, ends, **fields)
 
 
 def test_of_equal_steps_those_with_the_same_number_meet() -> None:
     def numbered(rank: int, clock_ms: float, first: int) -> CollectiveTable:
         start = np.array([round(MS * (10 * step + clock_ms)) for step in range(first, first + 6)], np.int64)
-        return periodic(rank, clock_ms, first, step_numbers=tuple(range(first, first + 6)), step_start_ns=start)
+        return equal_steps(rank, clock_ms, first, step_numbers=tuple(range(first, first + 6)), step_start_ns=start)
 
-    found = matched(numbered(0, 0, 0), numbered(1, 3000, 2))
+    found = match_all(numbered(0, 0, 0), numbered(1, 3000, 2))
     assert found.offset_ns.tolist() == [0, -3000 * MS]
-    assert partners(found, 1) == [-1, -1, -1, -1, *range(8)]
+    assert partner_rows(found, 1) == [-1, -1, -1, -1, *range(8)]
 
 
 def test_of_equal_steps_those_at_the_same_time_meet() -> None:
-    found = matched(periodic(0, 0, 0), periodic(1, 0, 2))
+    found = match_all(equal_steps(0, 0, 0), equal_steps(1, 0, 2))
     assert found.offset_ns.tolist() == [0, 0]
-    based = matched(periodic(0, 0, 0, base_ns=50 * MS), periodic(1, 50, 0))  # the same instants, counted from elsewhere
+    based = match_all(
+        equal_steps(0, 0, 0, base_ns=50 * MS), equal_steps(1, 50, 0)
+    )  # the same instants, counted from elsewhere
     assert based.offset_ns.tolist() == [0, -50 * MS]
-    assert partners(based, 1) == list(range(12))
+    assert partner_rows(based, 1) == list(range(12))
 
 
 def test_the_clock_of_a_host_is_known_once_one_of_its_ranks_is() -> None:
     """Rank 2 shares only barriers at equal distances, of which it recorded the first ones."""
     barriers = [50.0 + 10 * step for step in range(8)]
-    first = table(0, [*IRREGULAR, *barriers], ["all_reduce"] * 8 + ["barrier"] * 8)
-    second = table(1, [end + 3000 for end in IRREGULAR], host="b")
+    first = table_of(0, [*IRREGULAR, *barriers], ["all_reduce"] * 8 + ["barrier"] * 8)
+    second = table_of(1, [end + 3000 for end in IRREGULAR], host="b")
     ends = [end + 3000 for end in barriers[:4]]
-    assert matched(first, second, table(2, ends, "barrier", host="b")).offset_ns.tolist() == [0, *[-3000 * MS] * 2]
-    assert matched(first, second, table(2, ends, "barrier")).offset_ns.tolist() != [0, *[-3000 * MS] * 2]
+    assert match_all(first, second, table_of(2, ends, "barrier", host="b")).offset_ns.tolist() == [0, *[-3000 * MS] * 2]
+    assert match_all(first, second, table_of(2, ends, "barrier")).offset_ns.tolist() != [0, *[-3000 * MS] * 2]
 
 
 @pytest.mark.parametrize(("late_ms", "fits"), [(4, True), (8, False)])
 def test_threads_of_the_cpu_may_wake_up_late(late_ms: float, fits: bool) -> None:
-    """A quarter of a step of 20 ms is near enough; on a GPU half a millisecond is."""
+    """On the CPU ends may differ by a quarter of a step of 20 ms, on a GPU by half a millisecond."""
     steps = np.arange(5, dtype=np.int64) * 20 * MS
     ends = [40.0 * at for at in IRREGULAR]
     others = [end + late_ms * (row % 2) for row, end in enumerate(ends)]
-    on_cpu = [table(rank, at, on_gpu=False, step_start_ns=steps) for rank, at in enumerate((ends, others))]
-    assert (partners(matched(*on_cpu), 1) == list(range(8))) is fits
-    assert partners(matched(table(0, ends), table(1, others)), 1) != list(range(8))
+    on_cpu = [table_of(rank, at, on_gpu=False, step_start_ns=steps) for rank, at in enumerate((ends, others))]
+    assert (partner_rows(match_all(*on_cpu), 1) == list(range(8))) is fits
+    assert partner_rows(match_all(table_of(0, ends), table_of(1, others)), 1) != list(range(8))
 
 
 @settings(max_examples=80)
 @given(st.permutations(range(4)), st.lists(st.integers(-5000, 5000), min_size=4, max_size=4))
 def test_the_order_of_ranks_changes_no_lateness(order: Sequence[int], clocks: list[int]) -> None:
-    ranks = [table(r, [end + clocks[r] for end in IRREGULAR], takes_ms=0.9 - 0.2 * r) for r in range(4)]
-    found = matched(*(ranks[r] for r in order))
+    ranks = [table_of(r, [end + clocks[r] for end in IRREGULAR], takes_ms=0.9 - 0.2 * r) for r in range(4)]
+    found = match_all(*(ranks[r] for r in order))
     assert [found.tables[i].rank for i in found.last_arriver.tolist()] == [3] * 8
     assert (abs(found.last_arrival_ns - found.second_arrival_ns - 0.2 * MS) < 1000).all()
     assert (abs(found.total_wait_ns - 1.2 * MS) < 1000).all()
@@ -193,10 +196,10 @@ def test_the_order_of_ranks_changes_no_lateness(order: Sequence[int], clocks: li
 
 
 def test_one_side_of_a_send_waits_by_design() -> None:
-    early, late = table(0, IRREGULAR, "send_recv", takes_ms=0.9), table(1, IRREGULAR, "send_recv", takes_ms=0.1)
-    assert find_late_rank(matched(early, late)) is None
-    early, late = table(0, IRREGULAR, "barrier", takes_ms=0.9), table(1, IRREGULAR, "barrier", takes_ms=0.1)
-    found = find_late_rank(matched(early, late))
+    early, late = table_of(0, IRREGULAR, "send_recv", takes_ms=0.9), table_of(1, IRREGULAR, "send_recv", takes_ms=0.1)
+    assert find_late_rank(match_all(early, late)) is None
+    early, late = table_of(0, IRREGULAR, "barrier", takes_ms=0.9), table_of(1, IRREGULAR, "barrier", takes_ms=0.1)
+    found = find_late_rank(match_all(early, late))
     assert found is not None
     assert found.rank == 1
 
@@ -228,18 +231,18 @@ def test_one_side_of_a_send_waits_by_design() -> None:
         ("wait", "other"),
     ],
 )
-def test_kinds_are_told_by_name(name: str, kind: str) -> None:
+def test_kinds_follow_from_names(name: str, kind: str) -> None:
     assert collective_kind(name) == kind
 
 
-def of(built: TraceBuilder) -> CollectiveTable:
+def collectives_of_trace(built: TraceBuilder) -> CollectiveTable:
     return Rank(built.trace()).collectives
 
 
 def test_what_is_recorded_of_a_collective_is_in_the_table() -> None:
-    said = collective("allreduce", in_elements=1000, dtype="BFloat16", ranks=[0, 1, 2], group="5", sequence=41)
-    built = TraceBuilder().step(0, 1000).kernel(ALL_REDUCE, 100, 50, launch_us=10, stream=20, comm=said)
-    found = of(built)
+    metadata = collective("allreduce", in_elements=1000, dtype="BFloat16", ranks=[0, 1, 2], group="5", sequence=41)
+    built = TraceBuilder().step(0, 1000).kernel(ALL_REDUCE, 100, 50, launch_us=10, stream=20, comm=metadata)
+    found = collectives_of_trace(built)
     assert (found.bytes.tolist(), found.seq.tolist(), found.group_size.tolist()) == ([2000], [41], [3])
     assert (found.stream.tolist(), found.step.tolist(), found.exposed_ns.tolist()) == ([20], [0], [50_000])
     [total] = found.totals
@@ -253,7 +256,9 @@ def test_what_is_recorded_of_a_collective_is_in_the_table() -> None:
 def test_a_kernel_for_several_kinds_is_what_the_range_around_its_launch_says() -> None:
     name = "ncclDevKernel_SendRecv(ncclDevComm*, unsigned long, ncclWork*)"
     built = TraceBuilder().range("nccl:all_to_all", 5, 20).kernel(name, 100, 50, launch_us=10)
-    assert [COLLECTIVE_KINDS[kind] for kind in of(built.kernel(name, 200, 50, launch_us=60)).kind] == [
+    assert [
+        COLLECTIVE_KINDS[kind] for kind in collectives_of_trace(built.kernel(name, 200, 50, launch_us=60)).kind
+    ] == [
         "all_to_all",
         "send_recv",
     ]
@@ -263,9 +268,9 @@ def test_gloo_has_a_table_without_kernels() -> None:
     built = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 300)
     for thread, start in ((2, 300), (3, 400)):
         built.range("gloo:all_reduce", start, 200, thread=thread)
-        said = collective("allreduce", in_elements=start)
-        built.op("record_param_comms", start - 10, 5, comm=said)
-    found = of(built)
+        metadata = collective("allreduce", in_elements=start)
+        built.op("record_param_comms", start - 10, 5, comm=metadata)
+    found = collectives_of_trace(built)
     assert not found.on_gpu
     assert (found.start_ns.tolist(), found.bytes.tolist()) == ([300_000, 400_000], [1200, 1600])
     assert found.phase_ns["communication"] == 305_000  # and the op that issued the first, before it
@@ -274,14 +279,14 @@ def test_gloo_has_a_table_without_kernels() -> None:
 def test_ops_that_record_collectives_serve_where_no_range_does() -> None:
     built = TraceBuilder(device=None).step(0, 1000).op("record_param_comms", 300, 200, comm=collective("allreduce"))
     built.op("record_param_comms", 600, 10, comm=collective("wait"))
-    assert of(built).start_ns.tolist() == [300_000]
+    assert collectives_of_trace(built).start_ns.tolist() == [300_000]
 
 
 def test_a_long_table_keeps_its_end_and_fits_into_a_summary() -> None:
     built = TraceBuilder().step(0, 10 * (MAX_ROWS + 50))
     for row in range(MAX_ROWS + 50):
         built.kernel(ALL_REDUCE, 10 * row, 5, stream=20)
-    found = of(built)
+    found = collectives_of_trace(built)
     assert (len(found), found.dropped_rows, found.start_ns[0]) == (MAX_ROWS, 50, 500_000)
     assert found.totals[0].count == MAX_ROWS + 50
     assert len(pickle.dumps(found)) < 230_000

@@ -16,21 +16,24 @@ GRADIENT = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad
 FORWARD = "DistributedDataParallel.forward"
 
 
-def replicas(
-    *moves: tuple[float, float], devices: int = 2, range_name: str = "DataParallel.forward", moving: str = "Broadcast"
+def data_parallel_step(
+    *spans: tuple[float, float],
+    devices: int = 2,
+    range_name: str = "DataParallel.forward",
+    transfer_op: str = "Broadcast",
 ) -> TraceBuilder:
-    """A step whose forward pass copies to other devices in these spans; all of them compute from 500 to 1000 us."""
+    """A step whose forward pass copies to other devices in some spans; all devices compute from 500 to 1000 us."""
     trace = TraceBuilder().step(0, 1000).range(range_name, 0, 400)
-    trace.op(moving, 0, 300)
-    for row, (start, end) in enumerate(moves):
+    trace.op(transfer_op, 0, 300)
+    for row, (start, end) in enumerate(spans):
         trace.memcpy("PtoP", start, end - start, launch_us=1 + 10 * row)
     for device in range(devices):
         trace.kernel(TENSOR_GEMM, 500, 500, launch_us=300 + device, device=device, stream=7 + device)
     return trace
 
 
-def model(**facts: Any) -> dict[str, Any]:
-    """Captured facts of one model."""
+def captured_model(**facts: Any) -> dict[str, Any]:
+    """Captured facts with one model."""
     return {"models": [{"class": "Net", "data_parallel": False, "ddp": None} | facts]}
 
 
@@ -38,7 +41,7 @@ PD403 = [
     RuleCase(
         "PD403",
         "copies-the-weights",
-        lambda: replicas((100, 400)),
+        lambda: data_parallel_step((100, 400)),
         (
             ExpectedFinding(
                 "high",
@@ -54,34 +57,44 @@ PD403 = [
     RuleCase(
         "PD403",
         "eight-gpus",
-        lambda: replicas((450, 500), devices=8),
+        lambda: data_parallel_step((450, 500), devices=8),
         (ExpectedFinding("medium", 50_000, title="8 GPUs"),),
     ),
-    RuleCase("PD403", "gathers", lambda: replicas((100, 200), moving="Gather"), (ExpectedFinding("high", 100_000),)),
+    RuleCase(
+        "PD403",
+        "gathers",
+        lambda: data_parallel_step((100, 200), transfer_op="Gather"),
+        (ExpectedFinding("high", 100_000),),
+    ),
     RuleCase(
         "PD403",
         "hidden-copies-are-a-fact-without-cost",
-        lambda: replicas((600, 900)),
+        lambda: data_parallel_step((600, 900)),
         (ExpectedFinding("info", 0, evidence={"moving between GPUs, per step": 300_000}),),
     ),
     RuleCase(
         "PD403",
         "as-captured",
-        lambda: replicas((100, 400), range_name="forward"),
+        lambda: data_parallel_step((100, 400), range_name="forward"),
         (ExpectedFinding("high", 300_000, evidence={"forward passes of DataParallel seen": None}),),
-        model(data_parallel=True),
+        captured_model(data_parallel=True),
     ),
-    RuleCase("PD403", "one-device", lambda: replicas((100, 400), devices=1)),
+    RuleCase("PD403", "one-device", lambda: data_parallel_step((100, 400), devices=1)),
     RuleCase(
-        "PD403", "one-device-as-captured", lambda: replicas((100, 400), devices=1), facts=model(data_parallel=True)
+        "PD403",
+        "one-device-as-captured",
+        lambda: data_parallel_step((100, 400), devices=1),
+        facts=captured_model(data_parallel=True),
     ),
-    RuleCase("PD403", "model-parallel", lambda: replicas((100, 400), range_name="forward", moving="aten::to")),
-    RuleCase("PD403", "distributed", lambda: replicas((100, 400), range_name=FORWARD)),
+    RuleCase(
+        "PD403", "model-parallel", lambda: data_parallel_step((100, 400), range_name="forward", transfer_op="aten::to")
+    ),
+    RuleCase("PD403", "distributed", lambda: data_parallel_step((100, 400), range_name=FORWARD)),
     RuleCase("PD403", "healthy", well_fed_steps),
 ]
 
 
-def searched(span: tuple[float, float], *busy: tuple[float, float], device: str | None = "x") -> TraceBuilder:
+def search_step(span: tuple[float, float], *busy: tuple[float, float], device: str | None = "x") -> TraceBuilder:
     """A step that searches for unused parameters; the GPU computes in `busy`, launched at the end of the search."""
     trace = TraceBuilder(device=device and "NVIDIA A100-SXM4-80GB").step(0, 1000).range(FORWARD, 0, span[1])
     trace.op("torch.distributed.ddp.reducer::search_unused_parameters", span[0], span[1] - span[0])
@@ -90,8 +103,8 @@ def searched(span: tuple[float, float], *busy: tuple[float, float], device: str 
     return trace
 
 
-def copied_back(each_us: float, name: str = "torch.distributed.ddp.reducer::copy_bucket_to_grad") -> TraceBuilder:
-    """A step that ends with four copies from a bucket; otherwise the GPU multiplies."""
+def bucket_copies(each_us: float, name: str = "torch.distributed.ddp.reducer::copy_bucket_to_grad") -> TraceBuilder:
+    """A step that ends with four copies from a bucket; before them the GPU multiplies."""
     trace = step_of((0, 1000 - 4 * each_us))
     for row in range(4):
         trace.op(name, 100 + 20 * row, 15, thread=2).op("aten::copy_", 102 + 20 * row, 10, thread=2)
@@ -100,8 +113,8 @@ def copied_back(each_us: float, name: str = "torch.distributed.ddp.reducer::copy
     return trace
 
 
-def broadcasts(*spans: tuple[float, float], busy: tuple[float, float], name: str = BROADCAST) -> TraceBuilder:
-    """A step with such collectives before its forward pass."""
+def buffer_broadcasts(*spans: tuple[float, float], busy: tuple[float, float], name: str = BROADCAST) -> TraceBuilder:
+    """A step with broadcasts, or other collectives, in some spans; the GPU computes in `busy`."""
     trace = step_of(busy).range(FORWARD, 0, 300)
     for row, (start, end) in enumerate(spans):
         trace.kernel(name, start, end - start, stream=20, launch_us=0.01 * row)
@@ -114,7 +127,7 @@ PD405 = [
     RuleCase(
         "PD405",
         "search-starves-the-gpu",
-        lambda: searched((200, 300), (0, 200), (310, 1000)),
+        lambda: search_step((200, 300), (0, 200), (310, 1000)),
         (
             ExpectedFinding(
                 "high",
@@ -130,13 +143,13 @@ PD405 = [
     RuleCase(
         "PD405",
         "search-on-the-cpu",
-        lambda: searched((200, 250), device=None).op("aten::mm", 250, 700),
+        lambda: search_step((200, 250), device=None).op("aten::mm", 250, 700),
         (ExpectedFinding("medium", 50_000),),
     ),
     RuleCase(
         "PD405",
         "settings-as-captured",
-        lambda: searched((200, 300), (0, 200), (310, 1000)),
+        lambda: search_step((200, 300), (0, 200), (310, 1000)),
         (
             ExpectedFinding(
                 "high",
@@ -148,42 +161,49 @@ PD405 = [
                 },
             ),
         ),
-        model(ddp=FLAGS),
+        captured_model(ddp=FLAGS),
     ),
     RuleCase(
         "PD405",
         "copies-out-of-the-buckets",
-        lambda: copied_back(20),
+        lambda: bucket_copies(20),
         (ExpectedFinding("medium", 80_000, title="copied out of", fix="gradient_as_bucket_view=True"),),
     ),
     RuleCase(
         "PD405",
         "buffers-broadcast",
-        lambda: broadcasts((0, 50), (60, 110), busy=(110, 1000)),
+        lambda: buffer_broadcasts((0, 50), (60, 110), busy=(110, 1000)),
         (
             ExpectedFinding(
                 "high", 100_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 2}
             ),
         ),
     ),
-    RuleCase("PD405", "search-behind-a-busy-gpu", lambda: searched((200, 300), (0, 1000))),
-    RuleCase("PD405", "search-in-no-time", lambda: searched((200, 205), (0, 200), (205, 1000))),
-    RuleCase("PD405", "copies-of-the-users-own", lambda: copied_back(20, name="aten::_foreach_copy_")),
-    RuleCase("PD405", "broadcast-behind-the-work", lambda: broadcasts((0, 50), (60, 110), busy=(0, 1000))),
-    RuleCase("PD405", "all-reduce-is-no-broadcast", lambda: broadcasts((0, 50), busy=(50, 1000), name=ALL_REDUCE)),
+    RuleCase("PD405", "search-behind-a-busy-gpu", lambda: search_step((200, 300), (0, 1000))),
+    RuleCase("PD405", "search-in-no-time", lambda: search_step((200, 205), (0, 200), (205, 1000))),
+    RuleCase("PD405", "copies-of-the-users-own", lambda: bucket_copies(20, name="aten::_foreach_copy_")),
+    RuleCase("PD405", "broadcast-behind-the-work", lambda: buffer_broadcasts((0, 50), (60, 110), busy=(0, 1000))),
+    RuleCase(
+        "PD405", "all-reduce-is-no-broadcast", lambda: buffer_broadcasts((0, 50), busy=(50, 1000), name=ALL_REDUCE)
+    ),
 ]
 
 
-def accumulated(
+def micro_batches(
     reduced: Sequence[bool],
     each_us: float = 100,
     updates: Sequence[float] = (950,),
     by: str = GRADIENT,
     hidden: bool = False,
 ) -> TraceBuilder:
-    """A step of several passes on a GPU, 300 us each; some reduce gradients for `each_us` when nothing computes.
+    """A step of several forward passes of 300 us each on a GPU.
 
-    `updates` says when optimizers step, `by` the op within which the all-reduce is issued.
+    Args:
+        reduced: For each pass whether gradients are reduced after it.
+        each_us: How long a reduction takes, at the end of its pass.
+        updates: When optimizers step.
+        by: The op in which the all-reduces are issued.
+        hidden: Whether another stream computes beside the reductions.
     """
     trace = TraceBuilder().step(0, 1000)
     for number, reduces in enumerate(reduced):
@@ -199,8 +219,8 @@ def accumulated(
     return trace.kernel(TENSOR_GEMM, 950, 50, launch_us=945)
 
 
-def accumulated_on_the_cpu(reduced: Sequence[bool]) -> TraceBuilder:
-    """The same on the CPU, where a thread of gloo's reduces."""
+def micro_batches_on_the_cpu(reduced: Sequence[bool]) -> TraceBuilder:
+    """A step of several forward passes on the CPU, where a thread of gloo reduces gradients after some."""
     trace = TraceBuilder(device=None).step(0, 1000)
     for number, reduces in enumerate(reduced):
         at = 300 * number
@@ -210,16 +230,16 @@ def accumulated_on_the_cpu(reduced: Sequence[bool]) -> TraceBuilder:
     return trace.range("Optimizer.step#SGD.step", 950, 20)
 
 
-def in_a_closure() -> TraceBuilder:
-    """LBFGS: passes within the step of the optimizer, each with gradients of its own."""
-    return accumulated([True, True, True], updates=[]).range("Optimizer.step#LBFGS.step", 0, 990)
+def closure_passes() -> TraceBuilder:
+    """LBFGS: passes in the step of the optimizer, whose gradients are not accumulated."""
+    return micro_batches([True, True, True], updates=[]).range("Optimizer.step#LBFGS.step", 0, 990)
 
 
 PD406 = [
     RuleCase(
         "PD406",
         "three-micro-batches",
-        lambda: accumulated([True, True, True]),
+        lambda: micro_batches([True, True, True]),
         (
             ExpectedFinding(
                 "high",
@@ -235,25 +255,25 @@ PD406 = [
     RuleCase(
         "PD406",
         "two-micro-batches",
-        lambda: accumulated([True, True], each_us=50),
+        lambda: micro_batches([True, True], each_us=50),
         (ExpectedFinding("medium", 50_000),),
     ),
     RuleCase(
         "PD406",
         "without-sync-in-some-only",
-        lambda: accumulated([True, False, True]),
+        lambda: micro_batches([True, False, True]),
         (ExpectedFinding("high", 100_000, evidence={"backward passes that reduce gradients": 2}),),
     ),
-    RuleCase("PD406", "gloo", lambda: accumulated_on_the_cpu([True, True]), (ExpectedFinding("high", 140_000),)),
-    RuleCase(  # two passes of a discriminator, then the generator's: only the first of these is reduced again
+    RuleCase("PD406", "gloo", lambda: micro_batches_on_the_cpu([True, True]), (ExpectedFinding("high", 140_000),)),
+    RuleCase(  # two passes of a discriminator, one of a generator: only the first one's gradients are reduced again
         "PD406",
         "two-losses-of-one-update",
-        lambda: accumulated([True, True, True], updates=[575, 950]),
+        lambda: micro_batches([True, True, True], updates=[575, 950]),
         (ExpectedFinding("high", 100_000, title="1.5 times an update"),),
     ),
-    RuleCase("PD406", "under-no-sync", lambda: accumulated([False, False, True])),
-    RuleCase("PD406", "gloo-under-no-sync", lambda: accumulated_on_the_cpu([False, True])),
-    RuleCase("PD406", "an-update-each", lambda: accumulated([True, True, True], updates=[275, 575, 950])),
-    RuleCase("PD406", "all-reduce-of-a-metric", lambda: accumulated([True, True, True], by="aten::mean")),
-    RuleCase("PD406", "passes-of-a-closure", in_a_closure),
+    RuleCase("PD406", "under-no-sync", lambda: micro_batches([False, False, True])),
+    RuleCase("PD406", "gloo-under-no-sync", lambda: micro_batches_on_the_cpu([False, True])),
+    RuleCase("PD406", "an-update-each", lambda: micro_batches([True, True, True], updates=[275, 575, 950])),
+    RuleCase("PD406", "all-reduce-of-a-metric", lambda: micro_batches([True, True, True], by="aten::mean")),
+    RuleCase("PD406", "passes-of-a-closure", closure_passes),
 ]

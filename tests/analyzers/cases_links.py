@@ -1,4 +1,4 @@
-"""Cases of the rules about how collectives are used, how fast they are, and who has the work: PD404, PD407, PD408."""
+"""Cases of the rules about small collectives, slow links and uneven work: PD404, PD407, PD408."""
 
 from __future__ import annotations
 
@@ -10,38 +10,45 @@ from perfdoctor.testing import SyntheticFleet, TraceBuilder, collective
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
-def buckets(
+def step_of_collectives(
     count: int,
     each_us: float,
     elements: int,
     large: tuple[float, int] | None = None,
     kernel: str = ALL_REDUCE,
     behind_work: bool = False,
-    **said: Any,
+    **metadata: Any,
 ) -> TraceBuilder:
-    """A step that computes, and then reduces in so many collectives one after the other; perhaps first in a large one.
+    """A step that computes, and then runs collectives one after the other.
 
-    `large` is the length in us and the number of elements (of four bytes) of that one, which runs beside the work.
+    Args:
+        count: Number of collectives.
+        each_us: Duration of each.
+        elements: Elements that each rank puts in, of four bytes; 0 where sizes are not recorded.
+        large: Duration in us and elements of another collective, which runs beside the computation.
+        kernel: Name of their kernel.
+        behind_work: Whether computation hides all of them.
+        metadata: What else is recorded of them.
     """
     total = count * each_us
     trace = TraceBuilder(rank=0, world_size=8).step(0, 1000)
     trace.kernel(TENSOR_GEMM, 0, 1000 if behind_work else 1000 - total, launch_us=0)
     ranks = tuple(range(8))
     if large is not None:
-        comm = collective(in_elements=large[1], ranks=ranks, **said)
+        comm = collective(in_elements=large[1], ranks=ranks, **metadata)
         trace.kernel(kernel, 0.5, large[0], stream=20, launch_us=0.1, comm=comm)
     for row in range(count):
-        comm = collective(in_elements=elements, ranks=ranks, **said) if elements else None
+        comm = collective(in_elements=elements, ranks=ranks, **metadata) if elements else None
         trace.kernel(kernel, 1000 - total + row * each_us, each_us, stream=20, launch_us=0.2 + 0.1 * row, comm=comm)
     return trace
 
 
-def no_sizes() -> TraceBuilder:
-    return buckets(20, 10, 0)
+def sizes_not_recorded() -> TraceBuilder:
+    return step_of_collectives(20, 10, 0)
 
 
-def in_two_groups() -> TraceBuilder:
-    """Six small ones in each of two groups: neither has many."""
+def six_in_each_of_two_groups() -> TraceBuilder:
+    """Six small collectives in each of two groups, so that neither has many."""
     trace = TraceBuilder(rank=0, world_size=8).step(0, 1000).kernel(TENSOR_GEMM, 0, 880, launch_us=0)
     for row in range(12):
         group = str(row % 2)
@@ -51,10 +58,12 @@ def in_two_groups() -> TraceBuilder:
 
 
 PD404 = [
-    RuleCase(  # 20 of 40 KB take 200 us; a large one moves 64 MB in 160 us: their 0.8 MB would take 2 us, and 10 once
+    # 20 collectives of 40 KB take 200 us. A bucket with their 0.8 MB takes the latency of one, 10 us, and 2 us at the
+    # bandwidth of the large one, 64 MB in 160 us.
+    RuleCase(
         "PD404",
         "one-for-each-parameter",
-        lambda: buckets(20, 10, 10_000, large=(160, 16_000_000)),
+        lambda: step_of_collectives(20, 10, 10_000, large=(160, 16_000_000)),
         (
             ExpectedFinding(
                 "high",
@@ -75,27 +84,27 @@ PD404 = [
     RuleCase(
         "PD404",
         "none-is-large",
-        lambda: buckets(20, 10, 10_000),
+        lambda: step_of_collectives(20, 10, 10_000),
         (ExpectedFinding("high", 200_000, (0, None, 200_000), evidence={"bus bandwidth of large ones": None}),),
     ),
     RuleCase(
         "PD404",
         "shards-gathered",
-        lambda: buckets(10, 5, 1000, kernel=ALL_REDUCE.replace("AllReduce_Sum_f32", "AllGather")),
+        lambda: step_of_collectives(10, 5, 1000, kernel=ALL_REDUCE.replace("AllReduce_Sum_f32", "AllGather")),
         (ExpectedFinding("medium", 50_000, (0, None, 50_000), title="10 small collectives (all_gather)"),),
     ),
-    RuleCase("PD404", "eight", lambda: buckets(8, 2, 100), (ExpectedFinding("low", 16_000),)),
+    RuleCase("PD404", "eight", lambda: step_of_collectives(8, 2, 100), (ExpectedFinding("low", 16_000),)),
     RuleCase(
         "PD404",
         "half-precision",
-        lambda: buckets(10, 10, 500_000, dtype="BFloat16"),
+        lambda: step_of_collectives(10, 10, 500_000, dtype="BFloat16"),
         (ExpectedFinding("high", 100_000, title="move 10 MB", evidence={"median size": 1_000_000}),),
     ),
-    RuleCase("PD404", "seven", lambda: buckets(7, 20, 10_000)),
-    RuleCase("PD404", "large-ones", lambda: buckets(20, 10, 1_000_000)),
-    RuleCase("PD404", "behind-the-work", lambda: buckets(20, 10, 10_000, behind_work=True)),
-    RuleCase("PD404", "nobody-knows-the-sizes", no_sizes),
-    RuleCase("PD404", "few-in-each-group", in_two_groups),
+    RuleCase("PD404", "seven", lambda: step_of_collectives(7, 20, 10_000)),
+    RuleCase("PD404", "large-ones", lambda: step_of_collectives(20, 10, 1_000_000)),
+    RuleCase("PD404", "behind-the-work", lambda: step_of_collectives(20, 10, 10_000, behind_work=True)),
+    RuleCase("PD404", "nobody-knows-the-sizes", sizes_not_recorded),
+    RuleCase("PD404", "few-in-each-group", six_in_each_of_two_groups),
 ]
 
 
@@ -158,7 +167,7 @@ PD407 = [
 
 
 PD408 = [
-    RuleCase(  # by step (64 + 64 + 64 + 96) samples: 4/3 of the mean
+    RuleCase(  # 64, 64, 64 and 96 samples in each step: the largest is 4/3 of the mean
         "PD408",
         "half-more-samples",
         lambda: SyntheticFleet(4).uneven_batch(3, 1.5).builders(),

@@ -22,11 +22,17 @@ def fleet(
     hidden: bool = False,
     transfer_us: float = 100,
 ) -> list[TraceBuilder]:
-    """Ranks whose step computes for 400 us and then reduces: `late_us[step][rank]` is how much longer it computes.
+    """Ranks that compute for 400 us in each step and then reduce.
 
-    A collective begins when its rank is there and ends for all `transfer_us` after the last has come. `offsets_us`
-    shifts the clock of each rank; `left_out` names (step, rank) without a collective; `hidden` lets another stream
-    compute on.
+    A collective begins when its rank arrives, and ends on all ranks `transfer_us` after the last arrival.
+
+    Args:
+        late_us: By step and rank how much longer the rank computes.
+        offsets_us: By rank how far its clock is ahead.
+        collective: Name of the kernel that reduces.
+        left_out: The (step, rank) without a collective.
+        hidden: Whether another stream computes beside the collectives.
+        transfer_us: From the last arrival to the end.
     """
     ranks = [TraceBuilder(rank=rank, world_size=len(late_us[0])) for rank in range(len(late_us[0]))]
     for step, late in enumerate(late_us):
@@ -46,8 +52,8 @@ def one_late(rank: int, by_us: float, ranks: int = 4, steps: int = 5) -> list[li
     return [[by_us if r == rank else 0 for r in range(ranks)] for _ in range(steps)]
 
 
-def rotating(steps: int = 12, ranks: int = 4, by_us: float = 200) -> list[list[float]]:
-    """Another rank is late each time: noise."""
+def late_in_turns(steps: int = 12, ranks: int = 4, by_us: float = 200) -> list[list[float]]:
+    """In each step another rank is late: noise."""
     return [[by_us if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
 
 
@@ -63,15 +69,15 @@ def slow_loader() -> list[TraceBuilder]:
     return [quick, slow]
 
 
-def extra_collective() -> list[TraceBuilder]:
-    """Rank 1 makes a collective of its own, and rank 3 lacks the last one: the k-th of each are no partners."""
+def unequal_counts() -> list[TraceBuilder]:
+    """Rank 1 has one collective more, and rank 3 lacks the last one, so that the k-th ones are no partners."""
     ranks = fleet(one_late(2, 200), left_out=[(4, 3)])
     ranks[1].kernel(ALL_REDUCE, 0, 5, launch_us=0, stream=20)
     return ranks
 
 
 LATE = (0, 200_000, 200_000)
-TURNS = ExpectedFinding("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
+IN_TURNS = ExpectedFinding("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
 
 PD401 = [
     RuleCase(
@@ -101,10 +107,10 @@ PD401 = [
         lambda: fleet(one_late(2, 200), offsets_us=[0, 3e6, 6e6, 1.5e6]),
         (ExpectedFinding("high", 200_000, LATE, rank=2, title="Rank 2"),),
     ),
-    RuleCase(  # four of five collectives are matched, over five steps
+    RuleCase(  # four of five collectives are matched, and the cost is spread over five steps
         "PD401",
         "different-counts",
-        extra_collective,
+        unequal_counts,
         (
             ExpectedFinding(
                 "high", 160_000, (0, 160_000, 160_000), rank=2, evidence={"collectives matched over all ranks": 4}
@@ -129,16 +135,18 @@ PD401 = [
         lambda: fleet(one_late(3, 50, steps=12)),
         (ExpectedFinding("medium", 50_000, (0, 50_000, 50_000), rank=3, confidence=0.9),),
     ),
-    # with two that are late, one by 200 us and one by 150, only the 50 us between them can be saved on the first
+    # Rank 2 is late by 200 us and rank 1 by 150: only the 50 us between them can be saved on rank 2 alone.
     RuleCase(
         "PD401",
         "second-latest",
         lambda: fleet([[0, 150, 200, 0]] * 5),
         (ExpectedFinding("high", 200_000, (0, 50_000, 200_000), rank=2),),
     ),
-    RuleCase("PD401", "noise-on-rotating-ranks", lambda: fleet(rotating()), (TURNS,)),
-    RuleCase("PD401", "noise-with-clocks-apart", lambda: fleet(rotating(), offsets_us=[0, 3e6, 6e6, 1.5e6]), (TURNS,)),
-    # all waiting is for rank 2, in one step of twelve
+    RuleCase("PD401", "noise-on-rotating-ranks", lambda: fleet(late_in_turns()), (IN_TURNS,)),
+    RuleCase(
+        "PD401", "noise-with-clocks-apart", lambda: fleet(late_in_turns(), offsets_us=[0, 3e6, 6e6, 1.5e6]), (IN_TURNS,)
+    ),
+    # All waiting is for rank 2, in one step of twelve.
     RuleCase(
         "PD401",
         "late-once",
@@ -147,8 +155,8 @@ PD401 = [
     ),
     RuleCase("PD401", "balanced", lambda: fleet(one_late(0, 0))),
     RuleCase("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
-    RuleCase("PD401", "too-little-noise", lambda: fleet(rotating(by_us=50))),
-    RuleCase("PD401", "too-few-collectives-for-noise", lambda: fleet(rotating(steps=8))),
+    RuleCase("PD401", "too-little-noise", lambda: fleet(late_in_turns(by_us=50))),
+    RuleCase("PD401", "too-few-collectives-for-noise", lambda: fleet(late_in_turns(steps=8))),
     RuleCase("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
     RuleCase("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
     RuleCase("PD401", "no-collectives", lambda: [well_fed_steps(), well_fed_steps()]),
@@ -158,18 +166,18 @@ PD401 = [
 ]
 
 
-def reduces(
+def step_with_collectives(
     *spans: tuple[float, float], compute: tuple[float, float] = (0, 600), name: str = ALL_REDUCE
 ) -> TraceBuilder:
-    """A step of computation with collectives on a stream of their own, all launched at its begin."""
+    """A step of computation with collectives in some spans on another stream, all launched at its start."""
     trace = step_of(compute)
     for row, (start, end) in enumerate(spans):
         trace.kernel(name, start, end - start, stream=20, launch_us=0.1 + 0.01 * row)
     return trace
 
 
-def two_steps() -> TraceBuilder:
-    trace = reduces((600, 1000)).step(1000, 1000)
+def exposed_in_one_of_two_steps() -> TraceBuilder:
+    trace = step_with_collectives((600, 1000)).step(1000, 1000)
     return trace.kernel(TENSOR_GEMM, 1000, 1000, launch_us=1000)
 
 
@@ -190,7 +198,7 @@ PD402 = [
     RuleCase(
         "PD402",
         "after-backward",
-        lambda: reduces((600, 900)),
+        lambda: step_with_collectives((600, 900)),
         (
             ExpectedFinding(
                 "high",
@@ -210,31 +218,31 @@ PD402 = [
     RuleCase(
         "PD402",
         "partly-overlapped",
-        lambda: reduces((400, 900)),
+        lambda: step_with_collectives((400, 900)),
         (ExpectedFinding("high", 300_000, (0, None, 300_000), title="only 40%", evidence={"overlapped": 40.0}),),
     ),
     RuleCase(
         "PD402",
         "experts",
-        lambda: reduces((600, 750), (750, 800), name=EXPERT_DISPATCH),
+        lambda: step_with_collectives((600, 750), (750, 800), name=EXPERT_DISPATCH),
         (ExpectedFinding("high", 200_000),),
     ),
-    RuleCase("PD402", "medium", lambda: reduces((600, 650)), (ExpectedFinding("medium", 50_000),)),
-    # 100 us of computation hide no more than 100 us of communication
+    RuleCase("PD402", "medium", lambda: step_with_collectives((600, 650)), (ExpectedFinding("medium", 50_000),)),
+    # 100 us of computation hide no more than 100 us of communication.
     RuleCase(
         "PD402",
         "little-to-hide-behind",
-        lambda: reduces((100, 900), compute=(0, 100)),
+        lambda: step_with_collectives((100, 900), compute=(0, 100)),
         (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
     ),
     RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("high", 500_000, (0, None, 500_000)),)),
     RuleCase(
         "PD402",
         "one-of-two-steps",
-        two_steps,
+        exposed_in_one_of_two_steps,
         (ExpectedFinding("high", 200_000, evidence={"collectives per step": 0.5}),),
     ),
-    # 300 us of each collective of the punctual ranks are PD401's: they only wait for rank 2
+    # PD401 reports 300 us of each collective of the other ranks, in which they only wait for rank 2.
     RuleCase(
         "PD402",
         "transfer-without-the-wait",
@@ -242,9 +250,9 @@ PD402 = [
         (ExpectedFinding("high", 100_000, rank=None),),
     ),
     RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
-    RuleCase("PD402", "overlapped", lambda: reduces((100, 400), (450, 600))),
+    RuleCase("PD402", "overlapped", lambda: step_with_collectives((100, 400), (450, 600))),
     RuleCase("PD402", "healthy", well_fed_steps),
-    RuleCase("PD402", "tail-of-the-last-bucket", lambda: reduces((300, 620))),
+    RuleCase("PD402", "tail-of-the-last-bucket", lambda: step_with_collectives((300, 620))),
     RuleCase("PD402", "before-the-steps", broadcast_before_the_steps),
     RuleCase("PD402", "gloo-beside-the-work", gloo_beside_the_work),
     RuleCase("PD402", "behind-another-stream", lambda: fleet(one_late(0, 0), hidden=True)[0]),

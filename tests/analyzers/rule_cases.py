@@ -1,4 +1,4 @@
-"""What the cases of several rules are made of."""
+"""Names and steps that the cases of several rules use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 def step_of(
     *spans: tuple[float, float], device: str | None = "NVIDIA A100-SXM4-80GB", until: float = 1000, **options: Any
 ) -> TraceBuilder:
-    """One step ``[0, until)`` us in which Tensor Core products fill the spans; all are launched at its beginning.
+    """One step ``[0, until)`` us in which Tensor Core products fill the spans.
 
-    So that what lies between two spans was no late launch. `options` go to the TraceBuilder.
+    All are launched at the start of the step, so that idle time between two spans is no late launch. `options` are
+    those of the TraceBuilder.
     """
     trace = TraceBuilder(device=device, **options).step(0, until)
     for row, (start, end) in enumerate(spans):

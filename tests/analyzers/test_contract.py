@@ -1,4 +1,4 @@
-"""The contract that every registered analyzer keeps, ours and third parties' alike."""
+"""The contract that every registered analyzer keeps, and what the pipeline does with analyzers that break it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from perfdoctor.testing.check_rule import (
 )
 
 ANALYZERS = registry.registered()
-SPEAKING = [case for case in CASES if case.expected]
+FIRING = [case for case in CASES if case.expected]
 BY_RULE = {analyzer.rule: analyzer for analyzer in ANALYZERS}
 
 
-def each_analyzer() -> pytest.MarkDecorator:
+def for_each_analyzer() -> pytest.MarkDecorator:
     return pytest.mark.parametrize("analyzer", ANALYZERS, ids=lambda a: a.rule)
 
 
-@each_analyzer()
+@for_each_analyzer()
 def test_what_an_analyzer_declares_is_known_and_its_docstring_is_a_manual_page(analyzer: type[Analyzer]) -> None:
     check_declaration(analyzer)
 
 
-@each_analyzer()
+@for_each_analyzer()
 def test_a_threshold_that_does_not_exist_is_refused(analyzer: type[Analyzer]) -> None:
     with pytest.raises(UsageError, match=f"{analyzer.rule} has no setting 'minimum_share'; its settings are: "):
         analyzer({"minimum_share": 0.5})
@@ -57,7 +57,7 @@ def test_no_argument_is_too_odd(value: object) -> None:
     check_odd_arguments(ANALYZERS, value)
 
 
-# --- what the pipeline does with analyzers that misbehave -----------------------------------------------------------
+# --- what the pipeline does with analyzers that break it ------------------------------------------------------------
 
 
 class Crashing(RankAnalyzer):
@@ -71,8 +71,8 @@ class Crashing(RankAnalyzer):
         _ = 1 // 0
 
 
-class Babbling(Analyzer):
-    """Yields what is no finding."""
+class YieldingText(Analyzer):
+    """Yields a text instead of a finding."""
 
     rule: ClassVar[str] = "XX002"
     name: ClassVar[str] = "babbling"
@@ -81,7 +81,7 @@ class Babbling(Analyzer):
         yield f"{len(run.ranks)} ranks"  # type: ignore[misc]
 
 
-class Greedy(Analyzer):
+class PromisingTooMuch(Analyzer):
     """Promises the whole step three times over."""
 
     rule: ClassVar[str] = "XX003"
@@ -100,7 +100,7 @@ class Greedy(Analyzer):
             )
 
 
-class Demanding(Analyzer):
+class NeedingUnknownData(Analyzer):
     """Needs what no rank has."""
 
     rule: ClassVar[str] = "XX004"
@@ -111,15 +111,15 @@ class Demanding(Analyzer):
         raise AssertionError(f"it must not be asked about {run}")
 
 
-def speaking_run() -> Run:
-    return next(case for case in SPEAKING if case.rule == "PD101").run()
+def firing_run() -> Run:
+    return next(case for case in FIRING if case.rule == "PD101").run()
 
 
 @pytest.mark.parametrize(
-    ("analyzer", "error"), [(Crashing, "ZeroDivisionError"), (Babbling, "TypeError: it yields a str")]
+    ("analyzer", "error"), [(Crashing, "ZeroDivisionError"), (YieldingText, "TypeError: it yields a str")]
 )
 def test_a_crash_becomes_pd901_and_the_others_go_on(analyzer: type[Analyzer], error: str) -> None:
-    report = pipeline.diagnose_run(speaking_run(), [analyzer, *ANALYZERS])
+    report = pipeline.diagnose_run(firing_run(), [analyzer, *ANALYZERS])
     fault = next(f for f in report.findings if f.rule == "PD901")
     assert analyzer.rule in fault.title
     assert error in fault.title
@@ -129,34 +129,36 @@ def test_a_crash_becomes_pd901_and_the_others_go_on(analyzer: type[Analyzer], er
     assert error in (statuses[analyzer.rule][1] or "")
     assert statuses["PD101"] == ("ran", None)
     others = to_plain([f for f in report.findings if f.rule != "PD901"])
-    assert others == to_plain(pipeline.diagnose_run(speaking_run(), ANALYZERS).findings) != []
+    assert others == to_plain(pipeline.diagnose_run(firing_run(), ANALYZERS).findings) != []
 
 
-def test_a_strangers_promises_are_capped_too() -> None:
-    run = speaking_run()
-    report = pipeline.diagnose_run(run, [Greedy])
+def test_promises_of_a_plugin_are_capped() -> None:
+    run = firing_run()
+    report = pipeline.diagnose_run(run, [PromisingTooMuch])
     assert len(report.findings) == 3
     assert sum(f.saving.high_ns or 0 for f in report.findings) == run.ranks[0].window_ns
 
 
-def test_what_an_analyzer_lacks_is_skipped_with_how_to_capture_it() -> None:
+def test_an_analyzer_without_its_data_is_skipped_with_how_to_record_it() -> None:
     cpu_only = Run((Rank(TraceBuilder(device=None).op("aten::mm", 0, 10).trace()),))
-    why = {o.rule: (o.status, o.why) for o in pipeline.diagnose_run(cpu_only, [*ANALYZERS, Demanding]).outcomes}
-    assert why["PD201"] == ("skipped", REQUIREMENTS["kernels"])
-    assert why["PD401"][0] == "skipped"
-    assert why["XX004"] == ("skipped", REQUIREMENTS["kernels"])
-    assert why["PD101"] == ("ran", None)
+    statuses = {
+        o.rule: (o.status, o.why) for o in pipeline.diagnose_run(cpu_only, [*ANALYZERS, NeedingUnknownData]).outcomes
+    }
+    assert statuses["PD201"] == ("skipped", REQUIREMENTS["kernels"])
+    assert statuses["PD401"][0] == "skipped"
+    assert statuses["XX004"] == ("skipped", REQUIREMENTS["kernels"])
+    assert statuses["PD101"] == ("ran", None)
 
 
-def test_a_need_that_nobody_knows_is_named() -> None:
-    report = pipeline.diagnose_run(speaking_run(), [Demanding])
+def test_an_unknown_need_is_named() -> None:
+    report = pipeline.diagnose_run(firing_run(), [NeedingUnknownData])
     assert [(o.status, o.why) for o in report.outcomes if o.rule == "XX004"] == [
         ("skipped", "it needs 'moonlight', which is not known here")
     ]
 
 
-def test_one_rank_is_told_to_bring_the_others() -> None:
-    outcome = {o.rule: o for o in pipeline.diagnose_run(speaking_run(), ANALYZERS).outcomes}["PD401"]
+def test_for_one_rank_alone_the_report_asks_for_the_others() -> None:
+    outcome = {o.rule: o for o in pipeline.diagnose_run(firing_run(), ANALYZERS).outcomes}["PD401"]
     assert (outcome.status, outcome.why) == ("skipped", REQUIREMENTS["ranks"])
 
 

@@ -1,4 +1,4 @@
-"""Every rule against its cases: those that must make it speak, and as many that must not."""
+"""Every rule against its cases: those in which it must fire, and as many in which it must stay quiet."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ BUILT_IN = {rule for rule, analyzer in RULES.items() if analyzer.__module__.star
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.expected], ids=str)
-def test_a_rule_speaks_where_it_must(case: RuleCase) -> None:
+def test_a_rule_fires_where_it_must(case: RuleCase) -> None:
     check_case(RULES[case.rule], case)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.expected], ids=str)
-def test_a_rule_keeps_quiet_where_it_must(case: RuleCase) -> None:
+def test_a_rule_stays_quiet_where_it_must(case: RuleCase) -> None:
     check_case(RULES[case.rule], case)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.expected], ids=str)
-def test_a_rule_that_speaks_keeps_the_laws(case: RuleCase) -> None:
+def test_a_rule_that_fires_keeps_the_laws(case: RuleCase) -> None:
     check_laws(RULES[case.rule], case, has_figures_of_run=case.rule == "PD003")
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.expected], ids=str)
-def test_a_rule_keeps_quiet_in_company_too(case: RuleCase) -> None:
-    """Replays are on here, as in a report."""
+def test_a_rule_stays_quiet_in_a_report_with_replays(case: RuleCase) -> None:
     assert pipeline.diagnose_run(case.run(), [RULES[case.rule]]).findings == ()
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.via_file], ids=str)
-def test_the_same_comes_out_of_a_file_and_the_public_door(case: RuleCase, tmp_path: Path) -> None:
+def test_the_public_api_finds_the_same_in_a_file(case: RuleCase, tmp_path: Path) -> None:
     traces = case.traces()
     for rank, trace in enumerate(traces):
         trace.write(tmp_path / ("run.json.gz" if len(traces) == 1 else f"rank{rank}.json.gz"))
@@ -56,12 +55,12 @@ def test_a_healthy_step_gets_no_finding_from_any_rule() -> None:
     assert report.findings == ()
 
 
-def test_every_rule_has_as_many_quiet_cases_as_speaking_ones_and_at_least_five() -> None:
-    speaking = Counter(c.rule for c in CASES if c.expected)
+def test_every_rule_has_as_many_quiet_cases_as_firing_ones_and_at_least_five() -> None:
+    firing = Counter(c.rule for c in CASES if c.expected)
     quiet = Counter(c.rule for c in CASES if not c.expected)
-    assert speaking.keys() | RULES_WITH_OWN_TEST == BUILT_IN
-    assert speaking == quiet
-    assert min(speaking.values()) >= 5
+    assert firing.keys() | RULES_WITH_OWN_TEST == BUILT_IN
+    assert firing == quiet
+    assert min(firing.values()) >= 5
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

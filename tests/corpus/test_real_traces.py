@@ -1,4 +1,4 @@
-"""Every real trace is analysed without a fault of ours, and its report keeps the contract."""
+"""Every real trace is analysed without a failure, and its report keeps the contract."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.corpus
 
 
 def traces() -> list[str]:
-    """Every trace that MANIFEST.csv names; one stand-in, which the fixture skips, where the corpus is not mounted."""
+    """Every trace that MANIFEST.csv names; without the corpus one placeholder, which the fixture skips."""
     manifest = SHARED / "traces" / "MANIFEST.csv"
     if not manifest.is_file():
         return ["the corpus"]
@@ -35,7 +35,7 @@ def traces() -> list[str]:
 
 
 def references() -> list[dict[str, str]]:
-    """The lines of the reference figures."""
+    """The rows of the table of reference figures; without the corpus one placeholder."""
     table = SHARED / "reference" / "timeline.csv"
     if not table.is_file():
         return [{"trace": "the corpus"}]
@@ -61,7 +61,7 @@ def test_a_real_trace_is_analysed_and_its_report_keeps_the_contract(
     steps_ns = max(account.window_ns / max(len(account.steps), 1) for account in report.account)
     assert sum(f.saving.high_ns or 0 for f in report.findings) <= steps_ns
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in report.findings)
-    # A share above the whole is a fault in a rule's arithmetic, whatever it counts.
+    # A share above 100 % is an error in a rule's arithmetic.
     assert [e for f in report.findings for e in f.evidence if e.unit == "%" and not _is_share(e.value)] == []
     validator.validate(orjson.loads(Json().render(report)))
 
@@ -72,12 +72,11 @@ def _is_share(value: Any) -> bool:
 
 @pytest.mark.parametrize("line", references(), ids=lambda line: line["trace"])
 def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str], corpus: Path) -> None:
-    """Exactly the sweep's figures, and the reference's within 0.1 % or its own rounding.
+    """The figures are exactly those of a sweep, and those of the reference within 0.1 % or its rounding.
 
-    The reference was computed in float64 milliseconds since the epoch, where neighbouring values lie 0.25 us apart: so
-    each edge is off by up to that, and n items by some 0.75 us x sqrt(n) together. Where a figure is tiny that alone is
-    more than 0.1 % (three kernels of exactly 123 us are 369 us, not 369.4), so either bound will do; our own figures
-    have to be right to the nanosecond.
+    The reference was computed in float64 milliseconds since the epoch, where neighbouring values differ by 0.25 us. So
+    each edge has an error of up to that, and n items one of some 0.75 us x sqrt(n). Of a tiny figure this is more than
+    0.1 % (three kernels of exactly 123 us are 369 us, not 369.4), so the larger of both bounds counts.
     """
     path = corpus / line["trace"]
     expected = timeline(gzip.decompress(path.read_bytes()))
@@ -111,23 +110,23 @@ def test_a_loader_without_workers_is_found_and_one_with_four_is_not(report_on: R
     assert shares(fed)["idle_dataloader"] < 0.01
 
 
-def test_the_same_holds_for_legacy_traces_whose_steps_are_inferred(report_on: Reports) -> None:
+def test_a_loader_without_workers_is_found_in_legacy_traces_whose_steps_are_inferred(report_on: Reports) -> None:
     starved, fed = report_on("v100-legacy-workers0.json.gz"), report_on("v100-legacy-workers4.json.gz")
     assert [f.severity for f in findings(starved, "PD101")] == ["high"]
     assert starved.steps.source == "inferred"
     assert not any(findings(fed, "PD101"))
 
 
-def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_left_alone(report_on: Reports) -> None:
+def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_not(report_on: Reports) -> None:
     (finding,) = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
     assert finding.severity == "high"
     assert "set_float32_matmul_precision" in finding.fix
-    # Its gemmSN kernels have only a few rows: Tensor Cores would gain them nothing.
+    # Its gemmSN kernels have only a few rows: Tensor Cores would not make them faster.
     assert all(f.severity in ("info", "low") for f in findings(report_on("a100-sam-bf16.json.gz"), "PD201"))
 
 
 @pytest.mark.parametrize("name", ["gp100-user-annotation.json.gz", "gtx1650-clock-skew.json.gz"])
-def test_a_device_without_tensor_cores_is_not_told_to_use_them(name: str, report_on: Reports) -> None:
+def test_a_device_without_tensor_cores_gets_no_advice_to_use_them(name: str, report_on: Reports) -> None:
     assert not any(f.rule in ("PD201", "PD203") for f in report_on(name).findings)
 
 
@@ -143,7 +142,7 @@ def test_float32_convolutions_on_a_v100_are_found(report_on: Reports) -> None:
     assert "float16" in finding.fix  # it has neither TF32 nor bfloat16
 
 
-def test_half_precision_convolutions_are_not_told_to_use_half_precision(report_on: Reports) -> None:
+def test_half_precision_convolutions_get_no_advice_to_use_half_precision(report_on: Reports) -> None:
     (finding,) = findings(report_on("pg509-vit-graph-ns.json.gz"), "PD203")
     assert "in half precision already" in finding.advice
     assert "allow_tf32" not in finding.fix
@@ -192,7 +191,7 @@ def test_two_ranks_are_analysed_together(name: str, report_on: Reports) -> None:
 
 
 @pytest.mark.parametrize("name", ["gtx1650-clock-skew.json.gz", "v100-resnet18-2ranks/rank1.json.gz"])
-def test_gpu_times_are_moved_where_clocks_disagree_and_the_timeline_stays(name: str, corpus: Path) -> None:
+def test_gpu_times_are_shifted_where_clocks_disagree_and_the_timeline_stays(name: str, corpus: Path) -> None:
     source = perfdoctor.read(corpus / name)
     rank = Rank(source)
     assert rank.clock_shift.shift_ns > 0
@@ -205,7 +204,7 @@ def test_gpu_times_are_moved_where_clocks_disagree_and_the_timeline_stays(name: 
     assert {n: found[n] for n in expected if n != "items"} == {n: v for n, v in expected.items() if n != "items"}
 
 
-def test_clocks_that_agree_are_left_alone(corpus: Path) -> None:
+def test_gpu_times_are_not_shifted_where_clocks_agree(corpus: Path) -> None:
     assert Rank(perfdoctor.read(corpus / "h100-nsfw-vit-bf16.json.gz")).clock_shift.shift_ns == 0
 
 
@@ -218,5 +217,5 @@ def test_a_trace_without_gpu_events_says_nothing_about_the_gpu(name: str, report
     assert set(report.account[0].tensor_core.values()) == {None}
     skipped = {o.rule for o in report.outcomes if o.status == "skipped"}
     assert skipped >= {"PD102", "PD103", "PD201", "PD203"}
-    # Tiny ops and collectives of gloo run on the CPU; a program whose GPU events are missing may have had any.
+    # These two rules run on a program without a GPU; a program whose GPU events are missing has a device.
     assert {rule in skipped for rule in ("PD104", "PD402")} == {report.traces[0].device is not None}

@@ -9,9 +9,9 @@ import numpy as np
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
-# Bytes over the busiest link for each byte that a rank puts in, of n ranks: nccl-tests, doc/PERFORMANCE.md, where the
-# factors are given for the whole size (for an all-gather that is n times what one rank puts in). Other kinds depend on
-# who sends to whom.
+# Bytes over the busiest link for each byte that one of n ranks puts in: nccl-tests, doc/PERFORMANCE.md, which gives the
+# factors for the whole size (for an all-gather that is n times what one rank puts in). For other kinds the factor
+# depends on which rank sends to which.
 _FACTORS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
@@ -23,7 +23,7 @@ _FACTORS: Mapping[str, Callable[[FloatArray], FloatArray]] = {
 
 
 def bus_bytes(kind: Int8Array, size_bytes: Int64Array, ranks: Int32Array) -> FloatArray:
-    """Bytes that cross the busiest link of each collective; nan where kind, size or the number of ranks do not tell.
+    """Bytes that cross the busiest link of each collective; NaN for other kinds, and where size or ranks are unknown.
 
     Args:
         kind: Indices into COLLECTIVE_KINDS.

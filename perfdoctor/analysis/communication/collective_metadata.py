@@ -1,4 +1,4 @@
-"""What is recorded of collectives: group, sequence number and size, in columns beside those of their times."""
+"""What is recorded of collectives beside their times: process group, sequence number, size and element type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BYTES = {
     "float8_e5m2": 1,
     "float8_e5m2fnuz": 1,
 }
-# Descriptions that say nothing about what the group is for.
+# Descriptions of a group that do not say its purpose.
 _NO_PURPOSE = frozenset({"", "undefined"})
 
 
@@ -39,11 +39,11 @@ class CollectiveMetadata:
     Attributes:
         strings: The texts that `group`, `label` and `dtype` are codes of.
         group: Name and ranks of the process group, the same on all its members.
-        label: What to call it: its purpose, or its name.
+        label: The purpose of the group, else its name.
         dtype: Element type.
         group_size: Ranks in the group.
         seq: Number of the collective within the group.
-        bytes: What this rank put in.
+        bytes: What this rank put into it.
     """
 
     strings: tuple[str, ...]
@@ -62,10 +62,10 @@ def collective_metadata(trace: Trace, rows: Int32Array) -> CollectiveMetadata:
     texts: dict[str, int] = {}
     group, label, dtype = (np.full(len(rows), NONE, np.int32) for _ in range(3))
     at = rows[known]
-    names = zip(*(column[at].tolist() for column in (comms.group, comms.description, comms.ranks)), strict=True)
-    groups = [_group_names(trace, *codes) for codes in names]
-    group[known] = [_code_of(texts, key) for key, _ in groups]
-    label[known] = [_code_of(texts, title) for _, title in groups]
+    columns = (comms.group, comms.description, comms.ranks)
+    names = [_group_names(trace, *codes) for codes in zip(*(column[at].tolist() for column in columns), strict=True)]
+    group[known] = [_code_of(texts, name) for name, _ in names]
+    label[known] = [_code_of(texts, purpose) for _, purpose in names]
     dtype[known] = [_code_of(texts, trace.text(code)) for code in comms.dtype[at].tolist()]
     strings = tuple(texts)
     width = np.array([*(_BYTES.get(text.lower(), NONE) for text in strings), NONE], np.int64)[dtype]
@@ -87,12 +87,13 @@ def _take_rows(column: Int64Array, rows: Int32Array) -> Int64Array:
 
 
 def _group_names(trace: Trace, name: int, description: int, ranks: int) -> tuple[str | None, str | None]:
-    """What names a group on all its members, and what to call it."""
+    """The name of a group with its ranks, which is the same on all members, and its label; None where not recorded."""
     if name < 0 and description < 0:
         return None, None
-    title, purpose, members = (trace.text(code) or "" for code in (name, description, ranks))
-    return f"{title} {members}".strip(), title if purpose in _NO_PURPOSE else purpose
+    group, purpose, members = (trace.text(code) or "" for code in (name, description, ranks))
+    return f"{group} {members}".strip(), group if purpose in _NO_PURPOSE else purpose
 
 
 def _code_of(texts: dict[str, int], text: str | None) -> int:
+    """The number of a text, which is added to the texts if it is new; -1 for None."""
     return NONE if text is None else texts.setdefault(text, len(texts))

@@ -1,9 +1,10 @@
-"""The collectives of many ranks matched to each other, on one clock: who was there when.
+"""The collectives of many ranks matched to each other, on one clock: which rank arrived when.
 
-Partners are found by process group and sequence number where both are recorded, else by kind and end: counts differ
-between ranks in real traces, so the k-th of each are not partners. A group's collectives are matched among its members
-alone. Ranks join one after the other, in the order given, which makes the result independent of who read which trace;
-the work is a look-up a rank and one sort over all rows, so thousands of ranks take seconds.
+The partners of a collective are the rows of other ranks that record the same collective. They are found by process
+group and sequence number where both are recorded, else by kind and end: counts differ between ranks in real traces, so
+the k-th rows of two ranks need not be partners. Collectives of a group are matched among its members alone. Ranks are
+added in the order given, so the result does not depend on which process read which trace. Each rank takes a look-up,
+and all rows one sort, so thousands of ranks take seconds.
 """
 
 from __future__ import annotations
@@ -23,12 +24,20 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
-# Ends count from the first of the first rank; an hour either way fits in so many bits. What is above tells kinds and
-# groups apart: 2^19 of them.
+# A key is one number: kind and group of a collective (2^19 of them) in the bits above these, and below its sequence
+# number, or its end, counted from the first end of the first rank (an hour either way).
 _END_BITS = 44
 _SEQ_BITS = 40
-# All members put the same amount into these: another size is another collective.
-_EVEN = np.array([COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")])
+# All members put the same amount into these: a row of another size belongs to another collective.
+_EQUAL_SIZE_KINDS = np.array(
+    [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
+)
+# Of the rows with group and number so many have partners at nearly the same end, or they are of another run.
+_MIN_SAME_RUN_SHARE = 0.5
+# With partners for so many of the rows under the expected offset no better offset is searched.
+_MIN_FIT_SHARE = 0.9
+# Hardly more collectives of one kind than this end within the tolerance.
+_MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,20 +46,23 @@ class MatchedCollectives:
 
     Attributes:
         tables: The ranks that could be aligned, in the order given.
-        offset_ns: For each of them what was added to its times.
-        unmatched: Ranks with collectives that fit with none of theirs.
+        offset_ns: For each of them what to add to its times.
+        unmatched: Ranks that have collectives, but share none with those.
         collective_of_row: For each of `tables` the collective of each of its rows; -1 for rows without partners.
         kind: Indices into COLLECTIVE_KINDS.
-        end_ns: When it was over, by the first rank that took part.
+        end_ns: When it was over: the latest end that a rank records.
         rank_count: How many ranks took part.
-        step: The analysed step it belongs to, of the last to arrive; -1 outside of all.
-        in_window: Whether the last to arrive came within its analysed window.
+        step: Index of the analysed step of the last arriver; -1 outside of all.
+        in_window: Whether the last arriver arrived in its analysed window.
         has_group: Whether its process group is recorded.
-        last, second: Index into `tables` of the last and of the second-latest to arrive.
-        last_ns, second_ns: When they did.
-        total_wait_ns: What the ranks waited for the last, all together, whether or not they had other work meanwhile.
+        last_arriver: The rank that arrives last, as an index into `tables`.
+        second_arriver: The rank that arrives second-latest.
+        last_arrival_ns: When the last arriver arrives.
+        second_arrival_ns: When the second-latest rank arrives.
+        total_wait_ns: Sum over ranks of the time from their arrival to the last one, even if they had other work.
         transfer_ns: From the last arrival to the end.
-        last_before_ns, others_before_ns: (n, PHASES) what the last to arrive did before it, and the others on average.
+        last_phase_ns: (n, PHASES) what the last arriver did before it, see `CollectiveTable.preceding_phase_ns`.
+        others_phase_ns: (n, PHASES) what the other ranks did before it, on average.
     """
 
     tables: tuple[CollectiveTable, ...]
@@ -79,22 +91,29 @@ class MatchedCollectives:
 def match_collectives(tables: Sequence[CollectiveTable]) -> MatchedCollectives | None:
     """The collectives of all ranks matched; None when no two ranks have any in common."""
     remaining = [table for table in tables if len(table)]
-    best: _Island | None = None
-    while remaining and (best is None or len(remaining) > len(best.tables)):
-        island = _Island(remaining)
-        remaining = island.strangers
-        if best is None or len(island.tables) > len(best.tables):
-            best = island
-    if best is None or len(best.tables) < 2:
+    largest: _AlignedRanks | None = None
+    while remaining and (largest is None or len(remaining) > len(largest.tables)):
+        aligned = _AlignedRanks(remaining)
+        remaining = aligned.unmatched
+        if largest is None or len(aligned.tables) > len(largest.tables):
+            largest = aligned
+    if largest is None or len(largest.tables) < 2:
         return None
-    together = {id(table) for table in best.tables}
-    matched = _gathered(best, tuple(t for t in tables if len(t) and id(t) not in together))
+    matched_ids = {id(table) for table in largest.tables}
+    matched = _summarize(largest, tuple(t for t in tables if len(t) and id(t) not in matched_ids))
     return matched if len(matched) else None
 
 
 @dataclass(slots=True)
-class _Rows:
-    """Collectives seen so far, sorted by `key`: group, kind and sequence or end in one number; with id and end."""
+class _Collectives:
+    """The collectives of the ranks aligned so far, sorted by key.
+
+    Attributes:
+        key: Kind and group with the sequence number, or with the end, in one number.
+        number: Number of the collective.
+        end_ns: Its end, by the first rank that took part.
+        bytes: What that rank put into it; -1 where not recorded.
+    """
 
     key: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     number: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
@@ -102,6 +121,7 @@ class _Rows:
     bytes: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
     def add(self, key: Int64Array, number: Int64Array, end_ns: Int64Array, size: Int64Array) -> None:
+        """Insert collectives, given in any order."""
         if not len(key):
             return
         order = np.argsort(key, kind="stable")
@@ -112,170 +132,173 @@ class _Rows:
         self.bytes = np.insert(self.bytes, at, size[order])
 
 
-class _Island:
-    """Ranks whose clocks can be aligned, directly or through others: the first table and all that fit to it."""
+class _AlignedRanks:
+    """The first of some ranks, and all whose clocks can be aligned with its clock, directly or through others.
+
+    Attributes:
+        tables: These ranks, in the order in which they were aligned.
+        offsets: For each of them what to add to its times.
+        numbers: For each of them the number of the collective of each row.
+        unmatched: The ranks that share too few collectives with them.
+        base_ns: The instant that ends are counted from in keys.
+    """
 
     def __init__(self, tables: Sequence[CollectiveTable]) -> None:
         self.tables: list[CollectiveTable] = []
         self.offsets: list[int] = []
-        self.rows: list[Int64Array] = []
-        self.strangers: list[CollectiveTable] = list(tables)
+        self.numbers: list[Int64Array] = []
+        self.unmatched: list[CollectiveTable] = list(tables)
         self.base_ns = int(tables[0].end_ns[0])
-        self._named, self._unnamed = _Rows(), _Rows()
+        # Collectives with group and sequence number are found by these, the others by their ends.
+        self._by_number, self._by_end = _Collectives(), _Collectives()
         self._groups: dict[str, int] = {}
-        self._numbers = 0
-        self._hosts: dict[str | None, int] = {}
-        # Who shares no group with those so far may share one with those to come.
-        while self._grow():
+        self._count = 0
+        self._clock_errors: dict[str | None, int] = {}
+        # A rank that shares no group with the ranks so far may share one with a rank that is added later.
+        while self._add_matching():
             pass
 
-    def _grow(self) -> bool:
-        """Take in every table that fits; whether any did that could help others to."""
-        waiting, before = [], len(self.tables)
-        for table in self.strangers:
-            offset = self._offset(table) if self.tables else 0
+    def _add_matching(self) -> bool:
+        """Add the unmatched ranks that share collectives; whether another try can add more."""
+        unmatched, count_before = [], len(self.tables)
+        for table in self.unmatched:
+            offset = self._find_offset(table) if self.tables else 0
             if offset is None:
-                waiting.append(table)
+                unmatched.append(table)
             else:
-                self._join(table, offset)
-        self.strangers = waiting
-        return bool(waiting) and len(self.tables) > before
+                self._add(table, offset)
+        self.unmatched = unmatched
+        return bool(unmatched) and len(self.tables) > count_before
 
-    def _offset(self, table: CollectiveTable) -> int | None:
-        """What to add to the table's times; None when it has too little in common with the others."""
-        key, named = self._keys(table)
-        at, hit = _found(self._named.key, key[named])
-        if hit.any():
-            difference = self._named.end_ns[at[hit]] - table.end_ns[named][hit]
+    def _find_offset(self, table: CollectiveTable) -> int | None:
+        """What to add to the table's times; None when it shares too few collectives with the others."""
+        key, has_number = self._number_keys(table)
+        at, known = _look_up(self._by_number.key, key[has_number])
+        if known.any():
+            difference = self._by_number.end_ns[at[known]] - table.end_ns[has_number][known]
             offset = int(np.median(difference))
-            # The same names with ends that no clock makes meet: another run of the program.
-            return offset if (np.abs(difference - offset) <= end_tolerance_ns(table)).mean() >= _MOST else None
-        reference = self._unnamed
-        expected = self._expected(table)
-        end, kinds = table.end_ns[~named], self._lane(table)[~named]
+            fits = np.abs(difference - offset) <= end_tolerance_ns(table)
+            return offset if fits.mean() >= _MIN_SAME_RUN_SHARE else None
+        reference = self._by_end
+        expected = self._expected_offset(table)
+        end, kind_and_group = table.end_ns[~has_number], self._kind_and_group(table)[~has_number]
         if not len(end) or not len(reference.key):
             return None
         within = end_tolerance_ns(table)
-        shifted = self._by_end(kinds, end + expected)
-        near = _partners(reference.key, shifted, within)
-        alike = np.isin(reference.key >> _END_BITS, kinds)
-        if (near >= 0).sum() >= max(
-            _ENOUGH * _in_common(reference.end_ns[alike], end + expected, within), MIN_PARTNERS
-        ):
-            rows = near >= 0
-            return expected + _correction(reference.end_ns[near[rows]] - end[rows] - expected)
+        partner = _find_partners(reference.key, self._end_keys(kind_and_group, end + expected), within)
+        rows = partner >= 0
+        same_kinds = np.isin(reference.key >> _END_BITS, kind_and_group)
+        possible = _max_partner_count(reference.end_ns[same_kinds], end + expected, within)
+        if rows.sum() >= max(_MIN_FIT_SHARE * possible, MIN_PARTNERS):
+            return expected + _offset_correction(reference.end_ns[partner[rows]] - end[rows] - expected)
         order = np.argsort(reference.end_ns, kind="stable")
-        lanes = reference.key[order] >> _END_BITS
-        return fit_offset_ns(reference.end_ns[order], lanes, end, kinds, expected, within)
+        reference_kinds = reference.key[order] >> _END_BITS
+        return fit_offset_ns(reference.end_ns[order], reference_kinds, end, kind_and_group, expected, within)
 
-    def _expected(self, table: CollectiveTable) -> int:
-        """The offset to be expected: that of another rank of the same host, else by what the traces say."""
-        by_clock = table.base_ns - self.tables[0].base_ns
-        known = self._hosts.get(table.host) if table.host is not None else None
-        return by_clock + known if known is not None else estimate_offset_ns(self.tables[0], table)
+    def _expected_offset(self, table: CollectiveTable) -> int:
+        """The offset by the clock of another rank of the same host, else as estimated from the traces."""
+        by_base = table.base_ns - self.tables[0].base_ns
+        error = self._clock_errors.get(table.host) if table.host is not None else None
+        return by_base + error if error is not None else estimate_offset_ns(self.tables[0], table)
 
-    def _join(self, table: CollectiveTable, offset: int) -> None:
-        """Give each row of a table its partner, or a number of its own."""
-        key, named = self._keys(table)
+    def _add(self, table: CollectiveTable, offset: int) -> None:
+        """Number the rows of a rank: each gets the number of its partners, or a new one."""
+        key, has_number = self._number_keys(table)
         end = table.end_ns + offset
         number = np.full(len(table), NONE, np.int64)
-        at, hit = _found(self._named.key, key[named])
-        number[np.flatnonzero(named)[hit]] = self._named.number[at[hit]]
-        rows = np.flatnonzero(~named)
-        by_end = self._by_end(self._lane(table)[rows], end[rows])
-        near = _partners(self._unnamed.key, by_end, end_tolerance_ns(table))
-        same_size = self._same_size(table, rows, near)
-        number[rows[same_size]] = self._unnamed.number[near[same_size]]
-        # Kernels that share a number, such as those of one coalesced call, have partners only as a whole: the last.
-        again = named.copy()
-        again[len(number) - 1 - np.unique(key[::-1], return_index=True)[1]] = False
-        number[again] = NONE
-        fresh = number == NONE
-        number[fresh] = self._numbers + np.arange(int(fresh.sum()))
-        self._numbers += int(fresh.sum())
-        new = fresh & named & ~again
-        self._named.add(key[new], number[new], end[new], table.bytes[new])
-        new = fresh[rows]
-        self._unnamed.add(by_end[new], number[rows][new], end[rows][new], table.bytes[rows][new])
-        self._hosts.setdefault(table.host, offset - (table.base_ns - (self.tables or [table])[0].base_ns))
+        at, known = _look_up(self._by_number.key, key[has_number])
+        number[np.flatnonzero(has_number)[known]] = self._by_number.number[at[known]]
+        rows = np.flatnonzero(~has_number)
+        end_key = self._end_keys(self._kind_and_group(table)[rows], end[rows])
+        partner = _find_partners(self._by_end.key, end_key, end_tolerance_ns(table))
+        fits = self._has_partner_of_its_size(table, rows, partner)
+        number[rows[fits]] = self._by_end.number[partner[fits]]
+        # Of kernels with one sequence number, such as those of a coalesced call, only the last one gets partners.
+        repeated = has_number.copy()
+        repeated[len(number) - 1 - np.unique(key[::-1], return_index=True)[1]] = False
+        number[repeated] = NONE
+        is_new = number == NONE
+        number[is_new] = self._count + np.arange(int(is_new.sum()))
+        self._count += int(is_new.sum())
+        new = is_new & has_number & ~repeated
+        self._by_number.add(key[new], number[new], end[new], table.bytes[new])
+        new = is_new[rows]
+        self._by_end.add(end_key[new], number[rows][new], end[rows][new], table.bytes[rows][new])
+        self._clock_errors.setdefault(table.host, offset - (table.base_ns - (self.tables or [table])[0].base_ns))
         self.tables.append(table)
         self.offsets.append(offset)
-        self.rows.append(number)
+        self.numbers.append(number)
 
-    def _same_size(self, table: CollectiveTable, rows: Int64Array, near: Int64Array) -> BoolArray:
-        """Whether each of some rows has a partner that can be one by its size, too."""
-        if not len(self._unnamed.key):
+    def _has_partner_of_its_size(self, table: CollectiveTable, rows: Int64Array, partner: Int64Array) -> BoolArray:
+        """For each of some rows whether it has a partner, and of the same size where all members put in the same."""
+        if not len(self._by_end.key):
             return np.zeros(len(rows), bool)
-        size, partner = table.bytes[rows], self._unnamed.bytes[near]
-        differs = (size >= 0) & (partner >= 0) & (size != partner) & np.isin(table.kind[rows], _EVEN)
-        return np.asarray((near >= 0) & ~differs, bool)
+        size, partner_size = table.bytes[rows], self._by_end.bytes[partner]
+        differs = (size >= 0) & (partner_size >= 0) & (size != partner_size)
+        return np.asarray((partner >= 0) & ~(differs & np.isin(table.kind[rows], _EQUAL_SIZE_KINDS)), bool)
 
-    def _lane(self, table: CollectiveTable) -> Int64Array:
+    def _kind_and_group(self, table: CollectiveTable) -> Int64Array:
         """Kind and group of each row as one small number."""
         codes = [self._groups.setdefault(text, len(self._groups) + 1) for text in table.strings]
         group = np.array([*codes, 0], np.int64)[table.group]
         return group * len(COLLECTIVE_KINDS) + table.kind
 
-    def _keys(self, table: CollectiveTable) -> tuple[Int64Array, BoolArray]:
-        """What names each collective across ranks, and whether group and sequence are recorded, so that it does."""
-        named: BoolArray = (table.seq >= 0) & (table.group >= 0) & (table.seq < 1 << _SEQ_BITS)
-        return (self._lane(table) << _SEQ_BITS) | np.where(named, table.seq, 0), named
+    def _number_keys(self, table: CollectiveTable) -> tuple[Int64Array, BoolArray]:
+        """For each row kind, group and sequence number as one number, and whether the latter two are recorded."""
+        has_number: BoolArray = (table.seq >= 0) & (table.group >= 0) & (table.seq < 1 << _SEQ_BITS)
+        return (self._kind_and_group(table) << _SEQ_BITS) | np.where(has_number, table.seq, 0), has_number
 
-    def _by_end(self, lane: Int64Array, end_ns: Int64Array) -> Int64Array:
-        """Lane and end in one number, so that rows of different lanes lie far apart."""
-        far = 1 << (_END_BITS - 2)
-        relative = np.clip(end_ns - self.base_ns, -far, far)
-        return (lane << _END_BITS) + relative + (1 << (_END_BITS - 1))
-
-
-# So many of the ends near each other under the expected offset need no search for a better one.
-_ENOUGH = 0.9
-_MOST = 0.5
-# More than so many collectives of one kind hardly end within the tolerance.
-_ROUNDS = 3
+    def _end_keys(self, kind_and_group: Int64Array, end_ns: Int64Array) -> Int64Array:
+        """For each row kind, group and end as one number: ends of two kinds or groups differ by an hour at least."""
+        limit = 1 << (_END_BITS - 2)
+        relative = np.clip(end_ns - self.base_ns, -limit, limit)
+        return (kind_and_group << _END_BITS) + relative + (1 << (_END_BITS - 1))
 
 
-def _in_common(reference: Int64Array, other: Int64Array, within: int) -> int:
-    """How many partners two lists of ends can have at most: ranks may begin and stop to record at different times."""
+def _max_partner_count(reference: Int64Array, other: Int64Array, within: int) -> int:
+    """How many partners two lists of ends can have at most: ranks may start and stop recording at different times."""
     if not len(reference):
         return 0
     begin, end = max(reference.min(), other.min()) - within, min(reference.max(), other.max()) + within
     return int(min(((ends >= begin) & (ends <= end)).sum() for ends in (reference, other)))
 
 
-def _correction(differences: Int64Array) -> int:
-    """What partners' ends say against the expected offset: nothing, where it lies amid what they say."""
+def _offset_correction(differences: Int64Array) -> int:
+    """What to add to the expected offset, given how partners' ends differ under it; 0 where that is only scatter."""
     low, middle, high = np.percentile(differences, (25, 50, 75))
     return 0 if low <= 0 <= high else int(middle)
 
 
-def _found(sorted_keys: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Where each key stands among sorted ones, and whether it is there."""
+def _look_up(sorted_keys: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """For each key its position among the sorted ones, and whether it is there."""
     if not len(sorted_keys):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
     at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
     return at, sorted_keys[at] == keys
 
 
-def _partners(reference: Int64Array, other: Int64Array, within: int) -> Int64Array:
-    """For each of `other` (any order) the position of its partner in the sorted reference, -1 where none is left.
+def _find_partners(reference: Int64Array, other: Int64Array, within: int) -> Int64Array:
+    """For each of `other` (any order) the position of its partner in the sorted reference; -1 where none is near.
 
-    The nearest to each other become partners first, and then those that are left: two that end at nearly the same
-    time are both found.
+    Those nearest to each other become partners first, then the remaining ones, so that two collectives that end at
+    nearly the same time both find theirs. For example, within 4::
+
+        reference  10  12  30
+        other      13  14      13 takes 12; then 14, whose nearest is taken, takes 10
     """
-    found = _mutual(reference, other, within)
-    for _ in range(_ROUNDS):
-        alone = np.ones(len(reference), bool)
-        alone[found[found >= 0]] = False
-        left, free = np.flatnonzero(found < 0), np.flatnonzero(alone)
-        more = _mutual(reference[free], other[left], within)
-        if not (more >= 0).any():
+    found = _find_mutual_nearest(reference, other, within)
+    for _ in range(_MAX_ROUNDS):
+        is_free = np.ones(len(reference), bool)
+        is_free[found[found >= 0]] = False
+        remaining, free = np.flatnonzero(found < 0), np.flatnonzero(is_free)
+        nearest = _find_mutual_nearest(reference[free], other[remaining], within)
+        if not (nearest >= 0).any():
             break
-        found[left[more >= 0]] = free[more[more >= 0]]
+        found[remaining[nearest >= 0]] = free[nearest[nearest >= 0]]
     return found
 
 
-def _mutual(reference: Int64Array, other: Int64Array, within: int) -> Int64Array:
+def _find_mutual_nearest(reference: Int64Array, other: Int64Array, within: int) -> Int64Array:
     """For each of `other` the position of the nearest in the sorted reference.
 
     -1 where that is further away than `within`, or another of `other` is nearer to it.
@@ -287,57 +310,60 @@ def _mutual(reference: Int64Array, other: Int64Array, within: int) -> Int64Array
     nearest = np.where(np.abs(reference[left] - other) <= np.abs(reference[right] - other), left, right)
     distance = np.abs(reference[nearest] - other)
     order = np.lexsort((distance, nearest))
-    first = np.ones(len(other), bool)
-    first[order[1:]] = nearest[order[1:]] != nearest[order[:-1]]
-    return np.where(first & (distance <= within), nearest, NONE)
+    is_nearest = np.ones(len(other), bool)
+    is_nearest[order[1:]] = nearest[order[1:]] != nearest[order[:-1]]
+    return np.where(is_nearest & (distance <= within), nearest, NONE)
 
 
-def _gathered(island: _Island, apart: tuple[CollectiveTable, ...]) -> MatchedCollectives:
-    """What happened at each collective that at least two ranks took part in."""
-    tables = island.tables
-    who = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables])
-    number = np.concatenate(island.rows)
-    start = np.concatenate([table.start_ns + offset for table, offset in zip(tables, island.offsets, strict=True)])
-    end = np.concatenate([table.end_ns + offset for table, offset in zip(tables, island.offsets, strict=True)])
-    # By collective, then by arrival; of ranks that arrive together the first in order counts as the last.
-    order = np.lexsort((-who, start, number))
-    number, who, start, end = number[order], who[order], start[order], end[order]
+def _summarize(aligned: _AlignedRanks, unmatched: tuple[CollectiveTable, ...]) -> MatchedCollectives:
+    """The collectives that at least two ranks took part in, by the numbers of their rows.
+
+    All rows are sorted by collective, then by arrival, for example::
+
+        row     0  1  2  3  4
+        number  0  0  0  1  2
+        start   5  7  9  8  6      collective 0 has three ranks: row 0 is the earliest, row 2 the last
+    """
+    tables = aligned.tables
+    rank = np.repeat(np.arange(len(tables), dtype=np.int32), [len(table) for table in tables])
+    number = np.concatenate(aligned.numbers)
+    start = np.concatenate([table.start_ns + offset for table, offset in zip(tables, aligned.offsets, strict=True)])
+    end = np.concatenate([table.end_ns + offset for table, offset in zip(tables, aligned.offsets, strict=True)])
+    # Of ranks that arrive at the same instant the first one counts as the last arriver.
+    order = np.lexsort((-rank, start, number))
+    number, rank, start, end = number[order], rank[order], start[order], end[order]
     first = np.flatnonzero(np.diff(number, prepend=-1))
     count = np.diff(first, append=len(number)).astype(np.int32)
     shared = count > 1
-    tail = (first + count - 1)[shared]
-    earliest = first[shared]
-    sums = np.add.reduceat(start - np.repeat(start[first], count), first)[shared]
-    before = np.concatenate([table.preceding_phase_ns for table in tables])[order].astype(np.float64)
-    by_last = before[tail]
-    others = (np.add.reduceat(before, first, axis=0)[shared] - by_last) / (count[shared] - 1)[:, None]
-    over = np.maximum.reduceat(end, first)[shared]
-    step = np.concatenate([table.step for table in tables])[order]
-    inside = np.concatenate([table.in_window for table in tables])[order]
-    by_end = np.argsort(over, kind="stable")
-    place = np.full(int(number[-1]) + 1, NONE, np.int64)
-    place[number[earliest][by_end]] = np.arange(len(by_end))
-    kind = np.concatenate([table.kind for table in tables])[order]
+    earliest, last = first[shared], (first + count - 1)[shared]
+    after_earliest = np.add.reduceat(start - np.repeat(start[first], count), first)[shared]
+    phase = np.concatenate([table.preceding_phase_ns for table in tables])[order].astype(np.float64)
+    others_phase = (np.add.reduceat(phase, first, axis=0)[shared] - phase[last]) / (count[shared] - 1)[:, None]
+    latest_end = np.maximum.reduceat(end, first)[shared]
+    by_end = np.argsort(latest_end, kind="stable")
+    row_of_number = np.full(int(number[-1]) + 1, NONE, np.int64)
+    row_of_number[number[earliest][by_end]] = np.arange(len(by_end))
+    of_last = order[last]
     fields = {
-        "kind": kind[tail],
-        "end_ns": over,
+        "kind": np.concatenate([table.kind for table in tables])[of_last],
+        "end_ns": latest_end,
         "rank_count": count[shared],
-        "step": step[tail],
-        "in_window": inside[tail],
-        "has_group": np.concatenate([table.group >= 0 for table in tables])[order][tail],
-        "last_arriver": who[tail],
-        "second_arriver": who[tail - 1],
-        "last_arrival_ns": start[tail],
-        "second_arrival_ns": start[tail - 1],
-        "total_wait_ns": count[shared] * (start[tail] - start[earliest]) - sums,
-        "transfer_ns": np.maximum(over - start[tail], 0),
-        "last_phase_ns": by_last,
-        "others_phase_ns": others,
+        "step": np.concatenate([table.step for table in tables])[of_last],
+        "in_window": np.concatenate([table.in_window for table in tables])[of_last],
+        "has_group": np.concatenate([table.group >= 0 for table in tables])[of_last],
+        "last_arriver": rank[last],
+        "second_arriver": rank[last - 1],
+        "last_arrival_ns": start[last],
+        "second_arrival_ns": start[last - 1],
+        "total_wait_ns": count[shared] * (start[last] - start[earliest]) - after_earliest,
+        "transfer_ns": np.maximum(latest_end - start[last], 0),
+        "last_phase_ns": phase[last],
+        "others_phase_ns": others_phase,
     }
     return MatchedCollectives(
         tables=tuple(tables),
-        offset_ns=np.array(island.offsets, np.int64),
-        unmatched=apart,
-        collective_of_row=tuple(place[rows] for rows in island.rows),
+        offset_ns=np.array(aligned.offsets, np.int64),
+        unmatched=unmatched,
+        collective_of_row=tuple(row_of_number[numbers] for numbers in aligned.numbers),
         **{name: column[by_end] for name, column in fields.items()},
     )

@@ -1,9 +1,9 @@
-"""Who waits for whom at collectives, and who is to blame: the last to arrive, or whom that one had waited for."""
+"""How long ranks wait for each other at collectives, and which rank causes it: the last arriver, or one before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,86 +12,109 @@ from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
-# A rank that waited itself for so much of what it is late by passes the blame on.
-_PASSED_ON = 0.5
-_ASKED = 16
+# A last arriver that waited itself for this share of its lateness does not cause the waiting.
+_MIN_WAITED_SHARE = 0.5
+# Exact waits are computed for so many ranks, those that arrive earliest.
+_MAX_CANDIDATES = 16
 
 
-class _Waits(NamedTuple):
-    """Ranks that waited, a row each: `table` and `whom` are indices into the tables, `step` the analysed step."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waits:
+    """Waits of a rank for a last arriver at one collective with nothing else to do.
 
-    table: Int64Array
-    whom: Int64Array
+    Attributes:
+        waiter: The rank that waits, as an index into the tables.
+        awaited: The rank that arrives last.
+        step: Index of the analysed step.
+        exposed_ns: How long it waits.
+    """
+
+    waiter: Int64Array
+    awaited: Int64Array
     step: Int64Array
     exposed_ns: Int64Array
 
+    def __len__(self) -> int:
+        return len(self.waiter)
+
 
 def find_root_causes(matched: MatchedCollectives, counts: BoolArray) -> Int32Array:
-    """For each collective the table (by index) that is to blame for the waiting there.
+    """For each collective the rank that causes the waiting there, as an index into `matched.tables`.
 
-    In a group of ranks that work on one model together all come late when one of them is slow, because they waited for
-    it at a collective of the group before: the blame goes to the one that they waited for in that step.
+    That is the last arriver, unless it waited itself before: when one rank of a tensor-parallel group is slow, all of
+    the group arrive late at the collectives with other groups. Then it is the rank for which the last arriver waited
+    longest in that step.
+
+    Args:
+        matched: The collectives of all ranks.
+        counts: For each collective whether waits at it count.
     """
-    waits = _waits(matched, counts)
-    blamed = matched.last_arriver.astype(np.int32).copy()
-    if not len(waits.table):
-        return blamed
+    waits = _find_waits(matched, counts)
+    cause = matched.last_arriver.astype(np.int32).copy()
+    if not len(waits):
+        return cause
     ranks, steps = len(matched.tables), int(waits.step.max()) + 1
-    key = (waits.table * steps + waits.step) * ranks + waits.whom
-    pairs, which = np.unique(key, return_inverse=True)
-    waited = np.bincount(which, waits.exposed_ns)
-    own = pairs // ranks  # of a rank in a step
-    order = np.lexsort((waited, own))
-    most = order[np.flatnonzero(np.diff(own[order], append=-1))]
+    # Sum the waits by waiter, step and awaited rank, each combination as one number.
+    sums, which = np.unique((waits.waiter * steps + waits.step) * ranks + waits.awaited, return_inverse=True)
+    waited_ns = np.bincount(which, waits.exposed_ns)
+    waiter_step = sums // ranks
+    order = np.lexsort((waited_ns, waiter_step))
+    longest = order[np.flatnonzero(np.diff(waiter_step[order], append=-1))]  # one for each waiter and step
+    # Look up the longest wait of each last arriver in the step of the collective.
     step = matched.step.astype(np.int64)
-    asked = np.where((step >= 0) & (step < steps), matched.last_arriver * steps + step, -1)
-    at = np.minimum(np.searchsorted(own[most], asked), len(most) - 1)
-    late_by = matched.total_wait_ns / np.maximum(matched.rank_count - 1, 1)
-    excused = counts & (own[most][at] == asked) & (waited[most][at] >= _PASSED_ON * late_by) & (late_by > 0)
-    blamed[excused] = (pairs[most][at] % ranks)[excused]
-    return blamed
+    wanted = np.where((step >= 0) & (step < steps), matched.last_arriver * steps + step, -1)
+    at = np.minimum(np.searchsorted(waiter_step[longest], wanted), len(longest) - 1)
+    lateness_ns = matched.total_wait_ns / np.maximum(matched.rank_count - 1, 1)
+    waited_enough = (waited_ns[longest][at] >= _MIN_WAITED_SHARE * lateness_ns) & (lateness_ns > 0)
+    replaced = counts & (waiter_step[longest][at] == wanted) & waited_enough
+    cause[replaced] = (sums[longest][at] % ranks)[replaced]
+    return cause
 
 
-def _waits(matched: MatchedCollectives, counts: BoolArray) -> _Waits:
-    """Who waited with nothing else to do for the last to arrive, within steps."""
+def _find_waits(matched: MatchedCollectives, counts: BoolArray) -> _Waits:
+    """The waits of all ranks at collectives that count, within steps."""
     parts = []
-    for index, (table, offset, row) in enumerate(
+    for index, (table, offset, collective_of_row) in enumerate(
         zip(matched.tables, matched.offset_ns, matched.collective_of_row, strict=True)
     ):
-        rows = np.flatnonzero((row >= 0) & counts[row])
-        met = row[rows]
-        wait = np.minimum(matched.last_arrival_ns[met] - (table.start_ns[rows] + offset), table.exposed_ns[rows])
-        keep = (wait > 0) & (matched.step[met] >= 0) & (matched.last_arriver[met] != index)
-        met, wait = met[keep], wait[keep]
-        parts.append((np.full(len(met), index), matched.last_arriver[met], matched.step[met], wait))
+        rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
+        at = collective_of_row[rows]
+        wait = np.minimum(matched.last_arrival_ns[at] - (table.start_ns[rows] + offset), table.exposed_ns[rows])
+        waits = (wait > 0) & (matched.step[at] >= 0) & (matched.last_arriver[at] != index)
+        at, wait = at[waits], wait[waits]
+        parts.append((np.full(len(at), index), matched.last_arriver[at], matched.step[at], wait))
     columns = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
     return _Waits(*columns)
 
 
 def arrival_slack_ns(matched: MatchedCollectives, counts: BoolArray) -> Int64Array:
-    """For each table how much earlier than the last it came to some collectives, all together."""
+    """For each rank how much earlier than the last it arrives, summed over the collectives that count."""
     totals = np.zeros(len(matched.tables), np.int64)
-    for index, (table, offset, row) in enumerate(
+    for index, (table, offset, collective_of_row) in enumerate(
         zip(matched.tables, matched.offset_ns, matched.collective_of_row, strict=True)
     ):
-        rows = np.flatnonzero((row >= 0) & counts[row])
-        totals[index] = (matched.last_arrival_ns[row[rows]] - (table.start_ns[rows] + offset)).sum()
+        rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
+        totals[index] = (matched.last_arrival_ns[collective_of_row[rows]] - (table.start_ns[rows] + offset)).sum()
     return totals
 
 
 def find_longest_waiter(matched: MatchedCollectives, counts: BoolArray, waiting: Callable[[int], Intervals]) -> int:
-    """The table whose rank waits longest at some collectives by a measure that is costly: of several the first.
+    """Index of the rank that waits longest; of equal ones the first.
 
-    Among thousands it is asked of those alone that came earliest.
+    Args:
+        matched: The collectives of all ranks.
+        counts: For each collective whether it counts.
+        waiting: The waits of a rank by its index. This is slow, so it is computed only for the ranks that arrive
+            earliest.
     """
-    likely = np.argsort(-arrival_slack_ns(matched, counts), kind="stable")[:_ASKED].tolist()
-    return int(max(likely, key=lambda index: (iv.total(waiting(index)), -index)))
+    candidates = np.argsort(-arrival_slack_ns(matched, counts), kind="stable")[:_MAX_CANDIDATES].tolist()
+    return int(max(candidates, key=lambda index: (iv.total(waiting(index)), -index)))
 
 
 def exposed_wait_of(matched: MatchedCollectives, index: int, counts: BoolArray) -> Intervals:
-    """When a rank had nothing to do because another had not arrived yet, on its own clock."""
-    table, row = matched.tables[index], matched.collective_of_row[index]
-    rows = np.flatnonzero((row >= 0) & counts[row])
-    arrived = matched.last_arrival_ns[row[rows]] - matched.offset_ns[index]
-    until = np.minimum(arrived, table.end_ns[rows])
+    """When a rank had nothing to do because another had not arrived yet, on the rank's own clock."""
+    table, collective_of_row = matched.tables[index], matched.collective_of_row[index]
+    rows = np.flatnonzero((collective_of_row >= 0) & counts[collective_of_row])
+    last_arrival = matched.last_arrival_ns[collective_of_row[rows]] - matched.offset_ns[index]
+    until = np.minimum(last_arrival, table.end_ns[rows])
     return iv.intersect(iv.union(table.start_ns[rows], until), table.exposed)

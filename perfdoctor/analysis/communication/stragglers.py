@@ -1,4 +1,4 @@
-"""The rank that the others wait for: who arrives last at the collectives, how late, why, and who waits how long."""
+"""The rank that the others wait for at collectives: how late it is, what delays it, and how long each rank waits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Noise spreads the waiting evenly; a rank that causes at least half of it stands out from any number of others.
 DOMINANT_SHARE = 0.5
-# Of few ranks one causes half of it by chance: it must cause this many times its share. With two, three quarters.
-_TIMES_ITS_SHARE = 1.5
-# A rank that is the one to wait for in fewer of the steps than this is late now and then, not slow.
-_PERSISTS = 0.5
-# Ranks that come this near to the late one, of what the earliest are ahead of it, are late with it.
-_WITH_IT = 0.1
+# Of few ranks one causes half of it by chance: it must cause so many times an even share, of two ranks three quarters.
+_MIN_TIMES_EVEN_SHARE = 1.5
+# A rank for which the others wait in fewer of the steps than this is late now and then, not slow.
+_PERSISTENT_SHARE = 0.5
+# Ranks are late as well if they arrive ahead of the late one by at most this share of what the earliest rank does.
+_CO_LATE_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,14 @@ class LateRank:
 
     Attributes:
         matched: The collectives of all ranks.
-        index: Which of `matched.tables` it is.
-        co_late: It and those that are as late as it is, such as the ranks of a slow host, in order.
-        synchronizing: Which collectives count: those in the window at which ranks wait for each other.
-        arrives_last: At which of these it is the last to arrive.
-        causes_wait: At which of these it is to blame, if only because the last to arrive had waited for it before.
-        blame: Its share of all waiting, 0 to 1.
-        step_count: Steps with collectives that count; 0 where there are no steps.
-        late_step_count: Those of them in which the others waited for this rank most.
+        index: Its index into `matched.tables`.
+        co_late: The indices of this rank and of those that are as late, such as the ranks of a slow host, in order.
+        synchronizing: For each collective whether it counts: it is in the window, and ranks wait for each other at it.
+        arrives_last: For each collective whether it counts and one of the co-late ranks arrives last.
+        causes_wait: The same for those whose waiting they cause, see `find_root_causes`.
+        blame: The share of all waiting that they cause, 0 to 1.
+        step_count: Number of steps with collectives that count; 0 where there are no steps.
+        late_step_count: In how many of them the others wait for these ranks most.
     """
 
     matched: MatchedCollectives
@@ -59,17 +59,17 @@ class LateRank:
 
     @property
     def table(self) -> CollectiveTable:
-        """The late rank's own collectives."""
+        """The late rank's collectives."""
         return self.matched.tables[self.index]
 
     @property
     def rank(self) -> int | None:
-        """Its number."""
+        """The late rank's number."""
         return self.table.rank
 
     @property
     def is_whole_host(self) -> bool:
-        """Whether a host is late as a whole: several ranks, and those of that host alone."""
+        """Whether the co-late ranks are several, and exactly the ranks of one host."""
         tables = self.matched.tables
         of_host = tuple(i for i, table in enumerate(tables) if table.host is not None and table.host == self.table.host)
         return len(of_host) > 1 and of_host == self.co_late
@@ -81,17 +81,18 @@ class LateRank:
 
     @property
     def stands_out(self) -> bool:
-        """Whether it, with those late with it, causes more of the waiting than chance gives to so many ranks."""
-        return self.blame >= max(DOMINANT_SHARE, _TIMES_ITS_SHARE * len(self.co_late) / len(self.matched.tables))
+        """Whether the co-late ranks cause more of the waiting than so many ranks may cause by chance."""
+        even_share = len(self.co_late) / len(self.matched.tables)
+        return self.blame >= max(DOMINANT_SHARE, _MIN_TIMES_EVEN_SHARE * even_share)
 
     @property
     def persists(self) -> bool:
-        """Whether it is late in step after step."""
-        return self.late_step_count >= _PERSISTS * self.step_count
+        """Whether the rank is late in most steps."""
+        return self.late_step_count >= _PERSISTENT_SHARE * self.step_count
 
     @property
     def lateness_ns(self) -> Int64Array:
-        """Its arrival minus the second-latest, for each collective that it is last at."""
+        """For each collective that it arrives last at: its arrival minus the second-latest one, in ns."""
         matched = self.matched
         return np.asarray(
             matched.last_arrival_ns[self.arrives_last] - matched.second_arrival_ns[self.arrives_last], np.int64
@@ -99,7 +100,7 @@ class LateRank:
 
     @cached_property
     def victim(self) -> int:
-        """Index of the rank that waits for it longest with nothing else to do."""
+        """Index of the rank that waits longest for the late rank with nothing else to do."""
         return find_longest_waiter(self.matched, self.causes_wait, self.wait_time)
 
     @cached_property
@@ -110,114 +111,121 @@ class LateRank:
         )
 
     @cached_property
-    def _places(self) -> dict[int, int]:
+    def _index_by_table(self) -> dict[int, int]:
+        """By the id of a table its index; tables are compared by identity."""
         return {id(table): index for index, table in enumerate(self.matched.tables)}
 
     def wait_time(self, index: int) -> Intervals:
-        """When a rank had nothing to do at a collective while the late rank still worked, on the first one's clock.
+        """When a rank, given by its index, had nothing to do at a collective while the late rank worked.
 
-        Not only until the late rank arrives: what it then still computes beside the collective the others have done.
-        What the late rank waits for, too, is the collective itself.
+        On the clock of the rank that waits. The wait may go on after the late rank's arrival, while that still computes
+        beside the collective. The time in which the late rank has nothing else to do either is the collective itself.
         """
         if index in self.co_late:
             return iv.EMPTY
-        table, row = self.matched.tables[index], self.matched.collective_of_row[index]
-        rows = np.flatnonzero((row >= 0) & self.causes_wait[row])
-        there = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
-        shift = self.matched.offset_ns[self.index] - self.matched.offset_ns[index]
-        return iv.subtract(there, self.table.exposed + shift)
+        table, collective_of_row = self.matched.tables[index], self.matched.collective_of_row[index]
+        rows = np.flatnonzero((collective_of_row >= 0) & self.causes_wait[collective_of_row])
+        exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
+        shift_ns = self.matched.offset_ns[self.index] - self.matched.offset_ns[index]
+        return iv.subtract(exposed, self.table.exposed + shift_ns)
 
     def wait_time_of(self, table: CollectiveTable) -> Intervals:
-        """The same of a rank given by its table; nothing for one that could not be compared."""
-        index = self._places.get(id(table))
+        """`wait_time` of a rank given by its table; empty for a rank that could not be aligned."""
+        index = self._index_by_table.get(id(table))
         return iv.EMPTY if index is None else self.wait_time(index)
 
     def any_wait_time_of(self, table: CollectiveTable) -> Intervals:
-        """When a rank waited for this rank or for any other, on its own clock; see `waiting`."""
-        index = self._places.get(id(table))
+        """When a rank waited for the late rank or for any other, on the clock of the rank that waits."""
+        index = self._index_by_table.get(id(table))
         if index is None:
             return iv.EMPTY
-        named = self.wait_time(index) if self.stands_out else iv.EMPTY
-        return iv.union_of((named, exposed_wait_of(self.matched, index, self.synchronizing)))
+        for_late_rank = self.wait_time(index) if self.stands_out else iv.EMPTY
+        return iv.union_of((for_late_rank, exposed_wait_of(self.matched, index, self.synchronizing)))
 
     @property
     def total_lateness_ns(self) -> int:
-        """How long the second-latest waited for it, all together: what is saved if it is as fast as that one.
+        """How long the second-latest rank waits for it in all: what is saved if the late rank is as fast as that one.
 
-        Of collectives that run beside each other an instant counts once.
+        An instant at which it is late for several collectives counts once.
         """
         return iv.total(
             iv.union(self.matched.second_arrival_ns[self.arrives_last], self.matched.last_arrival_ns[self.arrives_last])
         )
 
     def find_excess_phase(self) -> tuple[str, int] | None:
-        """What it did more of than the others before it arrived late: the phase that grew most, and by how much.
+        """The phase that takes the late rank most more time than the others, and the excess in ns; None if none does.
 
-        Compared with the others at the same collectives, not at the instant: a rank that was held up in its loader is
-        busy computing when the others wait for it.
+        Time before the same collectives is compared, not time at the same instant: a rank that was delayed in its
+        loader computes when the others wait for it.
         """
         late = self.arrives_last & (self.matched.last_arrival_ns > self.matched.second_arrival_ns)
-        more = (self.matched.last_phase_ns[late] - self.matched.others_phase_ns[late]).sum(axis=0)
-        most = int(more.argmax())
-        return (PHASES[most], round(float(more[most]))) if more[most] > 0 else None
+        excess_ns = (self.matched.last_phase_ns[late] - self.matched.others_phase_ns[late]).sum(axis=0)
+        phase = int(excess_ns.argmax())
+        return (PHASES[phase], round(float(excess_ns[phase]))) if excess_ns[phase] > 0 else None
 
 
 def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
-    """The rank that makes the others wait most; None where nobody waits."""
-    counts = _meetings(matched)
-    blamed = find_root_causes(matched, counts)
-    blame = np.bincount(blamed[counts], matched.total_wait_ns[counts], len(matched.tables))
-    if not blame.sum():
+    """The rank that makes the others wait most; None where no rank waits."""
+    counts = _match_synchronizing(matched)
+    cause = find_root_causes(matched, counts)
+    caused_ns = np.bincount(cause[counts], matched.total_wait_ns[counts], len(matched.tables))
+    if not caused_ns.sum():
         return None
-    worst = int(blame.argmax())
-    together = _together(matched, counts & (blamed == worst), worst)
-    steps, late_steps = _steps(matched, counts, np.isin(blamed, together), blamed)
+    worst = int(caused_ns.argmax())
+    co_late = _find_co_late(matched, counts & (cause == worst), worst)
+    step_count, late_step_count = _count_late_steps(matched, counts, cause, co_late)
     return LateRank(
         matched=matched,
         index=worst,
-        co_late=together,
+        co_late=co_late,
         synchronizing=counts,
-        arrives_last=counts & np.isin(matched.last_arriver, together),
-        causes_wait=counts & np.isin(blamed, together),
-        blame=float(blame[list(together)].sum() / blame.sum()),
-        step_count=steps,
-        late_step_count=late_steps,
+        arrives_last=counts & np.isin(matched.last_arriver, co_late),
+        causes_wait=counts & np.isin(cause, co_late),
+        blame=float(caused_ns[list(co_late)].sum() / caused_ns.sum()),
+        step_count=step_count,
+        late_step_count=late_step_count,
     )
 
 
-def _together(matched: MatchedCollectives, caused: BoolArray, worst: int) -> tuple[int, ...]:
-    """The rank that comes latest, and those that are late with it; alone where that were half of all ranks."""
-    gaps = arrival_slack_ns(matched, caused)
-    met = np.array([int(((row >= 0) & caused[row]).sum()) for row in matched.collective_of_row])
-    mean = gaps / np.maximum(met, 1)
-    near = np.flatnonzero((met > 0) & (mean <= _WITH_IT * mean.max()))
-    return tuple(near.tolist()) if worst in near and 2 * len(near) <= len(gaps) else (worst,)
+def _find_co_late(matched: MatchedCollectives, caused: BoolArray, worst: int) -> tuple[int, ...]:
+    """The indices of the worst rank and of those that arrive nearly as late at the collectives that it delays.
+
+    Only the worst one where these are more than half of all ranks.
+    """
+    slack_ns = arrival_slack_ns(matched, caused)
+    count = np.array([int(((row >= 0) & caused[row]).sum()) for row in matched.collective_of_row])
+    mean_ns = slack_ns / np.maximum(count, 1)
+    late = np.flatnonzero((count > 0) & (mean_ns <= _CO_LATE_SHARE * mean_ns.max()))
+    return tuple(late.tolist()) if worst in late and 2 * len(late) <= len(slack_ns) else (worst,)
 
 
 def lateness_of(matched: MatchedCollectives) -> Int64Array:
-    """For each of `matched.tables` how much later than the second-latest it came to the collectives that count."""
-    counts = _meetings(matched)
+    """For each of `matched.tables` how much later than the second-latest it arrives, summed over what counts, in ns."""
+    counts = _match_synchronizing(matched)
     late_ns = (matched.last_arrival_ns - matched.second_arrival_ns)[counts]
     return np.bincount(matched.last_arriver[counts], late_ns, len(matched.tables)).astype(np.int64)
 
 
-def _meetings(matched: MatchedCollectives) -> BoolArray:
-    """Which collectives count: within the window, of all ranks, and not one side waiting for the other by design.
+def _match_synchronizing(matched: MatchedCollectives) -> BoolArray:
+    """For each collective whether it counts: in the window, of all its ranks, and no send, where one side has to wait.
 
-    Where the process group is not recorded, ranks that are missing from a collective may belong to another one.
+    Where the process group is not recorded, a collective with fewer ranks than others may lack some.
     """
-    whole = matched.rank_count == matched.rank_count.max()
-    sends = matched.kind == COLLECTIVE_KINDS.index("send_recv")
-    return np.asarray(matched.in_window & (matched.has_group | whole) & ~sends, bool)
+    is_whole = matched.rank_count == matched.rank_count.max()
+    is_send = matched.kind == COLLECTIVE_KINDS.index("send_recv")
+    return np.asarray(matched.in_window & (matched.has_group | is_whole) & ~is_send, bool)
 
 
-def _steps(matched: MatchedCollectives, counts: BoolArray, theirs: BoolArray, blamed: Int32Array) -> tuple[int, int]:
-    """How many steps have collectives that count, and in how many others wait for these ranks more than for any."""
+def _count_late_steps(
+    matched: MatchedCollectives, counts: BoolArray, cause: Int32Array, co_late: tuple[int, ...]
+) -> tuple[int, int]:
+    """How many steps have collectives that count, and in how many of them the co-late ranks cause the most waiting."""
     rows = np.flatnonzero(counts & (matched.step >= 0))
     if not len(rows):
         return 0, 0
     steps, which = np.unique(matched.step[rows], return_inverse=True)
-    whose = np.where(theirs[rows], 0, blamed[rows] + 1)
-    caused = np.zeros((len(steps), len(matched.tables) + 1))
-    np.add.at(caused, (which, whose), matched.total_wait_ns[rows])
-    return len(steps), int(((caused.argmax(axis=1) == 0) & (caused[:, 0] > 0)).sum())
+    # Column 0 is for the co-late ranks together, the others for one rank each.
+    column = np.where(np.isin(cause[rows], co_late), 0, cause[rows] + 1)
+    caused_ns = np.zeros((len(steps), len(matched.tables) + 1))
+    np.add.at(caused_ns, (which, column), matched.total_wait_ns[rows])
+    return len(steps), int(((caused_ns.argmax(axis=1) == 0) & (caused_ns[:, 0] > 0)).sum())

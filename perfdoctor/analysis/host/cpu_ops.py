@@ -1,6 +1,6 @@
-"""A program on the CPU alone: what of a step is the framework's, the optimizers', and the zeroed gradients'.
+"""A program on the CPU alone: the time of a step that the framework takes, the optimizers, and zeroing gradients.
 
-The three are disjoint, so that what one fix saves no other promises.
+The three are disjoint, so that no two fixes promise the same time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
-# An op takes a few us in Python and the dispatcher, under the profiler and on a busy machine some ten. What a program
-# does for longer between two ops is its own.
-_PYTHON_NS = 100_000
+# An op takes a few us in Python and the dispatcher, under the profiler and on a busy machine some ten. In a longer
+# break between two ops the program itself computes or waits.
+_MAX_BREAK_NS = 100_000
 
 
 def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZeroing) -> Intervals:
     """Time of the window in Python and the dispatcher: pieces of ops up to 5 us, and breaks up to 100 us between ops.
 
-    As in the account, so no other thread computes meanwhile. Without compiling, optimizers and zeroing, which have
-    rules of their own.
+    As in the account, only time in which no other thread computes. Without the time of compiling, optimizers and
+    zeroing, about which there are other rules.
 
     Args:
         trace: The trace.
@@ -37,7 +37,7 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
         zeroing: The zeroed gradients.
     """
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
-    breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _PYTHON_NS]
+    breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _MAX_BREAK_NS]
     others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.add_time
     return iv.subtract(iv.union_of((parts["kernel_latency"], breaks)), iv.union_of(others))
 
@@ -51,6 +51,7 @@ def ops_of_program(trace: Trace, window: Intervals) -> Int64Array:
 
 
 def _range_time(trace: Trace, pattern: str) -> Intervals:
+    """When any range with a matching name was open."""
     rows = trace.match_rows(trace.ranges, pattern)
     return iv.union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
@@ -63,9 +64,9 @@ class CpuOptimizer:
         optimizer: Name of the class.
         time: When its steps ran.
         op_count: How many ops they call.
-        pass_count: How often they go over the parameters with them.
-        remaining_share: The share of their ops' time (0 to 1) that the longest of these passes takes.
-        uses_foreach: Whether an op takes all tensors.
+        pass_count: How often a step goes over the parameters with these ops.
+        remaining_share: The share of the ops' time (0 to 1) that the longest of these passes takes.
+        uses_foreach: Whether ops that take all tensors at once have most of the time.
     """
 
     optimizer: str
@@ -77,7 +78,7 @@ class CpuOptimizer:
 
 
 def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]:
-    """Each class of optimizer that steps in the window, but for fused ones."""
+    """Each class of optimizer that steps in the window, except fused ones."""
     ranges = trace.ranges
     around = _ranges_around(trace, trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP))
     around[~iv.contains(window, trace.ops.start_ns)] = -1
@@ -86,38 +87,44 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
     fused, foreach = trace.match_rows(trace.ops, r"fused"), trace.match_rows(trace.ops, r"_foreach_")
     name = ranges.name[around[rows]]
     for code in occurring(name).tolist():
-        mine = rows[name == code]
-        time_ns = int(trace.ops.dur_ns[mine].sum())
-        if not time_ns or fused[mine].any():
+        of_class = rows[name == code]
+        time_ns = int(trace.ops.dur_ns[of_class].sum())
+        if not time_ns or fused[of_class].any():
             continue
-        steps = distinct(around[mine])
-        longest_ns, passes = _longest_pass(trace, mine)
+        steps = distinct(around[of_class])
+        longest_ns, passes = _longest_pass(trace, of_class)
         yield CpuOptimizer(
             optimizer=vocabulary.optimizer_class(trace.strings[code]),
             time=iv.intersect(iv.union(ranges.start_ns[steps], ranges.end_ns[steps]), window),
-            op_count=len(mine),
+            op_count=len(of_class),
             pass_count=passes,
             remaining_share=longest_ns / time_ns,
-            uses_foreach=bool(2 * trace.ops.dur_ns[mine[foreach[mine]]].sum() > time_ns),
+            uses_foreach=bool(2 * trace.ops.dur_ns[of_class[foreach[of_class]]].sum() > time_ns),
         )
 
 
 def _ranges_around(trace: Trace, rows: BoolArray) -> Int32Array:
-    """For each op the row of the innermost of some ranges that it began in, on its thread; -1 outside."""
+    """For each op the row of the innermost of some ranges of its thread in which it began; -1 for an op in none."""
     ranges, ops, some = trace.ranges, trace.ops, np.flatnonzero(rows)
     found = nesting.innermost(ranges.start_ns[some], ranges.end_ns[some], ranges.thread[some], ops.start_ns, ops.thread)
     return np.append(some, -1)[found].astype(np.int32)
 
 
 def _longest_pass(trace: Trace, rows: Int64Array) -> tuple[float, int]:
-    """The longest pass and the number of passes of ops, see `longest_pass`."""
+    """The time of the longest pass and the number of passes of some ops, see `longest_pass`."""
     _, kind = np.unique(trace.ops.name[rows], return_inverse=True)
     return longest_pass(np.bincount(kind, weights=trace.ops.dur_ns[rows]), np.bincount(kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuZeroing:
-    """Gradients filled with zeros in the window: how many, when, and when new ones were added to them."""
+    """Gradients that are filled with zeros in the window.
+
+    Attributes:
+        fill_count: How many are filled.
+        fill_time: When.
+        add_time: When new gradients are added to them.
+    """
 
     fill_count: int
     fill_time: Intervals
@@ -125,12 +132,12 @@ class CpuZeroing:
 
     @property
     def time(self) -> Intervals:
-        """Both."""
+        """When gradients are filled, and when new ones are added."""
         return iv.union_of((self.fill_time, self.add_time))
 
 
 def cpu_zeroing_of(trace: Trace, window: Intervals) -> CpuZeroing:
-    """What `Optimizer.zero_grad` fills, and additions to it; those of accumulation over several passes are wanted."""
+    """The fills of `Optimizer.zero_grad`, and the additions to what it filled; not those of accumulated gradients."""
     ops = trace.ops
     in_window = iv.contains(window, ops.start_ns)
     inside = (_ranges_around(trace, trace.match_rows(trace.ranges, vocabulary.ZERO_GRAD)) >= 0) & in_window
@@ -142,7 +149,7 @@ def cpu_zeroing_of(trace: Trace, window: Intervals) -> CpuZeroing:
         & trace.match_rows(ops, vocabulary.ACCUMULATE_GRAD)[ops.parent]
     )
     adds &= in_window
-    if adds.sum() > count:
+    if adds.sum() > count:  # gradients are accumulated over several passes, which needs the additions
         adds[:] = False
     filling, adding = (iv.intersect(iv.union(ops.start_ns[r], ops.end_ns[r]), window) for r in (fills, adds))
     return CpuZeroing(count, filling, adding)

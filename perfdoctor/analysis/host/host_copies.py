@@ -1,4 +1,4 @@
-"""Copies between host and device: how long the CPU sat in them, what the GPU lost by it, whose line they are."""
+"""Copies between host and device: how long the CPU waits in them, what the GPU loses by it, which line makes them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import MEMCPY, Trace
 
-# Idle time with a cause of its own is not the copy's doing.
+# The parts of the account that a copy can cause; idle time with another known cause is not the copy's.
 _IDLE = ("idle_sync", "idle_launch", "idle_unexplained")
 # Bytes a second of one PCIe lane in one direction, by generation, after encoding (PCI-SIG's base specifications).
 _LANE_BYTES_PER_S: Mapping[int, float] = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-# What large pinned copies reach of it: bandwidthTest shows 12 to 13 of 15.75 GB/s on generation 3 x16.
+# The share of it that large pinned copies achieve: bandwidthTest shows 12 to 13 of 15.75 GB/s on generation 3 x16.
 _PINNED_SHARE = 0.8
 
 
@@ -39,9 +39,9 @@ class HostCopies:
     Attributes:
         rows: Rows of `trace.gpu`.
         calls: Rows of `trace.calls`, their launching calls.
-        creator_op: For each the op that made the tensor, a row of `trace.ops` (-1: not known; see `host_made_tensors`).
+        creator_op: The op that made the tensor, a row of `trace.ops`; -1 where unknown (see `host_made_tensors`).
         op_start_ns: Where the outermost op around the call begins, or the call.
-        resume_ns: When the CPU went on: the end of the call, or of the synchronize call that follows it in the same op.
+        resume_ns: When the CPU continues: the end of the call, or of the synchronize call after it in the same op.
     """
 
     rows: Int64Array
@@ -78,27 +78,29 @@ def host_copies(trace: Trace, window: Intervals, wanted: BoolArray) -> HostCopie
     inside = top >= 0
     begin[inside] = trace.ops.start_ns[top[inside]]
     until[inside] = np.maximum(until[inside], trace.ops.end_ns[top[inside]])
-    return HostCopies(rows, call, np.full(len(rows), NONE, np.int32), begin, _done_ns(trace, call, until))
+    return HostCopies(rows, call, np.full(len(rows), NONE, np.int32), begin, _resume_ns(trace, call, until))
 
 
-def _done_ns(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
-    """The end of the call, or of the wait that follows it next on its thread and begins before `until_ns`."""
-    calls, done_ns = trace.calls, trace.calls.end_ns[call]
-    # A copy that blocks is submitted and then waited for: PyTorch calls cudaMemcpyAsync, then cudaStreamSynchronize.
-    waits, thread = trace.match_strings(calls, vocabulary.SYNC_CALL), calls.thread[call]
+def _resume_ns(trace: Trace, call: Int32Array, until_ns: Int64Array) -> Int64Array:
+    """For each copy call its end, or that of a wait that is the next call of its thread and begins before `until_ns`.
+
+    PyTorch makes a blocking copy of two calls: cudaMemcpyAsync, then cudaStreamSynchronize.
+    """
+    calls, resume_ns = trace.calls, trace.calls.end_ns[call]
+    is_wait, thread = trace.match_strings(calls, vocabulary.SYNC_CALL), calls.thread[call]
     for number in set(thread.tolist()):
-        mine, on_thread = np.flatnonzero(thread == number), np.flatnonzero(calls.thread == number)
-        waiting = on_thread[waits[calls.name[on_thread]]]
-        returned_ns = done_ns[mine]
-        followed = np.flatnonzero(np.searchsorted(calls.start_ns[waiting], returned_ns) < len(waiting))
-        mine, returned_ns = mine[followed], returned_ns[followed]
-        wait = waiting[np.searchsorted(calls.start_ns[waiting], returned_ns)]
-        following = on_thread[np.searchsorted(calls.start_ns[on_thread], returned_ns)]
-        # Of calls that start together the wait comes first: files with whole microseconds hold such.
-        next_ns = calls.start_ns[wait]
-        waited = (next_ns == calls.start_ns[following]) & (next_ns < until_ns[mine])
-        done_ns[mine[waited]] = calls.end_ns[wait[waited]]
-    return done_ns
+        copies, on_thread = np.flatnonzero(thread == number), np.flatnonzero(calls.thread == number)
+        waits = on_thread[is_wait[calls.name[on_thread]]]
+        end_ns = resume_ns[copies]
+        followed = np.flatnonzero(np.searchsorted(calls.start_ns[waits], end_ns) < len(waits))
+        copies, end_ns = copies[followed], end_ns[followed]
+        next_wait = waits[np.searchsorted(calls.start_ns[waits], end_ns)]
+        next_call = on_thread[np.searchsorted(calls.start_ns[on_thread], end_ns)]
+        # Instants are compared, not rows: in files with whole microseconds another call may start with the wait.
+        wait_ns = calls.start_ns[next_wait]
+        blocks = (wait_ns == calls.start_ns[next_call]) & (wait_ns < until_ns[copies])
+        resume_ns[copies[blocks]] = calls.end_ns[next_wait[blocks]]
+    return resume_ns
 
 
 def time_lost_by_copies(
@@ -106,9 +108,9 @@ def time_lost_by_copies(
 ) -> Intervals:
     """The time of the window that the GPU lost by copies.
 
-    That is the time which only the copies themselves filled; and idle time from the beginning of each copy's op until
-    the next GPU item after the CPU went on, but for at most `lead_ns` after that: a wait takes away no more lead than
-    it lasts.
+    That is the time in which only the copies ran, and idle time from the start of each copy's op until the first GPU
+    item that starts after the CPU continued, at most `lead_ns` after it continued: a wait costs no more lead than it
+    lasts.
 
     Args:
         trace: The trace.
@@ -118,9 +120,9 @@ def time_lost_by_copies(
     """
     gpu = trace.gpu
     starts = np.sort(gpu.start_ns)
-    following = np.searchsorted(starts, copies.resume_ns)
-    resumed = np.where(following < len(starts), starts[np.minimum(following, len(starts) - 1)], copies.resume_ns)
-    until = np.minimum(resumed, copies.resume_ns + lead_ns)
+    next_item = np.searchsorted(starts, copies.resume_ns)
+    next_ns = np.where(next_item < len(starts), starts[np.minimum(next_item, len(starts) - 1)], copies.resume_ns)
+    until = np.minimum(next_ns, copies.resume_ns + lead_ns)
     idle = iv.union_of(parts[name] for name in _IDLE)
     copying = iv.union(gpu.start_ns[copies.rows], gpu.end_ns[copies.rows])
     return iv.union_of(
@@ -134,7 +136,7 @@ def time_lost_by_copies(
 def group_by_location(locations: Locations, copies: HostCopies) -> list[tuple[SourceLocation | None, HostCopies]]:
     """The copies by the user's line, in the order of the lines' first copies.
 
-    Where the analysed window has no lines, a copy of the same name and size in the evidence window tells.
+    Where the analysed window has no lines, the line of a copy of the same name and size in the evidence window.
     """
     trace = locations.trace
     found: list[SourceLocation | None] = []
@@ -163,14 +165,14 @@ def _locations_by_name_and_size(trace: Trace | None) -> dict[tuple[str, int], So
 
 
 def pinned_bytes_per_s(facts: Mapping[str, Any] | None, device: Device | None) -> float | None:
-    """What a large copy from or to pinned memory reaches here, one direction; None where the link is not known.
+    """Bandwidth of a large copy from or to pinned memory, in one direction; None where the link is unknown.
 
-    By generation and width of the link as NVML told while the program ran, else by the table of devices.
+    By the generation and width of the link that NVML reported while the program ran, else by the table of devices.
     """
     for captured in captured_list(captured_part(facts, "nvml"), "devices"):
         generation, width = captured.get("max_pcie_generation"), captured.get("max_pcie_width")
         lane = _LANE_BYTES_PER_S.get(generation) if isinstance(generation, int) else None
         if lane is not None and isinstance(width, int):
             return lane * width * _PINNED_SHARE
-    both = device.pcie_bytes_per_s if device is not None else None
-    return None if both is None else both / 2 * _PINNED_SHARE
+    both_ways = device.pcie_bytes_per_s if device is not None else None
+    return None if both_ways is None else both_ways / 2 * _PINNED_SHARE

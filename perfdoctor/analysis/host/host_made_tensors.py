@@ -1,4 +1,4 @@
-"""Which copies to the device carry a tensor that the program has just made on the host."""
+"""Which copies to the device copy a tensor that the program made on the host just before."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FACTORY = (
     r"^aten::(zeros|ones|full|arange|range|linspace|logspace|eye|rand|randn|randint|randperm|tril_indices|triu_indices"
     r"|normal|hann_window|hamming_window|kaiser_window|new_zeros|new_ones|new_full)(_like)?$"
 )
-# What torch.tensor(...), torch.as_tensor(...), torch.from_numpy(...) and an index that is a list leave in a trace.
+# The ops that torch.tensor(...), torch.as_tensor(...), torch.from_numpy(...) and an index that is a list call.
 _FROM_VALUES = r"^aten::(empty|lift_fresh|scalar_tensor)$"
-# Ops between the making and the copying that change nothing about where the tensor came from.
+# Ops between the making and the copying that pass the tensor on, so that it still comes from the op before them.
 _PASSING = (
     r"^(aten::)?(to|_to_copy|detach_?|lift_fresh|view|reshape|unsqueeze|squeeze|expand|expand_as|transpose|t|permute"
     r"|slice|select|alias|fill_|zero_|copy_|uniform_|normal_|random_|tril_?|triu_?|stack|cat|repeat|contiguous|clone"
@@ -31,7 +31,7 @@ _PASSING = (
 )
 # Ops that copy to the device, from the outside in; an index on the host is copied within the op that uses it.
 _COPYING = r"^aten::(to|_to_copy|copy_|cuda|empty_strided|contiguous|index|index_put_?|_index_put_impl_|index_select)$"
-# Where a file tells no sizes: a copy that lasts this long is 1 MB or more on any link.
+# Where a file has no sizes of copies, they are estimated from durations at this bandwidth.
 _SIZELESS_BYTES_PER_NS = 20
 _OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
 
@@ -39,10 +39,10 @@ _OTHER, _FACTORY_OP, _VALUES_OP, _PASSING_OP = 0, 1, 2, 3
 def select_host_made_tensors(
     trace: Trace, steps: Steps, loading: Intervals, copies: HostCopies, batch_bytes: float
 ) -> tuple[HostCopies, BoolArray]:
-    """Those copies whose tensor was made on the host by the op before, on the thread and level of the copying one.
+    """The copies whose tensor was made on the host by the op just before the copying one, on its thread and level.
 
-    Tensors made inside a DataLoader are its batches. So are values that are copied together with something of
-    `batch_bytes` or more, or first in a step: labels come as lists, too.
+    Tensors made inside a DataLoader are batches and are left out. So are values that are copied in one run with
+    `batch_bytes` or more, or in the first run of a step: labels may be lists, too.
 
     Args:
         trace: The trace.
@@ -52,8 +52,8 @@ def select_host_made_tensors(
         batch_bytes: A copy of this size or more is a batch.
 
     Returns:
-        The copies, with their makers, each beginning with the making; and for each whether the maker needed nothing
-        from the host and could have run on the device. The others brought values: a Python number or list, an array.
+        The copies with their `creator_op`, each starting with that op; and for each whether that op is a factory,
+        which could have run on the device. The others copy values: a Python number or list, an array.
     """
     ops = trace.ops
     op = trace.calls.op[copies.calls]
@@ -65,21 +65,24 @@ def select_host_made_tensors(
     factory = meaning == _FACTORY_OP
     values = (meaning == _VALUES_OP) & ~_belongs_to_batch(trace, steps, copies, batch_bytes)
     made = np.flatnonzero((factory | values) & ~iv.contains(loading, ops.start_ns[before]))
-    maker = before[made].astype(np.int32)
-    return replace(copies.select(made), creator_op=maker, op_start_ns=ops.start_ns[maker]), factory[made]
+    creator = before[made].astype(np.int32)
+    return replace(copies.select(made), creator_op=creator, op_start_ns=ops.start_ns[creator]), factory[made]
 
 
 def copy_bytes(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Bytes of copies; an estimate from above where the file does not tell."""
+    """Bytes of copies; an upper bound where the file does not record them."""
     gpu = trace.gpu
     recorded = gpu.bytes[rows]
     return np.where(recorded >= 0, recorded, gpu.dur_ns[rows] * _SIZELESS_BYTES_PER_NS)
 
 
 def _last_meaningful_op(trace: Trace, outer: Int32Array) -> tuple[Int64Array, Int64Array]:
-    """For each op (or -1) the last op before it that does not just pass a tensor on, and what that one means.
+    """For each op (or -1) the last op before it that does not just pass a tensor on, and the meaning of that one.
 
-    On the same thread and inside the same op; -1 where there is none.
+    Both are -1 where no such op is on the same thread and inside the same op. For example, for `aten::to`::
+
+        op     aten::mm  aten::ones  aten::view  aten::to     before: aten::ones
+        means  other     factory     passing                  meaning: factory
     """
     ops = trace.ops
     around = np.zeros(len(ops) + 1, bool)
@@ -97,17 +100,17 @@ def _last_meaningful_op(trace: Trace, outer: Int32Array) -> tuple[Int64Array, In
 
 
 def _meanings(trace: Trace, rows: Int64Array) -> Int64Array:
-    """What some ops mean for where a tensor came from; an op that launched GPU work means nothing here."""
+    """For some ops what they mean for the origin of a tensor; an op that launched GPU work made none on the host."""
     ops = trace.ops
     table = np.full(len(trace.strings), _OTHER, np.int64)
-    # The later wins: lift_fresh passes on what came before, but tells by itself as well.
+    # A later pattern replaces an earlier one: lift_fresh passes a tensor on, but by itself means values as well.
     for pattern, meaning in ((_PASSING, _PASSING_OP), (_FACTORY, _FACTORY_OP), (_FROM_VALUES, _VALUES_OP)):
         table[trace.match_strings(ops, pattern)] = meaning
     return np.where(_launches_work(trace)[rows], _OTHER, table[ops.name[rows]])
 
 
 def _launches_work(trace: Trace) -> BoolArray:
-    """For each op whether it launched GPU work, itself or by an op within it."""
+    """For each op whether it launched GPU work, itself or by an op inside it."""
     launching = np.zeros(len(trace.ops), bool)
     row = trace.calls.op[trace.gpu.call[trace.gpu.call >= 0]]
     while len(row):
@@ -119,7 +122,7 @@ def _launches_work(trace: Trace) -> BoolArray:
 
 
 def _belongs_to_batch(trace: Trace, steps: Steps, copies: HostCopies, batch_bytes: float) -> BoolArray:
-    """For each copy whether it belongs to a run of copies, without a kernel launch between, that moves the batch."""
+    """For each copy whether its run of copies, without a kernel launch between, copies the batch of a step."""
     gpu, calls = trace.gpu, trace.calls
     launched = gpu.call >= 0
     launching = np.zeros(len(calls), bool)
@@ -127,7 +130,7 @@ def _belongs_to_batch(trace: Trace, steps: Steps, copies: HostCopies, batch_byte
     launches = calls.start_ns[launching]  # calls are sorted by start
     to_device = np.flatnonzero(launched & copy_kinds_of(trace).matches(vocabulary.HTOD))
     large = to_device[copy_bytes(trace, to_device) >= batch_bytes]
-    # A run of copies is known by how many kernels were launched before it.
+    # The copies of a run have equally many kernel launches before them.
     of_large = np.searchsorted(launches, calls.start_ns[gpu.call[large]])
     of_steps = np.searchsorted(launches, steps.intervals[:, 0])
     batches = np.concatenate((of_large, of_steps, [0]))

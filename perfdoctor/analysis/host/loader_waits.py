@@ -19,10 +19,10 @@ class LoaderWaits:
 
     Attributes:
         start_ns: When the loop asked for a batch.
-        end_ns: When it had it.
+        end_ns: When it got the batch.
         name: Code of the name of the range or frame.
         thread: Index into `Trace.threads`.
-        from_frames: They are Python frames, because no range marked them.
+        from_frames: Whether they are Python frames, because no range marks them.
     """
 
     start_ns: Int64Array
@@ -36,7 +36,7 @@ class LoaderWaits:
 
     @property
     def intervals(self) -> Intervals:
-        """The instants at which some loop waits."""
+        """When any loop waits."""
         return iv.union(self.start_ns, self.end_ns)
 
     def within(self, window: Intervals) -> BoolArray:
@@ -45,9 +45,9 @@ class LoaderWaits:
 
 
 def loader_waits_of(trace: Trace) -> LoaderWaits:
-    """The waits for batches of a trace: PyTorch's ranges, else the Python frames of `__next__`.
+    """The waits for batches: PyTorch's ranges, else the Python frames of `__next__`.
 
-    Of frames that call each other (a wrapper around a DataLoader) the outermost counts.
+    Of nested frames (a wrapper around a DataLoader) the outermost counts.
     """
     ranges = trace.ranges
     rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.LOADER_NEXT))
@@ -56,11 +56,11 @@ def loader_waits_of(trace: Trace) -> LoaderWaits:
     frames = trace.frames
     loading = trace.match_rows(frames, vocabulary.LOADER_NEXT_FRAME)
     rows = np.flatnonzero(loading)
-    up = frames.parent[rows]
-    while len(rows) and (up >= 0).any():
-        inner = (up >= 0) & loading[np.maximum(up, 0)]
-        rows, up = rows[~inner], up[~inner]
-        up = np.where(up >= 0, frames.parent[np.maximum(up, 0)], up)
+    outer = frames.parent[rows]
+    while len(rows) and (outer >= 0).any():
+        is_inner = (outer >= 0) & loading[np.maximum(outer, 0)]
+        rows, outer = rows[~is_inner], outer[~is_inner]
+        outer = np.where(outer >= 0, frames.parent[np.maximum(outer, 0)], outer)
     return LoaderWaits(
         frames.start_ns[rows], frames.end_ns[rows], frames.name[rows], frames.thread[rows], from_frames=True
     )

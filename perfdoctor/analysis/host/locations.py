@@ -1,6 +1,6 @@
-"""From an instant of a trace to the line of the user's code.
+"""The line of the user's code that was executing at an instant of a trace.
 
-Exact where `perfdoctor run` recorded lines, else the innermost Python frame that is the user's own.
+Exact where `perfdoctor run` recorded lines, else that of the innermost Python frame that belongs to no library.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LIBRARY = re.compile(
     r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
     r"|perfdoctor/capture|<frozen|^nn\.Module: "
 )
-# More instants than this add nothing to a majority.
-_MOST_ASKED = 256
+# The most common location is found among so many instants: more would not change it.
+_MAX_INSTANTS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in the user's code; `line` and `function` are None where only the file is known."""
+    """A line of the user's code; `line` and `function` are None where they are not known."""
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("file", "line", "function")
 
@@ -70,7 +70,7 @@ class Locations:
 
     def of_calls(self, rows: Int32Array) -> SourceLocation | None:
         """Where most of some runtime calls (rows of `trace.calls`) were made."""
-        some = rows[:_MOST_ASKED]
+        some = rows[:_MAX_INSTANTS]
         calls = self.trace.calls
         return most_common_location(find_locations(self.trace, calls.thread[some], calls.start_ns[some]))
 
@@ -104,7 +104,8 @@ class Locations:
 
 
 def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:
-    return most_common_location(find_locations(trace, thread[:_MOST_ASKED], start_ns[:_MOST_ASKED]))
+    """The location at which most of some events start."""
+    return most_common_location(find_locations(trace, thread[:_MAX_INSTANTS], start_ns[:_MAX_INSTANTS]))
 
 
 def most_common_location(found: Iterable[SourceLocation | None]) -> SourceLocation | None:
@@ -124,6 +125,7 @@ def find_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[
 
 
 def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    """For each instant and thread the line that `perfdoctor run` recorded, or None."""
     marks = trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK)
     if not marks.any():
         return [None] * len(at_ns)
@@ -138,9 +140,10 @@ def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list
 
 
 def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
+    """For each instant and thread the location of the innermost frame of the user's code, or None."""
     frames = trace.frames
     known = [number for number in set(thread.tolist()) if (frames.thread == number).any()]
-    # Old files put all frames on a thread 0/0 of their own.
+    # Old files have all frames on a separate thread 0/0.
     frame_thread = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
     rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread).tolist()
     found = {row: _user_frame(trace, row) for row in set(rows)}
@@ -148,7 +151,7 @@ def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> lis
 
 
 def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
-    """The first frame from `row` outwards that is no library's."""
+    """The location of the first frame from `row` outwards that belongs to no library."""
     while row >= 0:
         location = _parse_user_frame(trace.strings[trace.frames.name[row]])
         if location is not None:
@@ -157,15 +160,15 @@ def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
     return None
 
 
-@lru_cache(maxsize=4096)  # all calls of a step stand in the same few frames
+@lru_cache(maxsize=4096)  # a step calls everything from the same few frames
 def _parse_user_frame(frame: str) -> SourceLocation | None:
-    """The location that a frame's name tells; None for a frame of a library."""
+    """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
 
 
 def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
-    """The name of the innermost op that a thread was in at an instant, else of the innermost range; None without."""
+    """The name of the innermost op of a thread at an instant, else of its innermost range; None without either."""
     threads, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
     ops, ranges = trace.ops, trace.ranges
     row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, threads)[0])

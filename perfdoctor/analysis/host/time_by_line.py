@@ -15,10 +15,10 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
-# Shorter breaks between ops are Python itself; of the longer ones so many hold nearly all of the time.
-_LONG_NS = 100_000
-_LONGEST = 256
-# The location of a break is looked up at so many instants: several lines may share it.
+# Shorter breaks between ops are Python itself; of the longer ones so many contain nearly all of the time.
+_MIN_BREAK_NS = 100_000
+_MAX_BREAKS = 256
+# The location of a break is looked up at so many instants, as several lines may share it.
 _SAMPLES = 4
 _MOST_LINES = 8
 
@@ -31,11 +31,11 @@ class TimeAtLine(NamedTuple):
 
 
 def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
-    """The locations with the most such time, longest first; none where neither lines nor stacks were recorded.
+    """The lines with the most CPU time outside of ops, longest first; empty where no lines or stacks were recorded.
 
     Args:
-        traces: The traces of a rank; the first one counts that has locations. Of a capture that is the evidence window:
-            its times are longer than without a profiler, which comparing one rank with another forgives.
+        traces: The traces of a rank; the first one that has locations is used. Of a capture that is the evidence
+            window: its times are longer than without a profiler, but on all ranks, and ranks are compared.
     """
     trace = next((trace for trace in traces if _has_locations(trace)), None)
     if trace is None:
@@ -45,10 +45,10 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
     breaks = _longest_breaks(trace, window)
     thread = _loop_thread(trace)
     length = breaks[:, 1] - breaks[:, 0]
-    at = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
+    at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
     spent_ns: dict[SourceLocation, int] = defaultdict(int)
-    found = find_locations(trace, np.full(len(at), thread, np.int32), at)
-    for location, sample_ns in zip(found, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
+    locations = find_locations(trace, np.full(len(at_ns), thread, np.int32), at_ns)
+    for location, sample_ns in zip(locations, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
         if location is not None:
             spent_ns[location] += sample_ns
     top = sorted(spent_ns.items(), key=lambda item: (-item[1], str(item[0])))[:_MOST_LINES]
@@ -56,18 +56,19 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
 
 
 def _has_locations(trace: Trace) -> bool:
+    """Whether stacks or lines were recorded."""
     return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK).any())
 
 
 def _longest_breaks(trace: Trace, window: Intervals) -> Intervals:
-    """The longest times of the window without any op, on any thread, and without a collective of the CPU."""
+    """The longest times of the window in which no thread runs an op or a collective of the CPU."""
     ops, ranges = trace.ops, trace.ranges
     collective = trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
     busy = (iv.union(ops.start_ns, ops.end_ns), iv.union(ranges.start_ns[collective], ranges.end_ns[collective]))
     free = iv.subtract(window, iv.union_of(busy))
     length = free[:, 1] - free[:, 0]
-    free, length = free[length >= _LONG_NS], length[length >= _LONG_NS]
-    return free[np.sort(np.argsort(-length, kind="stable")[:_LONGEST])]
+    free, length = free[length >= _MIN_BREAK_NS], length[length >= _MIN_BREAK_NS]
+    return free[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
 
 
 def _loop_thread(trace: Trace) -> int:

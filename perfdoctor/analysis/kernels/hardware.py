@@ -1,4 +1,4 @@
-"""The device that a trace was recorded on: by our table of devices, and by what the trace says itself."""
+"""The device that a trace was recorded on, by the table of devices and by what the trace records of it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Hardware:
     """What is known of the device.
 
     Attributes:
-        device: Peaks and bandwidths; None when the device is not in our table. With the rates that `perfdoctor
+        device: Peaks and bandwidths; None when the device is not in the table. With the rates that `perfdoctor
             calibrate` measured on a device of that name, where it did.
-        label: What to call it: as given, as the trace says, or by our table; None when nobody knows.
-        capability: CUDA compute capability as the trace says it; None where it does not.
-        sm_count: Streaming multiprocessors, by the trace or by our table; None where neither says.
+        label: Its name, as given by the user, in the trace or in the table; None when unknown.
+        capability: CUDA compute capability by the trace; None where not recorded.
+        sm_count: Streaming multiprocessors, by the trace or by the table; None when unknown.
         vendor: "nvidia", "amd" or None.
-        tensor_cores: Whether it has Tensor Cores (matrix cores); None when nothing tells. A kernel that uses them is
-            proof enough.
+        tensor_cores: Whether it has Tensor Cores (matrix cores), also proven by a kernel that uses them; None when
+            unknown.
     """
 
     device: Device | None
@@ -39,22 +39,22 @@ def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = N
     Args:
         trace: The trace.
         classes: The classes of its kernels.
-        given_name: The device's name where the user gave it, which outranks the trace.
+        given_name: The device's name where the user gave it; it overrides the trace.
     """
-    said = trace.device
-    name, capability = (said.name, said.capability) if given_name is None else (given_name, None)
+    recorded = trace.device
+    name, capability = (recorded.name, recorded.capability) if given_name is None else (given_name, None)
     device = find_device(name, capability, trace.vendor if given_name is None else None)
     calibration = find_calibration(name)
     if calibration is not None:
-        device = apply_calibration(device, calibration, said.capability)
+        device = apply_calibration(device, calibration, recorded.capability)
     tensor_cores = has_tensor_cores(name, capability, trace.vendor)
     if tensor_cores is None and classes.match_rows(lambda kernel: kernel.tensor_core == "yes").any():
         tensor_cores = True
     return Hardware(
         device=device,
-        label=given_name or said.name or (device.name if device else None),
-        capability=said.capability,
-        sm_count=said.sm_count or (device.sm_count if device else None),
+        label=given_name or recorded.name or (device.name if device else None),
+        capability=recorded.capability,
+        sm_count=recorded.sm_count or (device.sm_count if device else None),
         vendor=trace.vendor,
         tensor_cores=tensor_cores,
     )

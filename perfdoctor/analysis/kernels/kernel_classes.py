@@ -1,4 +1,4 @@
-"""The class of each kernel of a trace, worked out once for each distinct name."""
+"""The class of each kernel of a trace, determined once for each distinct name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfdoctor.trace.tables.model import KERNEL, Trace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelClasses:
-    """What the names of the kernels say.
+    """The classes of the kernels of a trace, by their names.
 
     Attributes:
         trace: The trace.

@@ -22,7 +22,7 @@ from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
-# Of an op that is one part, and of a kernel that does not name the gradient that it computes.
+# For a kernel that does not name the gradient that it computes.
 _NO_PASS = -1
 # How kernels of convolution libraries name the gradients (cuDNN and CUTLASS, MIOpen), in the order of BACKWARD_PASSES.
 _PASS_WORDS = (
@@ -37,12 +37,13 @@ _SINGLE_READ = {"bn_fw": 2 / 3, "bn_bw": 3 / 5}
 class CostKinds:
     """The distinct kinds of GPU item, by kernel name, op cost and pass; arrays of one length.
 
-    Facts that do not depend on the launch are worked out once for each kind.
+    Facts that do not depend on the launch are determined once for each kind.
 
     Attributes:
         name: Code of the kernel's name in `Trace.strings`.
         op_cost: Index into `KernelCosts.op_costs`, -1 where unknown.
-        flops, bytes: Of the whole pass, however many launches share it; NaN where unknown.
+        flops: Of the whole pass, however many launches share it; NaN where unknown.
+        bytes: The same in bytes.
     """
 
     name: Int32Array
@@ -136,7 +137,7 @@ def kernel_costs_of(trace: Trace, classes: KernelClasses) -> KernelCosts:
         gradient = _gradient_passes(trace, rows)
         rows, gradient = rows[gradient != _NO_PASS], gradient[gradient != _NO_PASS]
         _split_among_main(trace, rows, gpu.op[rows].astype(np.int64) * len(BACKWARD_PASSES) + gradient, fraction)
-        # Either gradient is a kind of its own, behind all others.
+        # Each gradient becomes a separate kind, after all others.
         number = len(first) + len(BACKWARD_PASSES) * (np.cumsum(has_passes) - 1)
         kind[rows] = number[kind[rows]] + gradient
         twice = np.repeat(np.flatnonzero(has_passes), len(BACKWARD_PASSES))
@@ -213,10 +214,10 @@ def _split_among_main(trace: Trace, rows: Int64Array, group: IntArray, fraction:
     gpu = trace.gpu
     dur_ns = np.maximum(gpu.end_ns[rows] - gpu.start_ns[rows], 1)
     order = np.lexsort((dur_ns, group))
-    last = np.append(group[order][1:] != group[order][:-1], True)  # the longest of its group
+    is_longest = np.append(group[order][1:] != group[order][:-1], True)  # of its group
     number = np.empty(len(rows), np.int64)
-    number[order] = np.cumsum(last) - last
-    main_name = gpu.name[rows[order[last]]]
+    number[order] = np.cumsum(is_longest) - is_longest
+    main_name = gpu.name[rows[order[is_longest]]]
     is_main = gpu.name[rows] == main_name[number]
     rows, number, time_ns = rows[is_main], number[is_main], dur_ns[is_main].astype(np.float64)
     fraction[rows] = time_ns / np.bincount(number, weights=time_ns)[number]

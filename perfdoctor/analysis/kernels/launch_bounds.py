@@ -1,4 +1,4 @@
-"""What bounds each kernel of a trace, and how near the step comes to the device's peaks."""
+"""What bounds each kernel of a trace, and which share of the device's peaks a step achieves."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def launch_bounds_of(
 
 
 def _is_mostly_maths(kernel: KernelClass) -> bool:
+    """Whether compute is taken to bound a kernel whose FLOPs are unknown."""
     return kernel.category in MATRIX_CATEGORIES and kernel.tensor_core != "na" and not kernel.gemv_like
 
 
@@ -96,7 +97,7 @@ def _rates(
     products = np.ones(len(classes.trace.strings))
     products[classes.match_names(lambda k: k.instruction == "3xTF32")] = _PRODUCTS_OF_3XTF32
     rates = tables[:, verdict, verdicts.operand] / products[kinds.name]
-    # What only moves data does a few operations an element: maths is never its limit.
+    # Ops that only move data do a few operations an element: compute never bounds them.
     rates[:, costs.match_kinds("memory")] = np.inf
     return rates[0], rates[1]
 
@@ -113,7 +114,7 @@ def _unit_rates(device: Device, operand: str) -> tuple[tuple[float, float], tupl
 
 
 def _slow_reasons(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) -> Int8Array:
-    """For each kind of item what its name or its shapes tell about why it might be slow."""
+    """For each kind of item why it might be slow, by its name or shapes: an index into REASONS."""
     capability = hardware.device.compute_capability if hardware.device else hardware.capability
     hopper = capability is not None and capability >= _HOPPER and hardware.vendor != "amd"
     table = np.full(len(classes.trace.strings), NO_REASON, np.int8)
@@ -125,7 +126,7 @@ def _slow_reasons(classes: KernelClasses, costs: KernelCosts, hardware: Hardware
             if arch is not None and int(arch[1]) < 10 * _HOPPER[0]:
                 table[name] = OLD_ARCHITECTURE
     reason = table[costs.kinds.name]
-    # Where no tag of the name tells (AMD, nvjet), the dimensions that lie contiguous in memory do.
+    # Where the name has no alignment tag (AMD, nvjet), the dimensions that are contiguous in memory decide.
     untagged = classes.match_names(lambda k: k.alignment is None and k.tensor_core == "yes")[costs.kinds.name]
     misaligned = costs.match_op_costs(lambda c: _is_misaligned(c.n, c.k, c.dtype))[costs.kinds.op_cost]
     reason[misaligned & untagged] = ALIGNMENT
@@ -133,6 +134,7 @@ def _slow_reasons(classes: KernelClasses, costs: KernelCosts, hardware: Hardware
 
 
 def _is_misaligned(n: int | None, k: int | None, dtype: str) -> bool:
+    """Whether a contiguous dimension of a product is no multiple of the elements that a Tensor Core kernel loads."""
     elements = elements_per_access(dtype)
     return n is not None and k is not None and elements is not None and (n % elements != 0 or k % elements != 0)
 

@@ -17,8 +17,8 @@ def longest_pass(time_ns: npt.NDArray[Any], count: Int64Array) -> tuple[float, i
     """Time of the longest pass over the parameters (all steps together), and the number of passes a step.
 
     Args:
-        time_ns: Of each kind of op within the steps its time, all together.
-        count: How often it was called; the rarest that matters makes one pass.
+        time_ns: For each kind of op its time in all steps.
+        count: How often it was called. The rarest kind that is no counter or check is called once a pass and parameter.
     """
     is_pass = time_ns >= _LEAST_PASS_SHARE * time_ns.sum()
     each = np.maximum(np.round(count[is_pass] / count[is_pass].min()), 1)

@@ -1,4 +1,4 @@
-"""How much a step has to compute, by the shapes of its inputs: what ranks with equal work have in common."""
+"""How much each step has to compute, by the shapes of its inputs: equal for ranks with equal work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perfdoctor.trace.tables.steps import Steps
 def step_flops(trace: Trace, steps: Steps) -> tuple[int, ...]:
     """FLOPs of matrix maths in each step, by the ops' input shapes; empty where shapes or steps are missing.
 
-    An op and the one that it calls both count, so that this compares ranks and steps with each other and is no measure
-    of achieved FLOP/s.
+    An op and the op that it calls both count, so these figures serve to compare ranks and steps, not to compute
+    achieved FLOP/s.
     """
     ops = trace.ops
     rows = np.flatnonzero(match_op_names(trace, MATRIX_FORMULAS.__contains__)[ops.name])

@@ -1,8 +1,9 @@
-"""Whether each kernel used Tensor Cores: by its name, and where that leaves it open by achieved FLOP/s or operand type.
+"""Whether each kernel used Tensor Cores: by its name, else by its achieved FLOP/s or operand type.
 
-Names come first. An `unknown` that ran faster than CUDA cores can is proven to have used Tensor Cores. Else an operand
-type for which kernels of that kind always use them makes it likely. Else it stays unknown. The same figures test the
-rules: a kernel said to run on CUDA cores cannot beat them, and none can beat the Tensor Cores.
+A name may leave the verdict `unknown`. Such a kernel is proven to have used Tensor Cores if it was faster than CUDA
+cores can be, and it is likely to have used them if its operand type is one for which such kernels always do. The same
+figures test the kernel rules: no kernel that is classified for CUDA cores can be faster than they are, and none can be
+faster than the Tensor Cores.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ BASES = ("name", "proven", "likely", "contradicted")
 BY_NAME, PROVEN, LIKELY, CONTRADICTED = range(len(BASES))
 
 MATRIX_CATEGORIES = frozenset({"gemm", "convolution", "attention"})
-# Triton and libraries have no product of these types but on Tensor Cores, where the device has them.
+# Triton and libraries compute products of these types only on Tensor Cores, where the device has them.
 _LIKELY_TYPES = frozenset({"fp16", "bf16", "fp8", "fp4", "int8"})
-# Winograd and Fourier convolutions do with fewer multiplications than the direct count: they may exceed any peak.
+# Winograd and Fourier convolutions need fewer multiplications than the direct count: they may exceed any peak.
 _FEWER_PRODUCTS = ("winograd", "fft", "cgemm", "zgemm", "sp3asm")
 _NO_TYPE = ""
 
 
 class Violation(NamedTuple):
-    """A launch that was faster than its unit allows: the rule that classified it, or the FLOPs given to it, are wrong.
+    """A launch that was faster than its unit can be: the rule that classified it is wrong, or its FLOPs are.
 
     Attributes:
         rule: Id of the kernel rule that is suspect.
@@ -69,7 +70,7 @@ class TensorCoreVerdicts:
         operand: For each row of `KernelCosts.kinds` the index into `operands` of its operand type.
         operands: The operand types; "" for none known.
         impossible: For each GPU item whether it was faster than the peak of any unit: its FLOPs must not be used.
-        violations: What contradicts our rules, one a kernel name.
+        violations: Launches that contradict the kernel rules, one a kernel name.
     """
 
     tensor_core: Int8Array
@@ -105,7 +106,7 @@ def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) 
     likely = (by_name == UNKNOWN) & likely_type
     verdict[likely], basis[likely] = YES, LIKELY
     impossible = np.zeros(len(kind), bool)
-    # Few launches beat a unit that their name denies: the verdict of all others is that of their kind.
+    # Few launches are faster than the unit of their name: all others have the verdict of their kind.
     limit_ns = flops / np.where(by_name == YES, fastest, np.fmin(vector, fastest)) * 1e9
     with np.errstate(invalid="ignore"):
         rows = np.flatnonzero(dur_ns < limit_ns[kind] * costs.cost_fraction)
@@ -152,7 +153,7 @@ def _verdicts_by_name(classes: KernelClasses) -> Int8Array:
 
 
 def _names_with_fewer_products(classes: KernelClasses) -> BoolArray:
-    """For each string whether it names a kernel that does with fewer multiplications than the direct count."""
+    """For each string whether it names a kernel that needs fewer multiplications than the direct count."""
     strings = classes.trace.strings
     table = np.zeros(len(strings), bool)
     for name in classes.by_name:
@@ -162,7 +163,7 @@ def _names_with_fewer_products(classes: KernelClasses) -> BoolArray:
 
 
 def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
-    """Peaks of vector and matrix units by operand type; NaN where unknown. Nothing is compared with measured rates."""
+    """Theoretical peaks of vector and matrix units by operand type; NaN where unknown. Not the calibrated rates."""
     vector, matrix = (np.full(len(operands), np.nan) for _ in range(2))
     if device is not None:
         for i, operand in enumerate(operands):
@@ -181,7 +182,7 @@ def _runs_same_code(kinds: CostKinds, operand: Int8Array, proven_kinds: Int64Arr
 def _violations(
     classes: KernelClasses, rows: Int64Array, achieved: FloatArray, peak: FloatArray, unit: str
 ) -> tuple[Violation, ...]:
-    """One a kernel name, by its fastest launch."""
+    """The violations of some launches, one for each kernel name, by its fastest launch."""
     trace = classes.trace
     found: dict[int, Violation] = {}
     for i in np.argsort(-achieved, kind="stable").tolist():

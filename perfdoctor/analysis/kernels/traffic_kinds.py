@@ -1,7 +1,7 @@
-"""What each memory-bound GPU item moves data for: one kind each, so that no two rules claim the same kernel.
+"""Why each memory-bound GPU item moves data: one kind each, so that no two rules claim the same kernel.
 
-The most specific kind takes the item: the optimizer's step, zeroing of gradients, layout copies beside convolutions,
-casts of weights, other copies, and last pointwise work.
+An item gets the most specific kind that fits: the optimizer's step, zeroing of gradients, layout copies beside
+convolutions, casts of weights, other copies, or pointwise work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPTIMIZER, ZEROING, LAYOUT, WEIGHT_CAST, COPY, POINTWISE = range(len(TRAFFIC_KIN
 
 _CONVOLUTION = re.compile(r"^aten::\w*conv(olution|\d|_|$)")
 _LAYOUT_RULE = "A2"  # of gpu/kernel_rules/cudnn.py: kernels of libraries that change the layout
-# What gathers tensors for another rank or a bucket has to copy them.
+# Ops that pack tensors into a bucket or for another rank: these copies are necessary.
 _PACKS = re.compile(
     r"(?i)c10d|reduce|all_?2_?all|all_to_all|all_?gather|redistribute|fsdp|flatten_dense|AccumulateGrad"
 )
@@ -48,7 +48,7 @@ _MULTIPLIES = re.compile(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrafficKinds:
-    """What each GPU item moves data for.
+    """Why each GPU item moves data.
 
     Attributes:
         kind: For each GPU item an index into TRAFFIC_KINDS; -1 for items of none, and outside the window.
@@ -67,7 +67,7 @@ class TrafficKinds:
 
 
 def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKinds:
-    """What each GPU item of the window moves data for.
+    """Why each GPU item of the window moves data.
 
     Args:
         classes: The classes of the trace's kernels.
@@ -116,7 +116,7 @@ def _is_matrix_or_collective(kernel: KernelClass) -> bool:
 
 
 def _layout_copies(classes: KernelClasses, copies: BoolArray, convolving: BoolArray) -> BoolArray:
-    """Copies for the layout that a convolution wants: launched inside of one, or by a library that records no op."""
+    """Copies for the layout that a convolution needs: launched inside of one, or by a library that records no op."""
     trace = classes.trace
     by_library = classes.match_rows(lambda k: k.rule == _LAYOUT_RULE) & (trace.gpu.op < 0)
     convolves = classes.match_rows(lambda k: k.category == "convolution" and k.tensor_core != "na").any()
@@ -125,7 +125,7 @@ def _layout_copies(classes: KernelClasses, copies: BoolArray, convolving: BoolAr
 
 
 def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Of kernels that cast, those that cast an argument behind the first of an op that multiplies, or its gradient."""
+    """Of kernels that cast, those that cast a weight (an argument after the first of a matrix op), or its gradient."""
     ops = trace.ops
     rows = rows[trace.gpu.op[rows] >= 0]
     rows = rows[(ops.dims[trace.gpu.op[rows]] >= 0) & (ops.types[trace.gpu.op[rows]] >= 0)]
@@ -147,7 +147,15 @@ def _casts_of_weights(trace: Trace, rows: Int64Array) -> Int64Array:
 
 
 class _Cast(NamedTuple):
-    """One kind of cast: sizes, both types, whether of a weight, whether of a gradient."""
+    """One kind of cast.
+
+    Attributes:
+        sizes: Sizes of the tensor.
+        source: Its element type.
+        to: The element type that it is cast to.
+        of_weight: Whether it is the weight of a matrix op.
+        backward: Whether the cast belongs to the backward pass.
+    """
 
     sizes: tuple[int, ...]
     source: str
@@ -159,7 +167,7 @@ class _Cast(NamedTuple):
     def read(
         cls, name: str | None, dims: str | None, types: str | None, consumer: str | None, inputs: str | None
     ) -> _Cast | None:
-        """From the recorded inputs of a `copy_` and of the op around it; None where it is no cast between floats."""
+        """The cast in the recorded inputs of a `copy_` and of the op around it; None where floats are not cast."""
         if name != "aten::copy_" or dims is None or types is None:
             return None
         try:
@@ -169,7 +177,7 @@ class _Cast(NamedTuple):
             return None
         if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOAT_TYPES:
             return None
-        weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _behind_first(source.sizes, inputs)
+        weight = consumer is not None and bool(_MULTIPLIES.search(consumer)) and _is_later_input(source.sizes, inputs)
         return cls(
             source.sizes, source.dtype, to.dtype, weight, consumer is not None and vocabulary.CAST_BACKWARD in consumer
         )
@@ -179,8 +187,8 @@ class _Cast(NamedTuple):
         return self.of_weight or (self.backward and (self.sizes, self.to, self.source) in weights)
 
 
-def _behind_first(sizes: tuple[int, ...], inputs: str | None) -> bool:
-    """Whether an op's recorded inputs have these sizes at a position behind the first, and not at the first."""
+def _is_later_input(sizes: tuple[int, ...], inputs: str | None) -> bool:
+    """Whether an op's recorded inputs have these sizes at a later position, and not at the first."""
     if inputs is None:
         return False
     try:

@@ -47,21 +47,26 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 # CPU-only: an op this short is the framework's own time. (Kernels: `perfdoctor.gpu.roofline.kernel_bounds`.)
 LATENCY_FLOOR_NS = 5_000
-# CPU-only: time between two ops on a thread up to this long is Python and the dispatcher; longer, it may be anything.
-_BETWEEN_OPS_NS = 1_000_000
+# CPU-only: a break of up to this length between two ops of a thread is Python and the dispatcher; a longer one may be
+# anything.
+_MAX_BREAK_NS = 1_000_000
 
 TENSOR_CORE_USE = ("used", "slow_path", "not_used", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One rank's window, split exactly.
+    """One rank's window, split exactly; what is not in SCHEMA is not in the JSON report.
 
-    `detail` maps every name of DETAILS to ns, `buckets` sums them to compute, bandwidth, communication and overhead;
-    each adds up to `window_ns`. `tensor_core` is the time of gemm, convolution and attention kernels by use of Tensor
-    Cores, None where there is no GPU. Not part of the JSON report: `mfu` (0 to 1) and `achieved_bytes_per_s` of the
-    kernels that memory bounds, None where FLOPs, bytes or peaks are unknown; `parts`, the intervals behind `detail`,
-    and `steps` (n, 2), for exports.
+    Attributes:
+        rank: The rank's number.
+        window_ns: Length of the window.
+        detail: By name of DETAILS its time in ns; together they add up to `window_ns`.
+        tensor_core: By TENSOR_CORE_USE the time of gemm, convolution and attention kernels; None without a GPU.
+        parts: By name of DETAILS the intervals of its time.
+        steps: The analysed steps (n, 2).
+        mfu: FLOPs over what the units could do (0 to 1); None where FLOPs or peaks are unknown.
+        achieved_bytes_per_s: Of the kernels that memory bounds; None where their bytes are unknown.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("rank", "window_ns", "buckets", "detail", "tensor_core")
@@ -77,7 +82,7 @@ class Account:
 
     @property
     def buckets(self) -> dict[str, int]:
-        """The four words of the field: compute, bandwidth, communication, overhead, in ns."""
+        """The time of compute, bandwidth, communication and overhead, in ns; together they add up to `window_ns`."""
         return {bucket: sum(self.detail[name] for name in names) for bucket, names in BUCKETS.items()}
 
 
@@ -126,8 +131,8 @@ def gpu_layers(
 ) -> dict[str, Intervals]:
     """The layers of a program on a GPU: kernels by what bounds them, copies, and the causes of idle time.
 
-    A kernel that is bound by neither maths nor memory (inefficient), or whose roofline is invalid, counts to the
-    ceiling that is nearest: a better kernel would have to climb to that one.
+    A kernel that neither compute nor memory bounds (inefficient), or whose roofline is invalid, belongs to the ceiling
+    that is nearest: it would bound a better kernel.
     """
     gpu = classes.trace.gpu
     latency = bounds.kind == LATENCY
@@ -143,13 +148,14 @@ def gpu_layers(
 
 
 def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
-    """The layers of a program without a GPU: the innermost op of each instant is the work.
+    """The layers of a program without a GPU: each instant belongs to its innermost op.
 
-    Inside a DataLoader's `__next__` (`loading`) it is loading, and while torch.compile compiles the framework's own.
+    The time inside a DataLoader's `__next__` (`loading`) is loading, and the time in which torch.compile compiles is
+    overhead, whatever ops run in it.
     """
     ranges = trace.ranges
     compiling = compile_time(trace)
-    elsewhere = iv.union_of((loading, compiling))
+    not_work = iv.union_of((loading, compiling))
     waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
     start, end, owner = _innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
@@ -162,28 +168,33 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
         "communication": communication,
         "kernel_latency": short & ~communication,
     }
-    layers = {name: iv.subtract(iv.union(start[rows], end[rows]), elsewhere) for name, rows in groups.items()}
+    layers = {name: iv.subtract(iv.union(start[rows], end[rows]), not_work) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)
     layers["communication"] = iv.union_of((layers["communication"], waiting))
     return layers | {"idle_dataloader": loading, "idle_launch": iv.union_of((compiling, _between_ops(trace.ops)))}
 
 
 def layers_without_gpu_events(loading: Intervals) -> dict[str, Intervals]:
-    """The layers of a GPU program whose GPU events are missing: only what the CPU says for certain.
-
-    The rest stays unexplained.
-    """
+    """The layers of a GPU program whose GPU events are missing: only loading is certain, the rest is unexplained."""
     return {"idle_dataloader": loading}
 
 
 def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
-    """Time cut at every start and end of an op, thread by thread: start, end and innermost op of each piece."""
+    """The time of each thread cut at every start and end of an op: start, end and innermost op of each piece.
+
+    For example, an op 0 from 0 to 90 that calls op 1 from 20 to 50::
+
+        start  end  op
+        0      20   0
+        20     50   1
+        50     90   0
+    """
     starts, ends, owners = [], [], []
     for thread in distinct(ops.thread).tolist():
-        mine = np.flatnonzero(ops.thread == thread)
-        edges = distinct(np.concatenate((ops.start_ns[mine], ops.end_ns[mine])))
-        lane = np.full(len(edges), thread, np.int32)
-        owner = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, edges, lane)
+        on_thread = np.flatnonzero(ops.thread == thread)
+        edges = distinct(np.concatenate((ops.start_ns[on_thread], ops.end_ns[on_thread])))
+        threads = np.full(len(edges), thread, np.int32)
+        owner = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, edges, threads)
         inside = np.flatnonzero(owner[:-1] >= 0)
         starts.append(edges[inside])
         ends.append(edges[inside + 1])
@@ -194,7 +205,7 @@ def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
 
 
 def _op_categories(trace: Trace) -> np.ndarray[Any, np.dtype[np.str_]]:
-    """The category of each op; worked out once a distinct name."""
+    """The category of each op, determined once for each distinct name."""
     table = np.full(len(trace.strings), "other", "U16")
     for code in trace.name_ids(trace.ops):
         table[code] = classify_op(trace.strings[code])
@@ -205,11 +216,11 @@ def _between_ops(ops: Ops) -> Intervals:
     """Short breaks between the outermost ops of a thread: Python and the framework."""
     parts = []
     for thread in distinct(ops.thread).tolist():
-        mine = ops.thread == thread
-        busy = iv.union(ops.start_ns[mine], ops.end_ns[mine])
+        on_thread = ops.thread == thread
+        busy = iv.union(ops.start_ns[on_thread], ops.end_ns[on_thread])
         if len(busy):
             breaks = iv.gaps(busy, int(busy[0, 0]), int(busy[-1, 1]))
-            parts.append(breaks[breaks[:, 1] - breaks[:, 0] <= _BETWEEN_OPS_NS])
+            parts.append(breaks[breaks[:, 1] - breaks[:, 0] <= _MAX_BREAK_NS])
     return iv.union_of(parts)
 
 

@@ -11,19 +11,18 @@ from perfdoctor.trace import vocabulary
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
 
-# More of the linked items than this starting before their own launch means that two clocks disagree; single ones are
-# rounding.
+# If a larger share of the linked items starts before its launch the clocks disagree; fewer may be rounding.
 _SKEWED_SHARE = 0.10
 
 
 class ClockShift(NamedTuple):
-    """How far GPU times are to be moved later.
+    """By how much GPU times have to be shifted.
 
     Attributes:
-        shift_ns: The smallest shift after which nothing starts before its launch, as far as copies that the CPU waited
-            for allow: those must not end after their call; 0 where the clocks agree.
-        consistent: False where no single shift does both: the clocks drift apart within the trace.
-        needed_ns: What the first condition alone asks for.
+        shift_ns: The smallest shift after which no item starts before its launch, but at most so that no copy for which
+            the CPU waited ends after its call; 0 where the clocks agree.
+        consistent: Whether this shift satisfies both conditions; if not, the clocks drift within the trace.
+        needed_ns: The shift that the first condition needs.
     """
 
     shift_ns: int = 0
@@ -32,7 +31,7 @@ class ClockShift(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """What to say of it; None where the clocks agree."""
+        """A sentence for the report; None where the clocks agree."""
         if not self.needed_ns:
             return None
         if self.consistent:
@@ -44,7 +43,7 @@ class ClockShift(NamedTuple):
 
 
 def clock_shift_of(trace: Trace) -> ClockShift:
-    """The shift that the launches and blocking copies of a trace ask for."""
+    """The shift that the launches and blocking copies of a trace need."""
     gpu, calls = trace.gpu, trace.calls
     linked = gpu.call >= 0
     if not linked.any():
@@ -53,14 +52,14 @@ def clock_shift_of(trace: Trace) -> ClockShift:
     if (early > 0).mean() <= _SKEWED_SHARE:
         return ClockShift()
     needed = int(early.max())
-    # A copy into pageable memory returns only when it is through.
+    # The call of a copy into pageable memory returns only when the copy is done.
     waited = np.flatnonzero(linked & copy_kinds_of(trace).matches(vocabulary.DTOH, vocabulary.PAGEABLE))
     room = int((calls.end_ns[gpu.call[waited]] - gpu.end_ns[waited]).min()) if len(waited) else needed
     return ClockShift(min(needed, max(room, 0)), room >= needed, needed)
 
 
 def shift_gpu_clock(trace: Trace, shift: ClockShift) -> Trace:
-    """The trace with GPU times moved later, and a warning that says so; itself where the clocks agree."""
+    """The trace with shifted GPU times and a warning about that; the same trace where the clocks agree."""
     if shift.warning is None:
         return trace
     gpu, ranges = trace.gpu, trace.gpu_ranges

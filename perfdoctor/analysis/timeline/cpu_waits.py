@@ -1,4 +1,4 @@
-"""When the CPU waits for the GPU: the ceiling of what faster kernels can save."""
+"""When the CPU waits for the GPU, which limits what faster kernels can save."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
-# A launch takes 3 to 10 us. One that takes this long, with this many launched and not begun (CUDA queues 1,024), waited
-# for room in the queue; else it loaded a module or a graph, which is the CPU's own work.
+# A launch takes 3 to 10 us. A longer one waited for room in the queue if so many items were queued (CUDA queues 1,024);
+# else it loaded a module or a graph, which is work of the CPU.
 FULL_QUEUE_NS = 100_000
 FULL_QUEUE_LENGTH = 256
-# A copy from pageable memory that begins so long after its call may have waited for its stream.
+# A copy from pageable memory that starts so long after its call may have waited for its stream.
 _LATE_COPY_NS = 20_000
 
 
@@ -27,15 +27,15 @@ def cpu_waits_of(trace: Trace) -> Intervals:
 
 
 def cpu_wait_ns(trace: Trace, cpu_waits: Intervals, window: Intervals) -> int:
-    """How long the CPU waited for the GPU in some time, in ns: the ceiling of all kernel-side savings together.
+    """How long the CPU waited for the GPU in a window, in ns: faster kernels together can save no more.
 
-    The waits, plus the tail that the GPU worked on after the last CPU event of the window. With the CPU's own work
-    unchanged no faster kernel can save more (Daydream, USENIX ATC'20, argues the same on a dependency graph).
+    The waits, plus the time that the GPU worked after the last CPU event of the window. The work of the CPU takes the
+    rest, whatever the kernels do (Daydream, USENIX ATC'20, argues the same on a dependency graph).
 
     Args:
         trace: The trace.
         cpu_waits: See `cpu_waits_of`.
-        window: The time; not empty.
+        window: The window; not empty.
     """
     return iv.total(iv.intersect(cpu_waits, window)) + _tail_ns(trace, int(window[-1, 1]))
 
@@ -47,14 +47,14 @@ def _waits_for_queue(trace: Trace) -> BoolArray:
     linked = np.flatnonzero(gpu.call >= 0)
     launches, first = np.unique(gpu.call[linked], return_index=True)
     long = np.flatnonzero(calls.end_ns[launches] - calls.start_ns[launches] > FULL_QUEUE_NS)
-    begun = np.sort(gpu.start_ns[linked[first]], kind="stable")  # they are nearly in order
-    depth = long + 1 - np.searchsorted(begun, calls.end_ns[launches[long]])
-    waits[launches[long]] = depth >= FULL_QUEUE_LENGTH
+    started = np.sort(gpu.start_ns[linked[first]], kind="stable")  # stable: they are nearly sorted already
+    queued = long + 1 - np.searchsorted(started, calls.end_ns[launches[long]])
+    waits[launches[long]] = queued >= FULL_QUEUE_LENGTH
     return waits
 
 
 def _waits_for_copies(trace: Trace) -> Intervals:
-    """The time in copy calls before their copies began, for calls that return while the copy runs."""
+    """The time in copy calls before their copies started, for copies that started late but before the call returned."""
     calls, gpu = trace.calls, trace.gpu
     copies = np.flatnonzero(copy_kinds_of(trace).with_host & (gpu.call >= 0))
     called = calls.start_ns[gpu.call[copies]]
@@ -62,13 +62,14 @@ def _waits_for_copies(trace: Trace) -> Intervals:
     return iv.union(called[late], gpu.start_ns[copies[late]])
 
 
-def _tail_ns(trace: Trace, end: int) -> int:
-    """From the end of the last CPU event before `end`, where the window ends, to that of the last GPU item in it."""
-    last = max((_last_end(table.start_ns, table.end_ns, end) for table in (trace.ops, trace.calls)), default=end)
-    gpu_end = _last_end(trace.gpu.start_ns, trace.gpu.end_ns, end)
-    return max(0, gpu_end - last)
+def _tail_ns(trace: Trace, window_end_ns: int) -> int:
+    """How much later than the last CPU event the last GPU item of the window ends, in ns."""
+    cpu_end = max(_last_end(table.start_ns, table.end_ns, window_end_ns) for table in (trace.ops, trace.calls))
+    gpu_end = _last_end(trace.gpu.start_ns, trace.gpu.end_ns, window_end_ns)
+    return max(0, gpu_end - cpu_end)
 
 
-def _last_end(start: Int64Array, end: Int64Array, limit: int) -> int:
-    inside = end[: np.searchsorted(start, limit)]
-    return min(int(inside.max()), limit) if len(inside) else int(np.iinfo(np.int64).min)
+def _last_end(start_ns: Int64Array, end_ns: Int64Array, limit_ns: int) -> int:
+    """The latest end, at most the limit, of events that start before the limit; the earliest instant without any."""
+    before = end_ns[: np.searchsorted(start_ns, limit_ns)]
+    return min(int(before.max()), limit_ns) if len(before) else int(np.iinfo(np.int64).min)

@@ -3,14 +3,14 @@
 The causes, in the order of precedence: an instant goes to the first one that covers it.
 
 - dataloader: the loop was inside a DataLoader's `__next__`;
-- sync: a call had waited until the queue was empty. A sync that waited t ns cost the CPU a lead of t ns, so it causes
-  at most t ns of the gap after it: the rest would have been there without the sync;
+- sync: a call waited until the queue was empty. A sync that waited t ns costs the CPU a lead of t ns, so it causes at
+  most t ns of the gap after it: the rest would be there without the sync;
 - allocator: a cudaMalloc or cudaFree ran;
 - communication: the CPU waited for a collective and did nothing else, or the next item was in the queue but its stream
   waited for an event of another stream, as every collective does;
-- launch: the next item's launch call began after the gap or still ran, or the device took its few microseconds between
+- launch: the next item's launch call began in the gap or still ran, or the device took its few microseconds between
   two items that were in the queue;
-- unexplained: none of these. Where the next item was in the queue, `IdleGaps.stall` says what is known.
+- unexplained: none of these. Where the next item was in the queue, `IdleGaps.stall` has what is known.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IdleGaps:
         launch: Row of the call that launched this item; NONE where the file has none.
         sync: Row of the blocking call in which the queue ran empty, or NONE.
         sync_wait_ns: How long this call waited; 0 without one.
-        late_launch: Whether the launch call began after the gap: the GPU starved.
+        late_launch: Whether the launch call began after the start of the gap: the GPU starved.
         stall: Why an item that was in the queue did not start, a StallCause.
     """
 
@@ -145,7 +145,7 @@ def _find_draining_syncs(trace: Trace, gap_start_ns: Int64Array, launch_ns: Int6
 
 
 def _running_argmax(values: Int64Array) -> Int64Array:
-    """For each position that of the largest value so far, of equal values the last."""
+    """For each position that of the largest value up to there, of equal values the last: 3 5 4 5 6 gives 0 1 1 3 4."""
     largest = np.maximum.accumulate(values)
     return np.maximum.accumulate(np.where(values == largest, np.arange(len(values)), 0))
 

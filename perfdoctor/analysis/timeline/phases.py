@@ -1,7 +1,7 @@
-"""What a rank was doing at each instant of its window, in the words of a training loop: loader, forward, backward.
+"""The phase of the training loop at each instant of a rank's window: loader, forward, backward.
 
-The account says what the hardware did (compute, copies, idle and why); a late rank wants to know which part of the
-loop took the time. The phases are the same partition seen that way: work is split by the part of the loop that
+The account has what the hardware did (compute, copies, idle time by cause). To explain why a rank is late, the time of
+each part of the loop is needed. The phases are the same partition with the work split by the part of the loop that
 launched it.
 """
 
@@ -31,7 +31,7 @@ LOADER, FORWARD, BACKWARD, OPTIMIZER, COMPUTE, SYNC, COPY, LAUNCH, ALLOCATOR, CO
     "other",
 )
 _WORK = ("compute", "bandwidth", "kernel_latency")
-# The details of the account that are a phase as they stand.
+# The details of the account that are phases themselves.
 _DETAILS_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         LOADER: ("idle_dataloader",),
@@ -43,14 +43,13 @@ _DETAILS_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         OTHER: ("idle_unexplained",),
     }
 )
-# `perfdoctor run` marks forward and backward passes; without it DistributedDataParallel marks its own forward.
 
 
 def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int32Array) -> dict[str, Intervals]:
     """The GPU's time in the window by PHASES, in their order: disjoint sets that add up to the window exactly.
 
-    The launch of an item tells which part of the loop it belongs to, and the account why the GPU was idle. "launch" is
-    idle time before a launch that came late, so time that the CPU took, wherever in the loop. "compute" is work whose
+    An item belongs to the part of the loop in which it was launched, and idle time has its cause from the account.
+    "launch" is idle time before a late launch, so time of the CPU, in any part of the loop. "compute" is work whose
     part of the loop is not known.
 
     Args:
@@ -64,7 +63,10 @@ def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int
 
 
 def cpu_phases(trace: Trace, parts: Mapping[str, Intervals], window: Intervals) -> dict[str, Intervals]:
-    """The same for a program on the CPU alone: the CPU's time; "other" is what no range and no op covers."""
+    """The window of a program on the CPU alone by PHASES, in their order: disjoint sets that add up to it exactly.
+
+    "other" is the time that no range and no op covers.
+    """
     fixed = {phase: iv.union_of(parts[name] for name in _DETAILS_OF_PHASE[phase]) for phase in (LOADER, COMMUNICATION)}
     rest = iv.subtract(window, iv.union_of(fixed.values()))
     by_range = _split(rest, _cpu_layers(trace), OTHER)
@@ -74,18 +76,20 @@ def cpu_phases(trace: Trace, parts: Mapping[str, Intervals], window: Intervals) 
 
 
 def _in_order(sets: Mapping[str, Intervals]) -> dict[str, Intervals]:
+    """The sets of all PHASES in their order; empty for those that are missing."""
     return {phase: sets.get(phase, EMPTY) for phase in PHASES}
 
 
 def _split(whole: Intervals, layers: Mapping[str, Intervals], rest: str) -> dict[str, Intervals]:
-    """A set split among layers: each instant goes to the first one that covers it, or to `rest`."""
+    """A set split among layers: each instant belongs to the first one that covers it, or to `rest`."""
     return dict(zip((*layers, rest), iv.partition(whole, layers.values()), strict=True))
 
 
 def _gpu_layers(trace: Trace, optimizer: BoolArray) -> dict[str, Intervals]:
     """GPU items by the part of the loop that launched them.
 
-    Where a backward pass is seen, what ops launch outside of it and of the optimizer is the forward pass.
+    `perfdoctor run` marks forward and backward passes, DistributedDataParallel its forward pass. Where any backward
+    pass is known, all other items that ops launch outside of the optimizer belong to the forward pass.
     """
     gpu = trace.gpu
     marked = launching_ranges(trace, vocabulary.BACKWARD_RANGE) >= 0

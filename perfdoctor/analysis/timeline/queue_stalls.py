@@ -31,14 +31,14 @@ _NEVER_NS = np.iinfo(np.int64).max
 class StallCause(IntEnum):
     """What a queued GPU item waited for."""
 
-    NO_STALL = 0  # it started as soon as the device could, or it was not queued
+    NO_STALL = 0  # it started as soon as the device could, or was not queued
     EVENT_WAIT = 1  # its stream waited for an event of another stream
     MISSING_KERNELS = 2  # it belongs to a CUDA graph, or follows one, of which the file holds only some kernels
-    UNKNOWN = 3  # nothing in the file says
+    UNKNOWN = 3  # the file does not contain the cause
 
 
 def is_subsampled(trace: Trace) -> bool:
-    """Whether most events were taken out of the file: then what looks idle may be work that is missing."""
+    """Whether most events were removed from the file: then apparent idle time may be missing work."""
     ids = distinct(trace.ops.external_id[trace.ops.external_id > 0])
     return len(ids) >= _MIN_OPS and len(ids) < _SUBSAMPLED_SHARE * (int(ids[-1]) - int(ids[0]) + 1)
 
@@ -77,15 +77,15 @@ def find_queue_stalls(
 
 
 def _previous_launches(trace: Trace, item: Int32Array) -> Int32Array:
-    """For each GPU item the call before its own launch that launched something to the same stream, or NONE."""
+    """For each GPU item the last call before its launch that launched an item to the same stream, or NONE."""
     gpu = trace.gpu
     previous = np.full(len(item), NONE, np.int32)
     for device, stream in sorted(set(zip(gpu.device[item].tolist(), gpu.stream[item].tolist(), strict=True))):
         on_stream = (gpu.device == device) & (gpu.stream == stream)
         calls = occurring(gpu.call[on_stream])  # rows of calls are sorted by start
-        asked = on_stream[item]
-        position = np.searchsorted(calls, gpu.call[item[asked]])
-        previous[asked] = np.where(position > 0, calls[np.maximum(position, 1) - 1], NONE)
+        rows = on_stream[item]
+        position = np.searchsorted(calls, gpu.call[item[rows]])
+        previous[rows] = np.where(position > 0, calls[np.maximum(position, 1) - 1], NONE)
     return previous
 
 
@@ -127,7 +127,8 @@ def _match_event_waits(trace: Trace, item: Int32Array, previous: Int32Array) -> 
     wait_stream = np.where(record >= 0, syncs.stream[record], NONE) if len(syncs) else np.full(len(waits), NONE)
     result = np.zeros(len(item), bool)
     for stream in sorted(set(gpu.stream[item].tolist())):
-        asked = gpu.stream[item] == stream
+        on_stream = gpu.stream[item] == stream
         wait_ns = calls.start_ns[waits[(wait_stream == NONE) | (wait_stream == stream)]]
-        result[asked] = np.searchsorted(wait_ns, since_ns[asked]) < np.searchsorted(wait_ns, until_ns[asked])
+        since, until = since_ns[on_stream], until_ns[on_stream]
+        result[on_stream] = np.searchsorted(wait_ns, since) < np.searchsorted(wait_ns, until)
     return result

@@ -35,8 +35,8 @@ class Timeline:
 def timeline_of(trace: Trace) -> Timeline:
     """The timeline over the whole trace, from the first GPU item's start to the last one's end.
 
-    Collectives are here the kernels named nccl or rccl, as in contracts.md and HTA, so that the figures compare with
-    other tools'; the account knows others too.
+    Collectives are here the kernels named nccl or rccl, as in contracts.md and HTA, so that the figures can be compared
+    with those of other tools; the account includes other collectives, too.
     """
     gpu = trace.gpu
     if not len(gpu):
