@@ -1,4 +1,4 @@
-"""Fixtures: traces of 30 MB, and two contenders that take turns; a summary of the ratios at the end."""
+"""Fixtures: traces of 30 MB, and a comparison of two contenders in turns; ratios are printed at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT_BYTES = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """One trace as text and compressed."""
+    """One trace as two files: JSON text and gzip."""
 
     raw: Path
     packed: Path
@@ -35,7 +35,7 @@ class Traces:
 
 @pytest.fixture(scope="session", params=["repeated", "real"])
 def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traces:
-    """30 MB of a sample's steps, and a real trace of 30 MB where the shared traces are there."""
+    """A sample repeated to 30 MB, and a real trace of 30 MB where the shared traces are available."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "real" and not REAL.is_file():
         pytest.skip("the shared trace corpus (../shared) is not here")
@@ -60,7 +60,7 @@ def compare(benchmark, request: pytest.FixtureRequest) -> Callable[..., None]:
             theirs()
             their_seconds.append(time.perf_counter() - start)
 
-        # The speed of the machine changes from minute to minute. The contenders take turns, so both see the same.
+        # The speed of the machine changes from minute to minute. The contenders take turns, so both see the same load.
         benchmark.pedantic(ours, setup=time_theirs, rounds=rounds, warmup_rounds=1)
         if benchmark.stats is not None:
             median, their_median = benchmark.stats.stats.median, statistics.median(their_seconds[-rounds:])

@@ -1,9 +1,9 @@
-"""Makes a long trace of a short one: its events again and again, at later times, with new ids and step numbers.
+"""Makes a long trace of a short one: repeats its events at later times, with new ids and step numbers.
 
     python -m benchmarks.lengthen_trace sample_traces/host-device-sync.json.gz long.json --megabytes 30
 
-White space and notation stay as the profiler wrote them, so that a reader has the same work as with a real trace, and
-times since 1970 keep their last digit. One repetition is in memory at a time.
+White space and notation stay as the profiler wrote them, so that a reader has the same work as with a real trace. Times
+since 1970 keep their last digit. One repetition is in memory at a time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_ID = 1 << 40  # larger ones are no counters
 
 @dataclass(frozen=True)
 class Sample:
-    """A short trace, and by how much each repetition of its events differs from the one before.
+    """A short trace, and the differences between two repetitions of its events.
 
     Attributes:
         head: The text up to the first event.
         events: The text of the events.
         tail: The text from the closing bracket on.
-        span_us: From the first start to the last end, and a pause.
+        span_us: Time from the first start to the last end, plus a pause.
         ids: One more than the largest id.
         steps: One more than the largest step number.
     """
@@ -46,7 +46,7 @@ class Sample:
     steps: int
 
     def repeats_for(self, size_bytes: int) -> int:
-        """How many repetitions come closest to this size of the long trace; at least 1."""
+        """The number of repetitions that comes closest to this size of the long trace; at least 1."""
         return max(1, round(size_bytes / len(self.events)))
 
     def later_events(self, number: int, span_us: int) -> bytes:
@@ -60,7 +60,7 @@ def parse_sample(text: bytes) -> Sample:
     """The sample of a trace's JSON text.
 
     Raises:
-        ValueError: it has no list of events.
+        ValueError: The text has no list of events.
     """
     opening = _EVENTS.search(text)
     if opening is None:
@@ -83,7 +83,7 @@ def parse_sample(text: bytes) -> Sample:
 
 
 def _span_us(events: list[dict[str, Any]]) -> int:
-    """From the first start to the last end, and a pause. A start of 0 means that there is none."""
+    """Time from the first start to the last end, plus a pause. Events without a start, or with 0, do not count."""
     times_us = [(float(event["ts"]), float(event.get("dur") or 0)) for event in events if event.get("ts")]
     starts_us, ends_us = [start for start, _ in times_us], [start + dur for start, dur in times_us]
     return math.ceil(max(ends_us, default=0) - min(starts_us, default=0)) + _PAUSE_US
@@ -93,10 +93,10 @@ def write_repeated(sample: Sample, out: Path, repeats: int, span_us: int | None 
     """Write the events of a sample `repeats` times; a name that ends in `.gz` is compressed.
 
     Args:
-        sample: the short trace.
-        out: the file to write.
-        repeats: how many repetitions.
-        span_us: time from one repetition to the next; None for the sample's own.
+        sample: The short trace.
+        out: The file to write.
+        repeats: The number of repetitions.
+        span_us: Time from one repetition to the next; None for that of the sample.
     """
     with (gzip.open if out.suffix == ".gz" else open)(out, "wb") as file:
         file.write(sample.head)
@@ -107,7 +107,7 @@ def write_repeated(sample: Sample, out: Path, repeats: int, span_us: int | None 
 
 
 def lengthen_trace(path: Path, out: Path, size_bytes: int) -> int:
-    """Write a long trace of about `size_bytes` of text; returns how many times it holds the short one."""
+    """Write a long trace of about `size_bytes` of text; returns the number of repetitions."""
     data = path.read_bytes()
     sample = parse_sample(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     repeats = sample.repeats_for(size_bytes)

@@ -1,4 +1,4 @@
-"""Runs commands in processes of their own to measure them, and collects lines for the summary."""
+"""Runs commands in separate processes to measure them, and collects lines for the summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 SUMMARY_LINES = pytest.StashKey[list[str]]()
 PERFDOCTOR = Path(sys.executable).parent / "perfdoctor"
-# An installed package is compiled to bytecode. Without that an analysis takes 0.15 s more.
+# Without bytecode, which an installed package has, an analysis takes 0.15 s more.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 _PRINT_CHILD_PEAK = """
@@ -33,10 +33,10 @@ def run_perfdoctor(*arguments: object) -> None:
 
 
 def measure_peak_bytes(*arguments: object) -> int:
-    """The peak memory of the command line with these arguments.
+    """The peak memory of the command line with these arguments, in bytes.
 
-    A small process in between starts it: Linux counts the memory that the parent had at the fork as the child's, and
-    the process that measures has read traces before.
+    A small process starts the command line, because Linux counts the memory of the parent at the fork as the child's,
+    and this process may have read traces before.
     """
     measured = subprocess.run(
         [sys.executable, "-c", _PRINT_CHILD_PEAK, PERFDOCTOR, *map(str, arguments)],

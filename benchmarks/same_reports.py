@@ -5,8 +5,8 @@
     python -m benchmarks.same_reports save before      # in the old state
     python -m benchmarks.same_reports compare before   # in the new one; exit code 1 when a report differs
 
-Each trace is analysed as a user does it, by the command line: the JSON report, the terminal's text (short and long),
-Markdown, and the annotated trace. Only the seconds that rules took are left out.
+Each trace is analysed by the command line, as users do: JSON report, terminal text (short and long), Markdown, and
+annotated trace. Only the seconds that rules took are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# The repository's traces, and the shared traces where they lie beside it.
+# The traces of the repository, and the shared traces where they are beside it.
 FOLDERS = ("sample_traces", "../shared/traces", "../shared/nsight", "../shared/pairs")
 SUFFIXES = (".json", ".json.gz", ".sqlite")
 _MOST_LINES = 20
@@ -34,7 +34,7 @@ _SECONDS = re.compile(r'("seconds": |^ +[A-Z]+[0-9]{3} +ran +)[0-9.e-]+', re.MUL
 
 
 def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:
-    """Every trace, and every folder that holds several, relative to the repository."""
+    """Every trace, and every folder with several traces, relative to the repository."""
     found: set[str] = set()
     for folder in folders:
         for path in (REPOSITORY / folder).rglob("*"):
@@ -47,29 +47,29 @@ def find_targets(folders: Sequence[str] = FOLDERS) -> list[str]:
 
 
 def save_reports(target: str, folder: Path) -> None:
-    """Write all forms of the report on one trace to a folder of its own."""
+    """Write the report on one trace in all formats to a folder of its own."""
     out = folder / target.replace("../", "").replace("/", "+")
     out.mkdir(parents=True, exist_ok=True)
     annotated = out / "annotated.json.gz"
-    # An export of Nsight is no Chrome trace, and of several ranks one would have to be chosen.
+    # Only a single Chrome trace can be annotated: no Nsight export, and no folder of ranks.
     files = [out / "report.md", out / "report.txt", *([annotated] if target.endswith((".json", ".gz")) else [])]
     text = _run("analyze", target, "--json", *(word for file in files for word in ("-o", str(file))))
-    (out / "report.json").write_text(without_seconds(text).replace(str(out), ""), encoding="utf-8")
+    (out / "report.json").write_text(remove_seconds(text).replace(str(out), ""), encoding="utf-8")
     for name, option in (("terminal.txt", "--no-color"), ("verbose.txt", "-v")):
-        (out / name).write_text(without_seconds(_run("analyze", target, option)), encoding="utf-8")
+        (out / name).write_text(remove_seconds(_run("analyze", target, option)), encoding="utf-8")
     if annotated.exists():
         digest = hashlib.sha256(gzip.decompress(annotated.read_bytes())).hexdigest()
         (out / "annotated.sha256").write_text(digest + "\n", encoding="utf-8")
         annotated.unlink()
 
 
-def without_seconds(text: str) -> str:
-    """A report without the seconds that rules took."""
+def remove_seconds(text: str) -> str:
+    """The text of a report without the seconds that rules took."""
     return _SECONDS.sub(r"\1-", text)
 
 
 def _run(*arguments: str) -> str:
-    """The output of a command; when it fails, with its exit code and stderr."""
+    """The standard output of perfdoctor; if it fails, with the exit code and standard error."""
     environment = os.environ | {"COLUMNS": "100", "PERFDOCTOR_CALIBRATION_DIR": os.devnull}
     command = [sys.executable, "-m", "perfdoctor", *arguments]
     done = subprocess.run(
@@ -79,7 +79,7 @@ def _run(*arguments: str) -> str:
 
 
 def compare_folders(before: Path, after: Path) -> Iterator[str]:
-    """The differing files of two folders of reports, as diffs that are cut to some lines."""
+    """Yield a diff, cut to some lines, for each file that differs between two folders of reports."""
     names = sorted({path.relative_to(folder) for folder in (before, after) for path in folder.rglob("*.*")})
     for name in (name for name in names if not ((before / name).is_dir() or (after / name).is_dir())):
         old, new = (_lines(folder / name) for folder in (before, after))

@@ -1,4 +1,4 @@
-"""Reading alone, in this process, against other readers of such a file."""
+"""Reading alone, in this process, against other readers of trace files."""
 
 from __future__ import annotations
 

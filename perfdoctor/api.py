@@ -1,4 +1,4 @@
-"""The functions that the package exports: `read`, `analyze`, and the Report that can print and save itself."""
+"""`analyze` and `read`, which the package exports, and the Report that can print and save itself."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Report(BaseReport):
         """Print the report to standard output.
 
         Args:
-            color: Whether to use colours; None uses them where standard output is a terminal.
+            color: Whether to use colours; None means on terminals only.
         """
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
+        """Write the report. The suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
 
         Raises:
             UsageError: The suffix is another one.
@@ -52,7 +52,7 @@ class Report(BaseReport):
     def export_chrome_trace(self, path: PathLike) -> None:
         """Write the analysed trace with steps, account and findings as additional tracks.
 
-        Open the file in Perfetto or chrome://tracing.
+        The file opens in Perfetto and chrome://tracing.
 
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
@@ -77,35 +77,35 @@ def analyze(
 ) -> Report:
     """Analyse traces: a file, a capture folder, a folder of rank traces, a glob, a URL, or a list of them.
 
-    A file that holds several ranks is analysed as several. Where several files are given, one that cannot be analysed
-    costs only its own rank, which is then in `Report.missing`.
+    A file with several ranks is split into them. If there are several files, one that cannot be analysed costs only its
+    own rank, which is then in `Report.missing`.
 
     Args:
         paths: Where the traces are.
         select: Rule ids or their beginnings ("PD1"); empty for all rules.
         ignore: Rule ids or their beginnings to leave out.
-        device: The name of the device, where the trace does not tell it or is wrong.
+        device: The name of the device, where the trace lacks it or has a wrong one.
         rank: Analyse this rank only.
         steps: Which steps to analyse, as slice(2, 5); None for all.
         settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
-        jobs: The number of processes that share the files, each with one thread; 1 is this process alone, and None
-            takes as many as pay.
-        dask: The address of the scheduler of a Dask cluster that does the work instead, as "tcp://host:8786".
-        progress: Is called again and again while the files are read.
+        jobs: The number of processes that share the files, each with one thread. 1 means this process alone; None
+            chooses.
+        dask: The address of the scheduler of a Dask cluster that does the work instead, such as "tcp://host:8786".
+        progress: Called repeatedly while the files are read.
 
     Returns:
         The report, as `perfdoctor.report.report.Report` describes it.
 
     Raises:
-        TraceError: A file is missing or is no trace, and there is no other.
+        TraceError: The only file is missing or is no trace.
         InputError: Nothing is left to analyse, or the cluster cannot be reached.
         UsageError: A rule, setting or device name does not exist, or `jobs` is below 1.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
-    analyzers = registry.registered()
+    analyzers = registry.load_analyzers()
     pipeline.check_settings(settings or {}, analyzers)
-    chosen = registry.choose(analyzers, select, ignore)
+    chosen = registry.choose_analyzers(analyzers, select, ignore)
     if device is not None and find_device(device) is None and find_calibration(device) is None:
         raise UsageError(f"the device '{device}' is not in the table of devices")
     files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class PerfdoctorError(Exception):
-    """The base class of every error here; the command line exits with `exit_code`."""
+    """The base class of all errors; the command line exits with `exit_code`."""
 
     exit_code: ClassVar[int] = 3
 

@@ -1,8 +1,7 @@
-"""Ranks in, Report out: what rules find is collected, priced, put in order, and told.
+"""Ranks in, Report out: runs the rules, prices their findings and puts them in order.
 
-Each rank by itself becomes a summary (`summarize_rank`), and the summaries together become the Report
-(`report_on_summaries`). Rules may be a stranger's: one that fails, in whatever way, becomes finding PD901 and stops no
-other.
+`summarize_rank` turns each rank into a summary, and `report_on_summaries` turns the summaries into the Report. Rules
+may come from third parties: a rule that fails in any way becomes finding PD901 and stops no other rule.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from typing import TypeAlias
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Finding, FindingScope, describe_error, failed_rule_finding
-from perfdoctor.report.merge_findings import merge_ranks
+from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
+from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet
 from perfdoctor.report.rank_summary import Fleet, RankSummary
-from perfdoctor.report.reduce_ranks import Part, from_rank, reduce_parts
+from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
-from perfdoctor.rules.registry import broken
+from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.trace.tables.intervals import Intervals
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
-Kinds: TypeAlias = Iterable[type[Analyzer]]
+AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
 
 
 def diagnose_run(
-    run: Run, analyzers: Kinds, settings: Settings | None = None, missing: Iterable[TraceSummary] = ()
+    run: Run, analyzers: AnalyzerTypes, settings: Settings | None = None, missing: Iterable[TraceSummary] = ()
 ) -> Report:
-    """Analyse ranks that are all in this process.
+    """The Report on ranks that are all in this process.
 
     Args:
         run: The ranks.
@@ -46,44 +45,45 @@ def diagnose_run(
         UsageError: `settings` names a rule or threshold that does not exist.
     """
     analyzers = tuple(analyzers)
-    keep_all = len(run.ranks) == 1
-    of_rank: dict[int | None, list[Finding]] = {rank.rank: [] for rank in run.ranks}
-    of_several: list[Finding] = []
+    is_only_rank = len(run.ranks) == 1
+    by_rank: dict[int | None, list[Finding]] = {rank.rank: [] for rank in run.ranks}
+    of_fleet: list[Finding] = []
     outcomes: list[Outcome] = []
     for rule in analyzers:
         if needs_all_ranks(rule):
             found, outcome = run_rule(rule, run, settings)
             outcomes.append(outcome)
             for finding in found:
-                of_rank.get(finding.claim.rank, of_several).append(finding)
+                by_rank.get(finding.claim.rank, of_fleet).append(finding)
     rank_rules = [rule for rule in analyzers if not needs_all_ranks(rule)]
     summaries = [
-        summarize_rank(rank, rank_rules, settings, given=of_rank[rank.rank], keep_all=keep_all) for rank in run.ranks
+        summarize_rank(rank, rank_rules, settings, known_findings=by_rank[rank.rank], is_only_rank=is_only_rank)
+        for rank in run.ranks
     ]
     return report_on_summaries(
-        map(from_rank, summaries), analyzers, settings, given=of_several, outcomes=outcomes, missing=missing
+        map(from_rank, summaries), analyzers, settings, known_findings=of_fleet, outcomes=outcomes, missing=missing
     )
 
 
 def summarize_rank(
     rank: Rank,
-    analyzers: Kinds = (),
+    analyzers: AnalyzerTypes = (),
     settings: Settings | None = None,
     *,
-    given: Sequence[Finding] = (),
-    keep_all: bool = False,
+    known_findings: Sequence[Finding] = (),
+    is_only_rank: bool = False,
 ) -> RankSummary:
-    """Let the rules look at one rank, and keep of it what the report and rules over ranks need. Pure.
+    """The summary of one rank with the findings of the rules on it. Pure.
 
     Args:
         rank: The rank.
-        analyzers: The rules to apply; those that compare ranks wait for `report_on_summaries`.
+        analyzers: The rules to apply; rules that compare ranks are left to `report_on_summaries`.
         settings: Thresholds by rule id.
-        given: Findings on this rank that are known already.
-        keep_all: It is the only rank: keep the intervals behind the account and the claims, which an annotated trace
-            needs, and leave out what only a comparison does.
+        known_findings: Findings on this rank that exist already.
+        is_only_rank: Whether the report has no other rank. Then the summary keeps the intervals of account and claims,
+            which an annotated trace needs, and leaves out what only comparisons of ranks need.
     """
-    findings, outcomes = list(given), []
+    findings, outcomes = list(known_findings), []
     run = Run((rank,))
     for rule in analyzers:
         if not issubclass(rule, FleetAnalyzer):
@@ -91,20 +91,20 @@ def summarize_rank(
             findings += found
             outcomes.append(outcome)
     collectives = rank.collectives
-    priced = price_rank(rank, findings, shareable=None if keep_all else collectives.exposed)
-    # Without collectives nothing is missing: there is nothing to tell the size of, and nobody to compare with.
+    priced = price_rank(rank, findings, shareable=None if is_only_rank else collectives.exposed)
+    # Without collectives neither sizes nor FLOPs are missing: there is no other rank to compare with.
     alone = not len(collectives)
     flops = () if alone else rank.step_flops
-    recorded = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
+    has = {"sizes": alone or bool((collectives.bytes >= 0).any()), "flops": alone or bool(flops)}
     return RankSummary(
         trace=_summarize_trace(rank),
         steps=_summarize_steps(rank),
         timeline=rank.timeline,
-        account=rank.account if keep_all else replace(rank.account, parts={}),
-        available_data=rank.available_data | {name for name, there in recorded.items() if there},
+        account=rank.account if is_only_rank else replace(rank.account, parts={}),
+        available_data=rank.available_data | {name for name, available in has.items() if available},
         cpu_wait_ns=rank.cpu_wait_ns,
         collectives=collectives,
-        host_time=() if keep_all else rank.host_time,
+        host_time=() if is_only_rank else rank.host_time,
         step_flops=flops,
         facts=rank.facts,
         findings=priced,
@@ -113,43 +113,44 @@ def summarize_rank(
 
 
 def report_on_summaries(
-    parts: Iterable[Part],
-    analyzers: Kinds,
+    parts: Iterable[FleetPart],
+    analyzers: AnalyzerTypes,
     settings: Settings | None = None,
     *,
-    given: Iterable[Finding] = (),
+    known_findings: Iterable[Finding] = (),
     outcomes: Iterable[Outcome] = (),
     missing: Iterable[TraceSummary] = (),
 ) -> Report:
-    """The Report over all ranks, from their summaries in any order and grouping.
+    """The Report on all ranks, from their summaries in any order and grouping.
 
     Args:
-        parts: The ranks, see `reduce_ranks`.
-        analyzers: The rules that were applied, in the order of their outcomes, and those that compare ranks.
+        parts: The summaries, see `reduce_ranks`.
+        analyzers: All rules: those that were applied to each rank and those that compare ranks, which run now. The
+            outcomes have the same order.
         settings: Thresholds by rule id.
-        given: Findings over several ranks that are known already.
-        outcomes: What became of rules that did not run rank by rank.
+        known_findings: Findings about several ranks that exist already.
+        outcomes: The outcomes of rules that ran on all ranks at once.
         missing: Ranks that could not be analysed.
     """
     analyzers = tuple(analyzers)
     part = reduce_parts(parts)
     fleet = Fleet(part.summaries)
-    of_fleet = list(given)
+    of_fleet = list(known_findings)
     outcome_of = {**part.outcomes, **{outcome.rule: outcome for outcome in outcomes}}
     for rule in analyzers:
         if issubclass(rule, FleetAnalyzer):
             found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
             of_fleet += found
-    of_ranks = [finding for shared in part.shared.values() for finding in shared.findings()]
+    of_ranks = [finding for shared in part.shared.values() for finding in shared.merge()]
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
         steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
-        findings=prioritize_fleet(of_ranks, merge_ranks(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries}),
+        findings=prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries}),
         outcomes=(
-            *(Outcome(plugin.name, "failed", plugin.why) for plugin in broken()),
+            *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
@@ -157,9 +158,9 @@ def report_on_summaries(
 
 
 def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | None = None) -> tuple[Finding, ...]:
-    """The findings of one rank with what their fixes save, in order; see `price_findings`.
+    """The findings of one rank in order, with what their fixes save; see `price_findings`.
 
-    A finding that cannot be priced becomes PD901, so that it costs no other its place.
+    A finding whose pricing fails becomes PD901, and the others are priced without it.
     """
 
     def price(some: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -168,33 +169,34 @@ def price_rank(rank: Rank, findings: Sequence[Finding], shareable: Intervals | N
 
     try:
         return price(findings)
-    except Exception:  # whose fault it is shows where each is priced by itself
-        return price([_priceable(finding, price) for finding in findings])
+    except Exception:  # to find the culprit each finding is priced by itself
+        return price([_replace_unpriceable(finding, price) for finding in findings])
 
 
-def _priceable(finding: Finding, price: Callable[[Sequence[Finding]], object]) -> Finding:
+def _replace_unpriceable(finding: Finding, price: Callable[[Sequence[Finding]], object]) -> Finding:
+    """The finding, or PD901 in its place where pricing it fails."""
     try:
         price([finding])
     except Exception as error:
-        return failed_rule_finding(finding.rule, finding.name, error, finding.rank)
+        return finding_of_failure(finding.rule, finding.name, error, finding.rank)
     return finding
 
 
 def ledger_of(rank: Rank | RankSummary) -> Ledger:
-    """What can be promised on a rank before any promise."""
+    """The ledger of a rank before any promise."""
     return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns)
 
 
 def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
-    """Whether an analyzer wants all ranks at once, as they are, which takes all of them in one process."""
+    """Whether an analyzer looks at the traces of all ranks at once, so that they must be in one process."""
     return not issubclass(analyzer, RankAnalyzer | FleetAnalyzer)
 
 
-def check_settings(settings: Settings, analyzers: Kinds) -> None:
-    """See that every rule and threshold that `settings` names exists.
+def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
+    """Check that every rule and threshold in `settings` exists.
 
     Raises:
-        UsageError: it does not.
+        UsageError: One does not exist.
     """
     known = {analyzer.rule: analyzer for analyzer in analyzers}
     unknown = sorted(set(settings) - set(known))
@@ -207,63 +209,67 @@ def check_settings(settings: Settings, analyzers: Kinds) -> None:
 
 
 def run_rule(
-    kind: type[Analyzer], data: Run | Fleet, settings: Settings | None = None
+    analyzer_type: type[Analyzer], data: Run | Fleet, settings: Settings | None = None
 ) -> tuple[list[Finding], Outcome]:
-    """The findings of one rule and what became of it.
+    """The findings of one rule, and its outcome.
 
-    Whatever it raises, when it is made, when it looks, or because what it yields is malformed, becomes finding PD901.
+    An exception of the rule, at construction or in its analysis, and a malformed finding become finding PD901.
 
     Raises:
         UsageError: `settings` names a threshold that the rule does not have.
     """
     began = time.perf_counter()
     try:
-        analyzer = kind((settings or {}).get(kind.rule))
-        lacking = _missing_requirement(analyzer, data)
-        if lacking is not None:
-            return [], Outcome(kind.rule, "skipped", lacking)
-        findings = [_check_finding(finding, data) for finding in _ask(analyzer, data)]
-    except Exception as error:  # the others go on: law 6
-        if isinstance(error, UsageError) and (settings or {}).get(kind.rule):
-            raise  # the user's thresholds, not the rule
+        analyzer = analyzer_type((settings or {}).get(analyzer_type.rule))
+        missing = _missing_requirement(analyzer, data)
+        if missing is not None:
+            return [], Outcome(analyzer_type.rule, "skipped", missing)
+        findings = [_check_finding(finding, data) for finding in _apply_rule(analyzer, data)]
+    except Exception as error:  # the other rules run all the same
+        if isinstance(error, UsageError) and (settings or {}).get(analyzer_type.rule):
+            raise  # the fault lies in the user's thresholds, not in the rule
         only = data.ranks[0].rank if isinstance(data, Run) and len(data.ranks) == 1 else None
-        outcome = Outcome(kind.rule, "failed", describe_error(error), _since(began))
-        return [failed_rule_finding(kind.rule, kind.name, error, only)], outcome
-    return findings, Outcome(kind.rule, "ran", None, _since(began))
+        outcome = Outcome(analyzer_type.rule, "failed", describe_error(error), _seconds_since(began))
+        return [finding_of_failure(analyzer_type.rule, analyzer_type.name, error, only)], outcome
+    return findings, Outcome(analyzer_type.rule, "ran", None, _seconds_since(began))
 
 
-def _since(began: float) -> float:
+def _seconds_since(began: float) -> float:
     return round(time.perf_counter() - began, 6)
 
 
 def _missing_requirement(analyzer: Analyzer, data: Run | Fleet) -> str | None:
-    """What is missing of the data that a rule needs, and how to record it; None where a rank has all of it."""
+    """A sentence about data that a rule needs and no rank has; None where a rank has all that the rule needs."""
     of_ranks = [rank.available_data for rank in (data.ranks if isinstance(data, Run) else data.summaries)]
-    lacking = sorted(analyzer.needs - data.available_data)
-    if not lacking and any(analyzer.needs - {"ranks"} <= available for available in of_ranks):
+    missing = sorted(analyzer.needs - data.available_data)
+    if not missing and any(analyzer.needs - {"ranks"} <= available for available in of_ranks):
         return None
     partly = sorted(need for need in analyzer.needs if not all(need in available for available in of_ranks))
-    need = (lacking or partly)[0]
+    need = (missing or partly)[0]
     return REQUIREMENTS.get(need, f"it needs '{need}', which is not known here")
 
 
-def _ask(analyzer: Analyzer, data: Run | Fleet) -> Iterable[Finding]:
+def _apply_rule(analyzer: Analyzer, data: Run | Fleet) -> Iterable[Finding]:
     if isinstance(data, Run):
         return analyzer.analyze(data)
     return analyzer.analyze_fleet(data) if isinstance(analyzer, FleetAnalyzer) else ()
 
 
 def _check_finding(finding: Finding, data: Run | Fleet) -> Finding:
-    """What a rule yields, if it is a finding, and fits its rank."""
-    if type(finding) is not Finding:  # a subclass may go around its check
+    """The finding, checked against the limits of its rank.
+
+    Raises:
+        TypeError, ValueError: The finding is none, or does not fit.
+    """
+    if type(finding) is not Finding:  # a subclass could skip the checks
         raise TypeError(f"it yields a {type(finding).__name__} instead of a Finding")
     if finding.scope is not None:
         return finding
-    return replace(finding, scope=_scope_in(finding, data))
+    return replace(finding, scope=_scope_in(finding, data))  # checks again
 
 
 def _scope_in(finding: Finding, data: Run | Fleet) -> FindingScope | None:
-    """What a finding has to fit into where its rule did not say: the rank that it claims time of."""
+    """The limits of a finding without a scope: those of the rank whose time it claims."""
     if isinstance(data, Run):
         return next((scope_of(rank) for rank in data.ranks if rank.rank == finding.claim.rank), None)
     return FindingScope(max((summary.per_step(summary.window_ns) for summary in data.summaries), default=0))

@@ -1,6 +1,6 @@
-"""Rank: one process of a job with all facts that are derived from its trace, each worked out once, when asked for.
+"""Rank: one process of a job with all facts derived from its trace, each computed once, at its first use.
 
-This is the only place that knows all facts. Each is made by a function of `perfdoctor.analysis` from explicit inputs.
+Only this file knows all facts. Functions of `perfdoctor.analysis` compute each of them from explicit inputs.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ DeviceKind: TypeAlias = Literal["gpu", "cpu", "gpu_not_recorded"]
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: its trace (clocks of CPU and GPU aligned), the device, the steps, the account, facts about kernels.
+    """One rank: the trace with aligned clocks of CPU and GPU, the device, the steps, the account, facts about kernels.
 
     Attributes:
         raw_trace: The trace as it was read.
-        device_name: The device's name where the user gave it.
-        step_slice: Which steps to look at.
-        facts: What was captured beside the trace; None where there is no capture.
-        evidence_trace: The evidence window of a capture, with stacks and shapes.
-        run_steps: The steps of the whole run that were timed without a profiler.
+        device_name: The name of the device, if the user gave one.
+        step_slice: Which steps to analyse.
+        facts: What was captured beside the trace; None without a capture.
+        evidence_trace: The evidence window of a capture, with stacks and shapes; None without one.
+        run_steps: The steps of the whole run that a capture timed without a profiler; None without any.
     """
 
     raw_trace: Trace
@@ -81,27 +81,27 @@ class Rank:
 
     @property
     def rank(self) -> int | None:
-        """The rank's number; None where nothing says it."""
+        """The number of the rank; None where the trace does not name it."""
         return self.raw_trace.rank
 
     def renumber(self, rank: int, note: str) -> Rank:
-        """The same rank under another number, with a sentence about that among its warnings."""
+        """The same rank with another number; `note` joins its warnings."""
         trace = self.raw_trace
         return replace(self, raw_trace=replace(trace, rank=rank, warnings=(*trace.warnings, note)))
 
     @cached_property
     def clock_shift(self) -> ClockShift:
-        """How far GPU times are moved so that no kernel starts before its launch, and whether that can be."""
+        """The shift of GPU times after which no kernel starts before its launch, and whether one shift suffices."""
         return clock_shift_of(self.raw_trace)
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace, with GPU times moved by `clock_shift`."""
+        """The trace with GPU times shifted by `clock_shift`."""
         return shift_gpu_clock(self.raw_trace, self.clock_shift)
 
     @cached_property
     def device_kind(self) -> DeviceKind:
-        """What the account is about: GPU items, a CPU-only program, or a GPU program whose GPU was not recorded."""
+        """What the program ran on: a GPU, the CPU alone, or a GPU whose items were not recorded."""
         trace = self.raw_trace
         if len(trace.gpu):
             return "gpu"
@@ -116,7 +116,7 @@ class Rank:
 
     @cached_property
     def window(self) -> Intervals:
-        """The analysed time: the steps; without any, from the first GPU item to the last; without those, all events."""
+        """The analysed time: the steps; without steps the span of the GPU items; without those that of all events."""
         if self.steps.count:
             return self.steps.window
         if len(self.trace.gpu):
@@ -125,7 +125,7 @@ class Rank:
 
     @cached_property
     def window_ns(self) -> int:
-        """Length of the analysed time."""
+        """Length of the analysed window."""
         return iv.total(self.window)
 
     @cached_property
@@ -141,40 +141,40 @@ class Rank:
         return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
 
     def per_step(self, window_ns: int) -> int:
-        """A sum over the window as an amount a step (of the window when there are no steps)."""
+        """A sum over the window as an amount per step; the sum itself when there are no steps."""
         return round(window_ns / self.steps.count) if self.steps.count else window_ns
 
     def share(self, per_step_ns: int) -> float | None:
-        """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
+        """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
         whole = self.per_step(self.window_ns)
         return min(per_step_ns / whole, 1.0) if whole else None
 
     @property
     def unit_name(self) -> str:
-        """What amounts `per_step` are of, for sentences: a step, or the trace."""
+        """The unit of amounts `per_step`, for sentences: "step", or "trace" when there are no steps."""
         return "step" if self.steps.count else "trace"
 
     @cached_property
     def available_data(self) -> frozenset[str]:
-        """Which of `perfdoctor.rules.REQUIREMENTS` this rank has ("ranks" is the job's to say)."""
-        t, evidence = self.raw_trace, self.evidence_trace
-        kernels = bool((t.gpu.kind == KERNEL).any())
-        launches = bool((t.gpu.call >= 0).any())
+        """Which of `perfdoctor.rules.REQUIREMENTS` this rank meets; whether there are several "ranks" the job knows."""
+        trace, evidence = self.raw_trace, self.evidence_trace
+        kernels = bool((trace.gpu.kind == KERNEL).any())
+        launches = bool((trace.gpu.call >= 0).any())
         on_cpu = self.device_kind == "cpu"
         has = {
             "kernels": kernels,
             "work": kernels or on_cpu,
-            "cpu": bool(len(t.ops) or len(t.ranges) or len(t.calls)),
+            "cpu": bool(len(trace.ops) or len(trace.ranges) or len(trace.calls)),
             "launches": launches,
-            "work_launches": launches or (on_cpu and bool(len(t.ops))),
+            "work_launches": launches or (on_cpu and bool(len(trace.ops))),
             "steps": self.steps.count > 0,
-            "shapes": bool((t.ops.dims >= 0).any()),
-            "stacks": bool(len(t.frames)) or (evidence is not None and bool(len(evidence.frames))),
+            "shapes": bool((trace.ops.dims >= 0).any()),
+            "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
             "facts": self.facts is not None,
         }
-        return frozenset(name for name, there in has.items() if there)
+        return frozenset(name for name, available in has.items() if available)
 
-    # --- queries: what rules ask, `perfdoctor.analysis.queries` ----------------------------------------------------
+    # --- queries (`perfdoctor.analysis.queries`) --------------------------------------------------------------------
 
     @cached_property
     def _query_facts(self) -> QueryFacts:
@@ -209,7 +209,7 @@ class Rank:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The device, by the name given, else by what the trace says."""
+        """The device: by the user's name for it, else by what the trace says."""
         return hardware_of(self.raw_trace, self.kernel_classes, self.device_name)
 
     @property
@@ -229,19 +229,19 @@ class Rank:
 
     @cached_property
     def bounds(self) -> KernelBounds:
-        """What bounds each GPU item: compute, bandwidth, latency; or how far it is from either."""
+        """The bound of each GPU item by the roofline: compute, bandwidth or latency."""
         return launch_bounds_of(self.kernel_classes, self.kernel_costs, self.verdicts, self.hardware)
 
     @cached_property
     def traffic(self) -> TrafficKinds:
-        """What each memory-bound GPU item moves data for: optimizer, layout copies, casts, pointwise work."""
+        """Why each memory-bound GPU item moves data: optimizer, layout copies, casts, pointwise work."""
         return traffic_kinds_of(self.kernel_classes, self.in_window)
 
     @cached_property
     def step_flops(self) -> tuple[int, ...]:
-        """FLOPs of matrix maths in each step, of the evidence window where only that has shapes; empty where unknown.
+        """FLOPs of matrix maths in each step, for comparisons of ranks; empty where unknown.
 
-        Made to compare ranks with each other.
+        Where only the evidence window has shapes they are those of its steps.
         """
         if (self.trace.ops.dims >= 0).any():
             return step_flops(self.trace, self.steps)
@@ -252,7 +252,7 @@ class Rank:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the figures themselves: rules that the trace contradicts, rates that were measured."""
+        """Warnings about the figures: kernel rules that the trace contradicts, and rates that were measured."""
         notes = [str(violation) for violation in self.verdicts.violations]
         if self.device is not None and self.device.measured_on is not None:
             notes.append(
@@ -264,7 +264,7 @@ class Rank:
 
     @cached_property
     def loader_waits(self) -> LoaderWaits:
-        """The calls of a DataLoader's `__next__`: the loop waits for its batch."""
+        """The calls of a DataLoader's `__next__`, in which the loop waits for its batch."""
         return loader_waits_of(self.trace)
 
     @cached_property
@@ -275,7 +275,7 @@ class Rank:
 
     @cached_property
     def locations(self) -> Locations:
-        """Where the user's code was when events began."""
+        """The lines of the user's code at which events began."""
         return Locations(self.trace, self.evidence_trace)
 
     @cached_property
@@ -286,11 +286,11 @@ class Rank:
 
     @cached_property
     def unprofiled_step_ns(self) -> int | None:
-        """The median step that a capture timed without the profiler; None when nobody timed it."""
+        """The median step that a capture timed without the profiler; None when there is none."""
         return captured_median_ns(self.facts, "base")
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
-        """Some time of the CPU in the window without the profiler's part of it."""
+        """CPU time in the window, reduced by the overhead of the profiler."""
         return unprofiled_time_of(self.trace, self.steps, self.window, time, captured_steps(self.facts, "base"))
 
     # --- where the time went --------------------------------------------------------------------------------------
@@ -302,12 +302,12 @@ class Rank:
 
     @cached_property
     def gaps(self) -> IdleGaps:
-        """The gaps between GPU items, each with what ended it."""
+        """The idle gaps between GPU items, each with what ended it."""
         return find_idle_gaps(self.trace)
 
     @cached_property
     def account(self) -> Account:
-        """Where the window went."""
+        """The window by where its time went."""
         loading = self.loader_waits.intervals
         mfu = bytes_per_s = None
         if self.device_kind == "gpu":
@@ -333,14 +333,15 @@ class Rank:
 
     @cached_property
     def is_subsampled(self) -> bool:
-        """Whether most events were taken out of the file."""
+        """Whether most events are missing from the file because somebody thinned it out."""
         return is_subsampled(self.raw_trace)
 
     @cached_property
     def missing_kernels(self) -> Intervals:
-        """Time of the account's unexplained idle in which the GPU most likely worked: its kernels are not in the file.
+        """The unexplained idle time in which the GPU most likely ran kernels that are missing from the file.
 
-        In CUDA graphs of which only some kernels were recorded, and all of it in a file that was subsampled.
+        These are gaps in CUDA graphs of which only some kernels were recorded; in a subsampled file it is all
+        unexplained idle time.
         """
         unexplained = self.account.parts["idle_unexplained"]
         if self.is_subsampled:
@@ -355,9 +356,9 @@ class Rank:
 
     @cached_property
     def cpu_wait_ns(self) -> int | None:
-        """How long the CPU waited for the GPU in the window: the ceiling of all kernel-side savings together.
+        """How long the CPU waited for the GPU in the window: the limit of what all faster kernels save together.
 
-        None when the trace has no calls: then nothing is known about the CPU.
+        None when the trace has no calls, because then nothing is known about the CPU.
         """
         if not len(self.trace.calls) or not len(self.window):
             return None
@@ -365,14 +366,14 @@ class Rank:
 
     @cached_property
     def replay(self) -> Replay | None:
-        """The replay that says what edits save; None where there is nothing to replay."""
+        """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
         return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 
     @cached_property
     def phases(self) -> Mapping[str, Intervals]:
-        """The window by the parts of the training loop: loader, forward, backward."""
+        """The window by the phases of the training loop: loader, forward, backward, ..."""
         parts = self.account.parts
         if self.device_kind == "gpu":
             return gpu_phases(self.trace, parts, self.traffic.optimizer_step)
@@ -380,7 +381,7 @@ class Rank:
 
     @cached_property
     def collectives(self) -> CollectiveTable:
-        """The collectives that this rank took part in."""
+        """The collectives in which this rank took part."""
         numbers = profiler_step_numbers(self.trace)[self.step_slice]
         return collectives_of(
             self.kernel_classes,

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from perfdoctor.rules import registry
 
-# No test is timed: the first example of some compiles machine code, which takes seconds.
+# No deadlines: the first example of some tests compiles machine code, which takes seconds.
 settings.register_profile("perfdoctor", deadline=None)
 settings.load_profile("perfdoctor")
 

@@ -1,4 +1,4 @@
-"""The house rules that a linter does not know: no circle of files, one name a file, and the words that are gone."""
+"""Rules of the code base that no linter checks: no circle of imports, unique file names, no word that is banned."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# Words that a stranger had to ask about; the field has others (longest_path, queue_stall, order_key_ns, unit_name ...).
+# Private words for which the field has others (longest_path, queue_stall, order_key_ns, unit_name, ...).
 OLD_WORDS = ("settle", "held", "told", "roster", "turn_ns", "period")
 CODE = ("perfdoctor", "analyzers", "tests", "benchmarks", "examples", "sample_traces")
 
 
 @cache
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name; the analyzers are installed as perfdoctor.analyzers."""
+def find_modules() -> dict[str, Path]:
+    """The files of the package by their module names; analyzers/ is installed as perfdoctor.analyzers."""
     files = [path.relative_to(ROOT) for path in (ROOT / "perfdoctor").rglob("*.py")]
     files = [path for path in files if path.parts[:2] != ("perfdoctor", "analyzers")]
     found = {".".join(path.with_suffix("").parts): ROOT / path for path in files}
@@ -28,12 +28,12 @@ def modules() -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in found.items()}
 
 
-def imports(name: str, path: Path) -> Iterator[str]:
-    """What a file imports of the package: at its top, within functions, and for type checkers alike."""
+def find_imports(name: str, path: Path) -> Iterator[str]:
+    """Yield the modules of the package that a file imports: at its top, in functions, and for type checkers."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules())
+            yield from (alias.name for alias in node.names if alias.name in find_modules())
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -41,12 +41,12 @@ def imports(name: str, path: Path) -> Iterator[str]:
                 base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
             for alias in node.names:
                 target = f"{base}.{alias.name}"
-                yield target if target in modules() else base
+                yield target if target in find_modules() else base
 
 
 def test_no_circle_of_files() -> None:
-    # The package's own __init__ only names where things are, and loads them when they are asked for.
-    graph = {name: set(imports(name, path)) & modules().keys() for name, path in modules().items()}
+    # perfdoctor/__init__.py imports everything, but only when a name is first used.
+    graph = {name: set(find_imports(name, path)) & find_modules().keys() for name, path in find_modules().items()}
     del graph["perfdoctor"]
     while True:
         leaves = {name for name, needed in graph.items() if not needed & graph.keys() - {name}}
@@ -58,7 +58,7 @@ def test_no_circle_of_files() -> None:
 
 
 def test_no_two_files_have_one_name() -> None:
-    counts = Counter(path.name for path in modules().values())
+    counts = Counter(path.name for path in find_modules().values())
     assert {name for name, count in counts.items() if count > 1} <= {"__init__.py", "__main__.py"}
 
 

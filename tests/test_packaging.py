@@ -1,4 +1,4 @@
-"""What is packaged is what is there, and a third party's analyzers come in by the same door as ours."""
+"""The packages hold all files of the tree, and analyzers of third parties load the same way as built-in ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_editors_find_the_analyzers_by_a_link() -> None:
     assert os.readlink(link) == os.path.join("..", "analyzers")
 
 
-def can_build() -> None:
+def skip_unless_buildable() -> None:
     """Skip the test where packages cannot be built offline."""
     for needed in ("setuptools", "pip"):
         try:
@@ -77,7 +77,7 @@ def pip(*arguments: str | Path) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from a copy of the tree: setuptools leaves its own folders beside what it builds."""
-    can_build()
+    skip_unless_buildable()
     copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in ("perfdoctor", "analyzers"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -120,16 +120,16 @@ import perfdoctor
 from perfdoctor.rules import registry
 report = perfdoctor.analyze(sys.argv[1])
 print(json.dumps({
-    "rules": [a.rule for a in registry.registered()],
-    "broken": {b.name: b.why for b in registry.broken()},
+    "rules": [a.rule for a in registry.load_analyzers()],
+    "broken": {b.name: b.why for b in registry.find_broken_plugins()},
     "findings": [f.rule for f in report.findings],
     "outcomes": {o.rule: [o.status, o.why] for o in report.outcomes},
 }))
 """
 
 
-def ask(site: Path, trace: Path) -> dict[str, Any]:
-    """What an interpreter says that finds further packages in `site`."""
+def analyze_with(site: Path, trace: Path) -> dict[str, Any]:
+    """The rules and the report in an interpreter that finds further packages in `site`."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     }
@@ -142,7 +142,7 @@ def ask(site: Path, trace: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A step with twelve copies of 64 bytes, of which PD101 and the example find something to say."""
+    """A step with a loader and twelve copies of 64 bytes: PD101 and the example have findings."""
     built = TraceBuilder().step(0, 1000)
     built.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 300)
     for row in range(12):
@@ -151,8 +151,8 @@ def trace(tmp_path: Path) -> Path:
     return built.write(tmp_path / "trace.json")
 
 
-def plug_in(site: Path, name: str, rule: str, source: str) -> None:
-    """A package as pip would leave it, with one entry point."""
+def install_plugin(site: Path, name: str, rule: str, source: str) -> None:
+    """Write a package with one entry point, as pip would install it."""
     (site / f"{name}.py").write_text(source, encoding="utf-8")
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
@@ -160,12 +160,12 @@ def plug_in(site: Path, name: str, rule: str, source: str) -> None:
     (info / "entry_points.txt").write_text(f"[perfdoctor.analyzers]\n{rule} = {name}:Mine\n", encoding="utf-8")
 
 
-def test_the_example_plugin_is_found_and_speaks(tmp_path: Path, trace: Path) -> None:
-    can_build()
+def test_the_example_plugin_is_found_and_reports(tmp_path: Path, trace: Path) -> None:
+    skip_unless_buildable()
     source, site = tmp_path / "plugin", tmp_path / "site"
     shutil.copytree(PLUGIN, source)
     pip("install", "--no-deps", "--no-build-isolation", "--target", site, source)
-    answer = ask(site, trace)
+    answer = analyze_with(site, trace)
     # Other plugins may be installed as well.
     assert set(answer["rules"]) >= {*ENTRY_POINTS, "EX001"}
     assert answer["broken"].keys().isdisjoint({*ENTRY_POINTS, "EX001"})
@@ -185,7 +185,7 @@ def test_the_tests_of_the_example_plugin_pass() -> None:
 
 
 def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Path) -> None:
-    can_build()
+    skip_unless_buildable()
     source, site = tmp_path / "mine", tmp_path / "site"
     source.mkdir()
     subprocess.run(
@@ -194,7 +194,7 @@ def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Pa
         capture_output=True,
     )
     pip("install", "--no-deps", "--no-build-isolation", "--target", site, source)
-    answer = ask(site, trace)
+    answer = analyze_with(site, trace)
     assert "XX101" in answer["rules"]
     assert answer["outcomes"]["XX101"] == ["ran", None]
 
@@ -202,24 +202,24 @@ def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Pa
 def test_a_broken_plugin_is_reported_and_stops_no_other(tmp_path: Path, trace: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    plug_in(site, "exploding", "XX001", "raise RuntimeError('no luck')")
-    plug_in(site, "nobody", "XX002", "class Mine: ...")
-    plug_in(site, "absent", "XX003", "Yours = None")
-    plug_in(
+    install_plugin(site, "exploding", "XX001", "raise RuntimeError('no luck')")
+    install_plugin(site, "nobody", "XX002", "class Mine: ...")
+    install_plugin(site, "absent", "XX003", "Yours = None")
+    install_plugin(
         site,
         "nameless",
         "XX005",
         "from perfdoctor.rules import RankAnalyzer\n"
         "class Mine(RankAnalyzer):\n    def analyze_rank(self, rank):\n        yield from ()\n",
     )
-    plug_in(
+    install_plugin(
         site,
         "thief",
         "XX004",
         "from perfdoctor.analyzers.pd101_dataloader_stall import DataLoaderStall\n"
         "class Mine(DataLoaderStall):\n    rule = 'PD101'\n    name = 'mine'\n",
     )
-    answer = ask(site, trace)
+    answer = analyze_with(site, trace)
     assert set(answer["rules"]) >= set(ENTRY_POINTS)
     assert set(answer["rules"]).isdisjoint({"XX001", "XX002", "XX003", "XX004", "XX005"})
     assert set(answer["broken"]) >= {"XX001", "XX002", "XX003", "XX004", "XX005"}

@@ -1,4 +1,4 @@
-"""What users may rely on: the names, and that importing them costs next to nothing."""
+"""The public API: its names, and that importing them costs next to nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 import perfdoctor
 from perfdoctor.testing import TraceBuilder
 
-# As contracts.md lists them: what to call, what comes back, what an analyzer of one's own is made of, what is raised.
+# The functions, their results, what analyzers are made of, and the exceptions.
 CONTRACT = {
     *("analyze", "diagnose", "gpu", "profile", "read"),
     *("Report", "Trace"),
     *("Analyzer", "Claim", "Evidence", "Finding", "FleetAnalyzer", "RankAnalyzer", "Saving", "SourceLocation"),
     *("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
 }
-# torch and numba take seconds to load, the others tenths; none is needed to read a trace on a laptop.
+# torch and numba take seconds to load, the others tenths of a second; reading a trace needs none of them.
 HEAVY = ("torch", "numba", "dask", "plotly", "jinja2")
 
 
@@ -34,7 +34,7 @@ def test_every_name_is_there_and_documented(name: str) -> None:
     assert name in dir(perfdoctor)
 
 
-def test_a_star_import_brings_all_names() -> None:
+def test_a_star_import_has_all_names() -> None:
     space: dict[str, object] = {}
     exec("from perfdoctor import *", space)
     assert space.keys() >= CONTRACT
@@ -62,7 +62,7 @@ def test_the_exit_codes_of_the_contract() -> None:
 
 
 def modules_after(code: str, *arguments: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded once it has run some code."""
+    """The modules that a fresh interpreter has loaded after it has run some code."""
     ask = f"import sys\n{code}\nimport json\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", ask, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_analysing_loads_neither_torch_nor_what_draws_nor_the_capture(tmp_path: 
     assert loaded.isdisjoint([*HEAVY, "perfdoctor.capture"])
 
 
-def test_errors_come_out_of_the_public_door_as_one_sentence(tmp_path: Path) -> None:
+def test_errors_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(perfdoctor.TraceError, match=r"no such file") as caught:
         perfdoctor.analyze(tmp_path / "absent.json")
     assert "\n" not in str(caught.value)
@@ -135,7 +135,7 @@ def test_a_rank_that_is_not_there_is_refused(tmp_path: Path) -> None:
         perfdoctor.analyze(tmp_path, rank=5)
 
 
-def test_files_that_do_not_tell_their_ranks_apart_are_numbered_and_say_so(tmp_path: Path) -> None:
+def test_files_with_one_rank_number_are_renumbered_with_a_warning(tmp_path: Path) -> None:
     for name in ("a", "b"):
         TraceBuilder(rank=0).kernel("ampere_sgemm_128x64_nn", 0, 10).write(tmp_path / f"{name}.json")
     report = perfdoctor.analyze([tmp_path / "b.json", tmp_path / "a.json"])

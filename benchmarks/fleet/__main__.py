@@ -30,7 +30,7 @@ from perfdoctor.fleet.rank_tasks import AnalysisOptions, analyze_file, read_rank
 from perfdoctor.trace.scanner import scan
 scan.warm()
 file = TraceFile(Path(sys.argv[1]))
-options = AnalysisOptions(tuple(rule.rule for rule in registry.registered()), read_threads=1)
+options = AnalysisOptions(tuple(rule.rule for rule in registry.load_analyzers()), read_threads=1)
 analyze_file(file, options)
 start = time.process_time(); read_ranks(file, options); read_seconds = time.process_time() - start
 start = time.process_time(); summaries = analyze_file(file, options); all_seconds = time.process_time() - start

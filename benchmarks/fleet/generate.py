@@ -44,7 +44,7 @@ def generate_summaries(ranks: int, steps: int) -> Iterator[RankSummary]:
     They are copies of a few analysed ranks, with other rank numbers and with arrivals at collectives that vary.
     """
     fleet = SyntheticFleet(_ANALYSED_RANKS, steps=steps).late_loader(3, by_us=3000).slow_backward(5, 1.2)
-    rules = registry.registered()
+    rules = registry.load_analyzers()
     pickles = [pickle.dumps(pipeline.summarize_rank(Rank(b.trace()), rules)) for b in fleet.builders()]
     generator = random.Random(0)
     for rank in range(ranks):

@@ -31,7 +31,7 @@ def main() -> None:
     peak_bytes_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
     summary_bytes = len(pickle.dumps(summaries[0]))
     start, cpu_start = time.perf_counter(), time.process_time()
-    report = pipeline.report_on_summaries(map(from_rank, summaries), registry.registered())
+    report = pipeline.report_on_summaries(map(from_rank, summaries), registry.load_analyzers())
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     print(
         json.dumps(

@@ -31,14 +31,14 @@ def explain(rule: str) -> None:
 
     RULE is the id or the name of a rule, such as PD201.
     """
-    from perfdoctor.rules.registry import registered
+    from perfdoctor.rules.registry import load_analyzers
 
     wanted = rule.strip()
     if wanted.upper() in _ENGINE_FINDINGS:
         name, text = _ENGINE_FINDINGS[wanted.upper()]
         write_stdout(f"{wanted.upper()} {name}\n\n{text}\n")
         return
-    analyzers = registered()
+    analyzers = load_analyzers()
     for analyzer in analyzers:
         if wanted.upper() == analyzer.rule or wanted.lower() == analyzer.name:
             text = inspect.getdoc(analyzer) or ""

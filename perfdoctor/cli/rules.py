@@ -15,13 +15,13 @@ _INDENT = " " * 7
 @click.command(short_help="List the rules.")
 def rules() -> None:
     """List the rules: the id, the name, what each needs, and what it finds."""
-    from perfdoctor.rules.registry import broken, registered
+    from perfdoctor.rules.registry import find_broken_plugins, load_analyzers
 
-    for analyzer in registered():
+    for analyzer in load_analyzers():
         needs = ", ".join(sorted(analyzer.needs)) or "nothing special"
         summary = (inspect.getdoc(analyzer) or "").partition("\n")[0]
         write_stdout(f"{analyzer.rule}  {analyzer.name}  (needs {needs})\n")
         write_stdout(textwrap.fill(summary, 80, initial_indent=_INDENT, subsequent_indent=_INDENT) + "\n")
-    for plugin in broken():
+    for plugin in find_broken_plugins():
         write_stdout(f"{plugin.name} is not usable: {plugin.why}\n")
     write_stdout("\nperfdoctor explain RULE tells one in full.\n")

@@ -123,10 +123,10 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
     Raises:
         InputError: the file cannot be read.
     """
-    rules = [analyzer for analyzer in registry.registered() if analyzer.rule in options.rule_ids]
+    rules = [analyzer for analyzer in registry.load_analyzers() if analyzer.rule in options.rule_ids]
     ranks = read_ranks(file, options, progress)
     whole = options.whole and len(ranks) == 1
-    return [pipeline.summarize_rank(rank, rules, options.settings, keep_all=whole) for rank in ranks]
+    return [pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=whole) for rank in ranks]
 
 
 def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[Rank]:

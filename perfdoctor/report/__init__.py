@@ -1,1 +1,1 @@
-"""The result: findings, the summary of a rank, the Report over all ranks."""
+"""Finding, RankSummary and Report: what an analysis results in, and how findings are priced and merged."""

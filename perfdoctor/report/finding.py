@@ -1,4 +1,4 @@
-"""What a rule says: a Finding with its Evidence, its location, its Saving, and the time that it lays claim to.
+"""Finding: what a rule reports, with evidence, location, saving, and the time that the fix would free (its claim).
 
 A Finding is checked where it is made, so that nothing malformed goes further, whoever wrote the rule.
 """
@@ -24,9 +24,9 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
 
 STEP_AFTER = "step after this fix and those above"
-"""Label of the evidence that says how long a step takes after a fix and those before it in the report, in ns."""
+"""Label of the evidence that holds the length of a step in ns after a fix and all fixes above it in the report."""
 STEP_BEFORE = "step before any fix, without the profiler"
-"""Label of the evidence that says what step savings are of, in ns, where that is not the recorded one."""
+"""Label of the evidence that holds the length in ns of the step that savings are of, if not the recorded one."""
 
 
 def severity_of(share: float | None) -> Severity:
@@ -39,7 +39,7 @@ def severity_of(share: float | None) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was seen: `value` in `unit` ("ns", "%", "count", "bytes", "" for text); None means not known."""
+    """One observation: `value` in `unit` ("ns", "%", "count", "bytes", "" for text); a value of None is not known."""
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("label", "value", "unit")
 
@@ -50,12 +50,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FindingScope:
-    """What a finding on one rank has to fit into.
+    """The limits that a finding on one rank has to fit into.
 
     Attributes:
-        step_ns: Length of a step, of the window without steps: no cost is larger.
-        window: The analysed time: no claim lies outside. None where it is not known.
-        gpu_items, calls: Rows of the tables that an edit is about; None where they are not known.
+        step_ns: Length of a step, or of the window without steps: no cost is larger.
+        window: The analysed time: no claim lies outside of it. None where it is not known.
+        gpu_items, calls: Lengths of the tables whose rows an edit may name; None where they are not known.
     """
 
     step_ns: int
@@ -66,7 +66,7 @@ class FindingScope:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One diagnosis. `cost_ns` and `saving` are of a step when there are steps, else of the window.
+    """One diagnosis. `cost_ns` and `saving` are per step when there are steps, else per window.
 
     Attributes:
         rule, name: Id and name of the rule.
@@ -74,25 +74,25 @@ class Finding:
         confidence: From 0 to 1.
         title: One sentence.
         rank: The rank; None means all ranks.
-        cost_ns: What the fault costs.
+        cost_ns: Time that the fault costs.
         share_of_step: The cost as a share (0 to 1); None where the window is empty.
-        saving: What the fix saves.
-        location: The place in the user's code; None where it is not known.
-        evidence: What was seen.
+        saving: Time that the fix saves.
+        location: The line of the user's code; None where it is not known.
+        evidence: What was observed.
         advice, fix: What to do, in words and as code or a command.
-        references: Where to read on.
+        references: Web addresses to read more.
         claim: The time that the fix would free.
-        subject: What it is about (an op, a kind of collective): findings of several ranks with the same rule, subject
-            and location are one.
-        edit: What the fix changes in the trace of its rank, for a replay.
-        order_key_ns: What it is ordered by where that is not its saving: a fix that another one makes worth while
-            comes after that one.
-        scope: What it has to fit into; None where that is not known.
+        subject: What the finding is about (an op, a kind of collective). Findings of several ranks with the same rule,
+            subject and location are merged.
+        edit: What the fix changes in the trace of the rank, for a replay.
+        order_key_ns: What the finding is ordered by instead of its saving. It lets a fix that pays only after another
+            fix come after that one.
+        scope: The limits of the finding; None where they are not known.
 
     Raises:
-        TypeError: a value has another type than it must have.
-        ValueError: a number is not finite, the cost exceeds the step, the claim reaches beyond the window, or the edit
-            is of another trace.
+        TypeError: A value has the wrong type.
+        ValueError: A number is not finite, the cost exceeds the step, the claim exceeds the window, or the edit names
+            rows of another trace.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -160,21 +160,21 @@ class Finding:
 
 
 def describe_error(error: Exception) -> str:
-    """What an exception is and says; only what it is where it cannot even say that."""
+    """The type and message of an exception; the type alone where printing it raises another one."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # a stranger's exception may do anything when it is printed
         return type(error).__name__
 
 
-def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None = None) -> Finding:
-    """PD901: a rule failed, or what it returned is malformed; the other rules ran.
+def finding_of_failure(rule: str, name: str, error: Exception, rank: int | None = None) -> Finding:
+    """Finding PD901: a rule failed, or its result is malformed, while the other rules ran.
 
     Args:
         rule: Id of the rule.
-        name: Its name.
-        error: What it raised, or what was found wrong.
-        rank: The rank that it looked at; None for several.
+        name: Name of the rule.
+        error: What the rule raised, or what is wrong with its result.
+        rank: The rank that the rule analysed; None for several.
     """
     return Finding(
         rule="PD901",
@@ -191,7 +191,7 @@ def failed_rule_finding(rule: str, name: str, error: Exception, rank: int | None
 
 
 def _require_type(name: str, value: object, *kinds: type | None) -> None:
-    """See that a value is exactly of one of these types: a subclass may compare, print or change as it likes."""
+    """Check that a value has exactly one of these types. A subclass could override how values compare or print."""
     if type(value) in [type(None) if kind is None else kind for kind in kinds]:
         _require_64_bits(name, value)
         return
@@ -200,13 +200,13 @@ def _require_type(name: str, value: object, *kinds: type | None) -> None:
 
 
 def _require_64_bits(name: str, value: object) -> None:
-    """See that an integer is none that readers of JSON, and int64 columns, cannot hold."""
+    """Check that an integer fits into int64, as readers of JSON and numpy columns need."""
     if type(value) is int and value.bit_length() > 63:
         raise ValueError(f"{name} of a finding has {value.bit_length()} bits, more than the 64 of an integer")
 
 
 def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
-    """See that a value is None or a finite number up to `most`; those with a limit are not negative."""
+    """Check that a value is None or a finite number of at most `most`; with a limit it must not be negative either."""
     if value is None:
         return
     if not isinstance(value, np.integer | np.floating) and type(value) not in (int, float):

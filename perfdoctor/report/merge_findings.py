@@ -1,4 +1,4 @@
-"""Findings that several ranks share are told once, by the rank that pays most, with the ranks that they hold for.
+"""Merges the findings that several ranks share: the costliest one is reported, with the ranks that have it.
 
 Merging is associative and commutative: parts of a fleet merge in any order and grouping, on any machine.
 """
@@ -13,33 +13,33 @@ from typing import TypeAlias
 
 from perfdoctor.report.finding import Evidence, Finding
 
-Key: TypeAlias = tuple[str, str, str]
-"""Rule, subject and location."""
+FindingKey: TypeAlias = tuple[str, str, str]
+"""Rule, subject and location: findings that agree in these are merged."""
 
 RANKS = "ranks"
-"""Label of the evidence that names the ranks that a finding holds for."""
+"""Label of the evidence that lists the ranks with a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFinding:
-    """The findings with one rule, subject and location, over some ranks.
+    """The findings of some ranks with one rule, subject and location.
 
     Attributes:
-        of_ranks: All of them while they are of one rank, else the costliest.
-        ranks: The ranks that they hold for.
-        low_ns: What each of the ranks saves at least; None where none says.
+        findings: All findings while there is one rank, else only the costliest.
+        ranks: The ranks that have such a finding.
+        low_ns: The lowest of their `saving.low_ns`; None where no finding has one.
     """
 
-    of_ranks: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     ranks: frozenset[int]
     low_ns: int | None
 
-    def findings(self) -> Iterator[Finding]:
-        """The findings as the report has them."""
+    def merge(self) -> Iterator[Finding]:
+        """The findings for the report: those of a single rank as they are, those of several ranks as one."""
         if len(self.ranks) < 2:
-            yield from self.of_ranks
+            yield from self.findings
             return
-        costliest = self.of_ranks[0]
+        costliest = self.findings[0]
         saving = costliest.saving
         if saving.low_ns is not None and self.low_ns is not None:
             saving = replace(saving, low_ns=self.low_ns)
@@ -47,13 +47,13 @@ class SharedFinding:
         yield replace(costliest, rank=None, saving=saving, evidence=(*costliest.evidence, *evidence))
 
 
-def group_findings(findings: Iterable[Finding]) -> dict[Key, SharedFinding]:
-    """Some findings by rule, subject and location."""
-    groups: dict[Key, list[Finding]] = defaultdict(list)
+def group_findings(findings: Iterable[Finding]) -> dict[FindingKey, SharedFinding]:
+    """The findings by rule, subject and location."""
+    groups: dict[FindingKey, list[Finding]] = defaultdict(list)
     for finding in findings:
         groups[finding.rule, finding.subject, str(finding.location)].append(finding)
     return {
-        key: _share(
+        key: _make_shared(
             tuple(group),
             frozenset(f.rank for f in group if f.rank is not None),
             min((f.saving.low_ns for f in group if f.saving.low_ns is not None), default=None),
@@ -62,9 +62,9 @@ def group_findings(findings: Iterable[Finding]) -> dict[Key, SharedFinding]:
     }
 
 
-def merge_groups(parts: Iterable[Mapping[Key, SharedFinding]]) -> dict[Key, SharedFinding]:
-    """The grouped findings of several parts of a fleet as those of all of them together."""
-    groups: dict[Key, list[SharedFinding]] = defaultdict(list)
+def merge_groups(parts: Iterable[Mapping[FindingKey, SharedFinding]]) -> dict[FindingKey, SharedFinding]:
+    """The groups of several parts of a fleet, merged by key."""
+    groups: dict[FindingKey, list[SharedFinding]] = defaultdict(list)
     for part in parts:
         for key, shared in part.items():
             groups[key].append(shared)
@@ -72,29 +72,29 @@ def merge_groups(parts: Iterable[Mapping[Key, SharedFinding]]) -> dict[Key, Shar
 
 
 def _merge(group: list[SharedFinding]) -> SharedFinding:
-    return _share(
-        tuple(chain.from_iterable(shared.of_ranks for shared in group)),
+    return _make_shared(
+        tuple(chain.from_iterable(shared.findings for shared in group)),
         frozenset().union(*(shared.ranks for shared in group)),
         min((shared.low_ns for shared in group if shared.low_ns is not None), default=None),
     )
 
 
-def _share(findings: tuple[Finding, ...], ranks: frozenset[int], low_ns: int | None) -> SharedFinding:
-    return SharedFinding(findings if len(ranks) < 2 else (max(findings, key=_weight),), ranks, low_ns)
+def _make_shared(findings: tuple[Finding, ...], ranks: frozenset[int], low_ns: int | None) -> SharedFinding:
+    return SharedFinding(findings if len(ranks) < 2 else (max(findings, key=_cost_order),), ranks, low_ns)
 
 
-def _weight(finding: Finding) -> tuple[int, int, float, str]:
-    """By cost; between equals the lowest rank speaks, and of that rank always the same finding."""
+def _cost_order(finding: Finding) -> tuple[int, int, float, str]:
+    """Sort key: the cost, then the lowest rank, then what makes the choice within that rank unique."""
     return finding.cost_ns, -(finding.rank or 0), finding.saving.likely_ns, finding.title
 
 
-def merge_ranks(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for each rule, subject and location: the costliest rank speaks for all, and names the others."""
-    return [finding for shared in group_findings(findings).values() for finding in shared.findings()]
+def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, where those that several ranks share become the costliest one with a list of these ranks."""
+    return [finding for shared in group_findings(findings).values() for finding in shared.merge()]
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Numbers in words that stay short for thousands: "0-3, 7"; two in a row are no range."""
+    """The numbers as ranges, short even for thousands: "0-3, 7". Two in a row are listed singly."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:

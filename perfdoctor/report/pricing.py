@@ -1,8 +1,8 @@
-"""From what rules found to what the report promises: each fix priced beside all others, once, and put in order.
+"""Prices findings: what each fix saves next to all the others, so that no time is promised twice, and their order.
 
-The findings of a rank are priced where its trace is (`price_findings`): fixes with an edit by a replay, one on top of
-the other, the others by their bounds. Over several ranks (`prioritize_fleet`) rules that compare ranks know what a wait
-was for, so of time that both claim they are promised first.
+The findings of a rank are priced where its trace is (`price_findings`). Fixes with an edit are replayed, each on top of
+those before it; the other fixes keep their bounds. `prioritize_fleet` then orders the findings of all ranks. Rules that
+compare ranks know the cause of a wait, so time that both kinds of rules claim goes to them first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 @dataclass(slots=True)
 class _Priced:
-    """A finding as its rule made it, with what pricing has found out about it so far."""
+    """A finding as its rule made it, and its price so far."""
 
     finding: Finding
     saving: Saving
@@ -33,23 +33,23 @@ class _Priced:
         return cls(finding, finding.saving, finding.order_key_ns)
 
     @property
-    def order(self) -> tuple[float, int, int, str, str, str]:
+    def sort_key(self) -> tuple[float, int, int, str, str, str]:
         finding = self.finding
         key_ns = self.saving.likely_ns if self.order_key_ns is None else self.order_key_ns
         severity = SEVERITIES.index(finding.severity)
         return (-key_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)
 
-    def cap(self, most_ns: int) -> int:
-        """Promise no more than so much a step; what is promised at most."""
-        self.saving = self.saving.cap(max(most_ns, 0))
+    def cap(self, limit_ns: int) -> int:
+        """Cap the saving at `limit_ns` per step; returns the most that it promises now."""
+        self.saving = self.saving.cap(max(limit_ns, 0))
         return self.saving.high_ns or 0
 
     def build(self, rank: int | None = None, shareable: Intervals | None = None) -> Finding:
-        """The finding with its price; of a claim on the rank only the time in `shareable`, where that is given."""
+        """The finding with its price; a claim on `rank` is reduced to its time in `shareable`, unless that is None."""
         finding, claim = self.finding, self.finding.claim
         if shareable is not None and claim.rank == rank:
-            kept = iv.intersect(claim.intervals, shareable)
-            claim = replace(claim, intervals=kept, exclusive_ns=claim.total_ns - iv.total(kept))
+            shared = iv.intersect(claim.intervals, shareable)
+            claim = replace(claim, intervals=shared, exclusive_ns=claim.total_ns - iv.total(shared))
         if finding.saving == self.saving and finding.edit is None and finding.scope is None and claim is finding.claim:
             return finding
         return replace(
@@ -58,7 +58,7 @@ class _Priced:
             order_key_ns=self.order_key_ns,
             evidence=(*finding.evidence, *self.evidence),
             claim=claim,
-            edit=None,  # rows of a trace mean nothing without the trace
+            edit=None,  # row numbers mean nothing without their trace
             scope=None,
         )
 
@@ -74,57 +74,58 @@ def price_findings(
 
     Args:
         findings: What the rules found on the rank.
-        rank: Its number.
-        ledger: What can be promised on it.
-        replay: Its replay; None where there is none. Where it cannot be trusted the evidence of each finding with an
-            edit says why, and the saving stays the bound that it was.
-        shareable: The time that rules which compare ranks may claim as well; claims forget where the rest of theirs
-            lies. None keeps all of it.
+        rank: The number of the rank.
+        ledger: The time of the rank that can still be promised.
+        replay: The replay of the rank; None where there is none. Where the replay cannot be trusted, the evidence of
+            each finding with an edit says why, and the saving stays the bound that the rule gave.
+        shareable: The time that rules which compare ranks may claim as well. Of all other claimed time only the length
+            remains. None leaves the intervals of all claims as they are.
 
     Returns:
-        The findings, the largest saving first. Each promises at most its cost, what of its claimed time no finding
-        before it has claimed, and for kernel time what is left of the CPU's wait for the GPU; all together promise no
-        more than the step. What was replayed knows of the others already: it only takes from them.
+        The findings, the largest saving first. Each promises at most its cost and the part of its claimed time that no
+        finding before it has claimed; kernel time also at most what is left of the CPU's wait for the GPU. Together
+        they promise no more than the step. A replayed saving takes the other fixes into account already: it is charged
+        to the ledger but not limited by it.
     """
     priced = [_Priced.of(finding) for finding in findings]
     _apply_replay(priced, replay)
-    return tuple(each.build(rank, shareable) for each in _promise(priced, {rank: ledger}, ledger.step_ns))
+    return tuple(each.build(rank, shareable) for each in _cap_savings(priced, {rank: ledger}, ledger.step_ns))
 
 
 def prioritize_fleet(
-    of_ranks: Iterable[Finding], of_fleet: Iterable[Finding], ledgers: Mapping[int | None, Ledger]
+    rank_findings: Iterable[Finding], fleet_findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]
 ) -> tuple[Finding, ...]:
-    """The findings of a whole fleet in order: those that single ranks have priced, and those about several ranks.
+    """The findings of a whole fleet in order: those of single ranks and those about several ranks.
 
     Args:
-        of_ranks: Findings that `price_findings` has priced, those that ranks share told once.
-        of_fleet: Findings of rules that compare ranks. Of time that both claim they are promised first.
-        ledgers: By rank, as they were before any promise.
+        rank_findings: Findings of single ranks, priced by `price_findings` and merged by `merge_findings`.
+        fleet_findings: Findings of rules that compare ranks. Time that both kinds claim goes to them first.
+        ledgers: The ledger of each rank, as before any promise.
 
     Returns:
         All of them, the largest saving first; together they promise no more than the longest step of any rank.
     """
-    own = [_Priced.of(finding) for finding in of_ranks]
-    for each in own:
+    of_ranks = [_Priced.of(finding) for finding in rank_findings]
+    for each in of_ranks:
         claim = each.finding.claim
         if claim.rank in ledgers:
             ledgers[claim.rank].spend(claim, each.saving.high_ns or 0)
     step_ns = max((ledger.step_ns for ledger in ledgers.values()), default=0)
-    promised = _promise([_Priced.of(finding) for finding in of_fleet], ledgers, step_ns)
-    for each in own:
+    of_fleet = _cap_savings([_Priced.of(finding) for finding in fleet_findings], ledgers, step_ns)
+    for each in of_ranks:
         claim, ledger, limit_ns = each.finding.claim, ledgers.get(each.finding.claim.rank), each.finding.cost_ns
         if ledger is not None and ledger.overlaps(claim):
             limit_ns = min(limit_ns, ledger.limit_ns(claim, kernels=False))
         each.cap(limit_ns)
-    everything = sorted([*promised, *own], key=lambda each: each.order)
+    everything = sorted([*of_fleet, *of_ranks], key=lambda each: each.sort_key)
     for each in everything:
         step_ns -= each.cap(step_ns)
-    return tuple(each.build() for each in sorted(everything, key=lambda each: each.order))
+    return tuple(each.build() for each in sorted(everything, key=lambda each: each.sort_key))
 
 
-def _promise(priced: Sequence[_Priced], ledgers: Mapping[int | None, Ledger], step_ns: int) -> list[_Priced]:
-    """Cap the savings in the order of what they are worth, and charge the ledgers; the order after that."""
-    for each in sorted(priced, key=lambda each: each.order):
+def _cap_savings(priced: Sequence[_Priced], ledgers: Mapping[int | None, Ledger], step_ns: int) -> list[_Priced]:
+    """Cap the savings, the largest first, and charge the ledgers; returns the findings in their new order."""
+    for each in sorted(priced, key=lambda each: each.sort_key):
         claim = each.finding.claim
         ledger = ledgers.get(claim.rank)
         limit_ns = min(each.finding.cost_ns, step_ns)
@@ -134,11 +135,11 @@ def _promise(priced: Sequence[_Priced], ledgers: Mapping[int | None, Ledger], st
         step_ns -= promised_ns
         if ledger is not None:
             ledger.charge(claim, promised_ns)
-    return sorted(priced, key=lambda each: each.order)
+    return sorted(priced, key=lambda each: each.sort_key)
 
 
 def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
-    """Give each finding with an edit what the replay says of its fix."""
+    """Set saving, order and evidence of each finding with an edit by the replay of its fix."""
     edits = {number: each.finding.edit for number, each in enumerate(priced) if each.finding.edit is not None}
     if replay is None or not edits:
         return
@@ -147,22 +148,22 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
             priced[number].evidence = (Evidence("not replayed", replay.gates.reason),)
         return
     order_key_ns = float("inf")
-    for turn, fix in enumerate(order_fixes_greedily(replay, edits)):
+    for position, fix in enumerate(order_fixes_greedily(replay, edits)):
         each = priced[fix.number]
         finding, high_ns = each.finding, fix.high_ns
         if not edits[fix.number].is_upper_bound:
-            # Of a wait that vanishes the rule, too, knows what it is worth: of two pairs of recordings before and after
-            # the fix, the replay came nearer in one and the rule in the other (docs/measuring.md).
+            # For a wait that vanishes, the rule has an estimate of its own. Of two pairs of recordings before and after
+            # the fix, the replay was nearer in one and the rule in the other (docs/measuring.md).
             high_ns = max(high_ns, finding.saving.expected_ns or 0)
         bound_ns = finding.saving.high_ns
-        most_ns = finding.cost_ns if bound_ns is None else min(bound_ns, finding.cost_ns)
-        order_key_ns = min(order_key_ns, fix.expected_ns, most_ns)
-        each.order_key_ns = order_key_ns - turn * 1e-6  # fixes that save alike keep the order of their turns
-        each.saving = Saving(fix.low_ns, fix.expected_ns, high_ns, "replayed").cap(most_ns)
-        each.evidence = _evidence_of_turn(fix, replay, priced)
+        limit_ns = finding.cost_ns if bound_ns is None else min(bound_ns, finding.cost_ns)
+        order_key_ns = min(order_key_ns, fix.expected_ns, limit_ns)
+        each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
+        each.saving = Saving(fix.low_ns, fix.expected_ns, high_ns, "replayed").cap(limit_ns)
+        each.evidence = _evidence_of_replay(fix, replay, priced)
 
 
-def _evidence_of_turn(fix: OrderedFix, replay: Replay, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
+def _evidence_of_replay(fix: OrderedFix, replay: Replay, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
     evidence = [Evidence(STEP_AFTER, fix.step_after_ns, "ns")]
     if not replay.includes_profiler:
         evidence.append(Evidence(STEP_BEFORE, replay.baseline_step_ns, "ns"))

@@ -1,7 +1,7 @@
-"""RankSummary: what is left of a rank once its own rules have looked at it, small enough to be sent and kept.
+"""RankSummary: what the report and rules over ranks need of a rank, small enough to be sent between processes.
 
-The trace of a rank takes hundreds of megabytes, its summary some ten to three hundred kilobytes: the account, the
-findings, and what rules that compare ranks need. Columns never leave the process that read them.
+The trace of a rank takes hundreds of megabytes, its summary ten to three hundred kilobytes: the account, the findings,
+and what rules that compare ranks need. The columns of a trace stay in the process that read it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from perfdoctor.report.report import Outcome, StepSummary, TraceSummary
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank, for the report and for rules that compare ranks.
+    """One rank, as the report and rules that compare ranks see it.
 
     Attributes:
         trace: The file, rank number and device.
-        steps: Count, source, median and variation; where each lies is in `account.steps`.
+        steps: Number, source, median and variation of the steps; their intervals are in `account.steps`.
         timeline: GPU time over the whole trace.
-        account: Where the window went; its `parts`, the largest thing of all, are left out unless it is the only rank.
-        available_data: Which of NEEDS the rank has.
-        cpu_wait_ns: What faster kernels can save in the window at most, see `cpu_waits.cpu_wait_ns`.
-        collectives: When it came to each collective; None for a rank without any look at them.
-        host_time: Where its CPU spends time that no op takes, where lines or stacks were recorded; none of one alone.
-        step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or a rank is alone.
+        account: The window by where its time went. Its `parts` take the most memory and are left out unless the rank is
+            the only one.
+        available_data: Which of `REQUIREMENTS` the rank has.
+        cpu_wait_ns: The most that faster kernels can save in the window, see `cpu_waits.cpu_wait_ns`.
+        collectives: When the rank came to each collective; None where they were not examined.
+        host_time: Where the CPU spends time outside of ops, if lines or stacks were recorded; empty for an only rank.
+        step_flops: FLOPs of each step by its input shapes, see `step_flops`; empty where unknown, or for an only rank.
         facts: What was captured beside the trace.
-        findings: Those of its own, in order, savings capped within the rank; of their claims only the intervals in
-            exposed communication, which rules over ranks may claim too.
+        findings: The findings on the rank, in order, with savings capped within the rank. Their claims have only the
+            intervals in exposed communication, which rules over ranks may claim too.
         outcomes: What became of each rule on this rank.
     """
 
@@ -61,20 +62,20 @@ class RankSummary:
 
     @property
     def window_ns(self) -> int:
-        """Length of the analysed time."""
+        """Length of the analysed window."""
         return self.account.window_ns
 
     def per_step(self, window_ns: int) -> int:
-        """A sum over the window as an amount a step (of the window when there are no steps)."""
+        """A sum over the window as an amount per step; the sum itself when there are no steps."""
         return round(window_ns / self.steps.count) if self.steps.count else window_ns
 
     def share(self, per_step_ns: int) -> float | None:
-        """An amount a step as a share (0 to 1) of the step; None when the window is empty."""
+        """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
         whole = self.per_step(self.window_ns)
         return min(per_step_ns / whole, 1.0) if whole else None
 
     def renumber(self, rank: int, note: str) -> RankSummary:
-        """The same rank under another number, with a sentence about that among its warnings."""
+        """The same rank with another number; `note` joins its warnings."""
 
         def renumber_finding(finding: Finding) -> Finding:
             if finding.rank != self.rank:
@@ -93,19 +94,19 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All ranks of one job as their summaries, sorted by rank: what a FleetAnalyzer sees."""
+    """All ranks of one job as summaries, sorted by rank: the input of a FleetAnalyzer."""
 
     summaries: tuple[RankSummary, ...]
 
     @cached_property
     def available_data(self) -> frozenset[str]:
-        """What at least one rank has, and "ranks" when there are several."""
+        """The requirements that at least one rank meets, and "ranks" when there are several."""
         several = {"ranks"} if len(self.summaries) > 1 else set()
         return frozenset().union(*(summary.available_data for summary in self.summaries), several)
 
     @cached_property
     def matched(self) -> MatchedCollectives | None:
-        """The collectives of all ranks, partner to partner; None when no two ranks have any in common."""
+        """The collectives of all ranks, matched with each other; None when no two ranks have one in common."""
         return match_collectives([s.collectives for s in self.summaries if s.collectives is not None])
 
     @cached_property
@@ -115,7 +116,7 @@ class Fleet:
 
     @cached_property
     def late_ns(self) -> dict[int | None, int]:
-        """By rank how much later than the second-latest it comes to the collectives of a step; see `LateRank`.
+        """How much later than the second-latest each rank comes to the collectives of a step; see `LateRank`.
 
         Empty where nobody waits or nothing can be matched.
         """
@@ -127,5 +128,5 @@ class Fleet:
         return {table.rank: steps[table.rank].per_step(late_ns) for table, late_ns in late}
 
     def of(self, table: CollectiveTable) -> RankSummary:
-        """The rank that a table of collectives is part of."""
+        """The summary of the rank that a table of collectives belongs to."""
         return next(summary for summary in self.summaries if summary.collectives is table)

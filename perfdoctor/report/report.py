@@ -16,10 +16,10 @@ StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """One trace file, as the report names it.
+    """One trace file in the report.
 
-    `base_ns`, which added to the trace's times gives nanoseconds since the epoch, is no part of the schema: it is for
-    what was recorded beside the trace by another clock.
+    `base_ns` plus a time of the trace is nanoseconds since the epoch. It is not part of the schema: it aligns what was
+    recorded beside the trace by another clock.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -40,10 +40,10 @@ class TraceSummary:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """The steps found: `median_ns` of a step and `variation` (standard deviation over mean); None without steps.
+    """The steps of a trace: the median and the variation (standard deviation over mean); None without steps.
 
     `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
-    reports that people read and no part of the schema: findings carry it as evidence.
+    reports that people read and not part of the schema: findings carry it as evidence.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "variation")
@@ -57,7 +57,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one rule: ran, skipped (`why` says what to capture), or failed (`why` says how)."""
+    """What became of one rule: ran, skipped (`why` says what to capture) or failed (`why` is the error)."""
 
     SCHEMA: ClassVar[tuple[str, ...]] = ("rule", "status", "why", "seconds")
 
@@ -69,11 +69,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an analysis: findings are ranked, `timeline` and `account` hold one entry a rank.
+    """The result of an analysis: the findings in order, and a timeline and an account for each rank.
 
-    In the order of `traces`; ranks that could not be analysed stand at the end of those and have none. `late_ns` says
-    by rank how much later than the second-latest it comes to the collectives of a step; it is empty where nobody waits
-    or they could not be matched, and no part of the schema.
+    `timeline` and `account` are in the order of `traces`. Ranks that could not be analysed stand at the end of `traces`
+    and have neither. `late_ns` says by rank how much later than the second-latest it comes to the collectives of a
+    step. It is empty where nobody waits or collectives could not be matched, and not part of the schema.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -97,6 +97,6 @@ class Report:
         return self.traces[len(self.timeline) :]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, schema perfdoctor.report/1: int64 ns, None for unknown."""
+        """The report as plain data by schema perfdoctor.report/1: times in int64 ns, None for unknown."""
         plain: dict[str, Any] = to_plain(self)
         return plain

@@ -1,4 +1,4 @@
-"""Values of the report as plain data for JSON: the one place that knows how."""
+"""Converts values of the report to plain data for JSON; no other file does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """A value as dictionaries, lists, texts and numbers, as the report schema has it.
+    """The value as dictionaries, lists, strings and numbers, in the form of the report schema.
 
-    What a class shows is listed in its `SCHEMA`, in order: names of fields and properties. Other members are not part
-    of the schema.
+    A class lists the fields and properties that belong to the schema in `SCHEMA`, in order; its other members are left
+    out.
     """
     members = getattr(type(value), "SCHEMA", None)
     if members is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoctor.report.finding import Finding, describe_error, failed_rule_finding
+from perfdoctor.report.finding import Finding, describe_error, finding_of_failure
 from perfdoctor.report.report import Report
 
 
@@ -27,7 +27,7 @@ def with_printable_findings(report: Report) -> Report:
             printable.append(finding)
         except Exception as error:  # whatever the values of a third party raise
             failed.append(
-                failed_rule_finding(_text(finding, "rule", "a rule"), _text(finding, "name", "without a name"), error)
+                finding_of_failure(_text(finding, "rule", "a rule"), _text(finding, "name", "without a name"), error)
             )
             reasons[failed[-1].subject] = describe_error(error)
     if not failed:

@@ -1,7 +1,7 @@
-"""The door for everybody who writes a rule: all that a rule needs comes from here.
+"""The public interface for authors of rules: rules import all that they need from here.
 
-docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a worked example;
-`perfdoctor.testing.check_rule` tests what comes out.
+docs/writing_rules.md explains cost, saving, claim, edit and upper bound with a worked example, and
+`perfdoctor.testing.check_rule` tests a rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base classes of every rule, ours and third parties' alike."""
+"""The base classes of all rules, built-in ones and those of third parties."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ RULE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Run:
-    """All ranks of one analysis that are in this process."""
+    """All ranks of an analysis that are in this process."""
 
     ranks: tuple[Rank, ...]
 
     @cached_property
     def available_data(self) -> frozenset[str]:
-        """What at least one rank has, and "ranks" when there are several."""
+        """The requirements that at least one rank meets, and "ranks" when there are several."""
         several = {"ranks"} if len(self.ranks) > 1 else set()
         return frozenset().union(*(rank.available_data for rank in self.ranks), several)
 
 
 class Analyzer(ABC):
-    """One rule: looks at a run and yields findings. Pure: no input or output, deterministic, the run is never changed.
+    """One rule: analyses a run and yields findings. Pure: no input or output, deterministic, the run is not changed.
 
-    A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `REQUIREMENTS`) and `defaults` (its
-    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml), and its docstring is its manual
-    page. It is found through the entry point group ``perfdoctor.analyzers``.
+    A subclass sets `rule` ("PD101"), `name` ("dataloader-stall"), `needs` (see `REQUIREMENTS`) and `defaults` (the
+    thresholds, which users change by ``--set RULE.name=value`` or in pyproject.toml). The docstring of the subclass is
+    the manual page of the rule. Rules are found through the entry point group ``perfdoctor.analyzers``.
 
-    `analyze` sees all ranks while they are in one process. Where several processes share the ranks (``--jobs``,
-    ``--dask``) it sees them one by one, each as a run of its own, and is skipped if it needs "ranks":
-    `RankAnalyzer` and `FleetAnalyzer` say the same however many processes there are.
+    `analyze` sees all ranks at once while they are in one process. Where several processes share the ranks (``--jobs``,
+    ``--dask``), it sees each rank as a run of its own, and a rule that needs "ranks" is skipped. `RankAnalyzer` and
+    `FleetAnalyzer` give the same findings however many processes there are.
 
     Raises:
-        TypeError: a subclass lacks one of these, or sets it to something else.
+        TypeError: A subclass lacks one of these members, or one has the wrong type.
     """
 
     rule: ClassVar[str]
@@ -80,7 +80,7 @@ class Analyzer(ABC):
             raise TypeError(f"{cls.__name__}.references must be a tuple of texts, not {cls.references!r}")
 
     def __init__(self, settings: Mapping[str, float] | None = None) -> None:
-        """Make the analyzer with its defaults, changed by `settings`.
+        """Set the thresholds of the rule: its defaults, with those in `settings` replaced.
 
         Raises:
             UsageError: `settings` names a threshold that the rule does not have.
@@ -93,12 +93,12 @@ class Analyzer(ABC):
 
     @abstractmethod
     def analyze(self, run: Run) -> Iterable[Finding]:
-        """Yield the findings of this rule; the order does not matter, they are put in order later."""
+        """Yield the findings of this rule in any order; the pipeline orders them."""
 
     def exceeds_min_share(self, rank: Rank | RankSummary, cost_ns: int, least: float = 0.0) -> bool:
-        """Whether a cost a step is worth a word: `min_share` of the step, or `least` (0 to 1) where that is more.
+        """Whether a cost per step is at least `min_share` of the step, and at least `least` (0 to 1) of it.
 
-        For rules with a threshold `min_share`. A share that is not known, because the window is empty, counts as 0.
+        For rules with a threshold `min_share`. In an empty window the share is unknown and counts as 0.
         """
         return (rank.share(cost_ns) or 0) >= max(self.settings["min_share"], least)
 
@@ -120,12 +120,12 @@ class Analyzer(ABC):
     ) -> Finding:
         """A finding of this rule on one rank.
 
-        `cost_ns` and `saving` are per step already; share and severity follow from the cost. With an `edit` the saving
-        only counts where the trace cannot be replayed. Where the capture has timed steps without a profiler, their
-        length is added to the evidence; where there are no steps, evidence "per step" is labelled "per trace".
+        `cost_ns` and `saving` are per step; share and severity follow from the cost. With an `edit` the saving counts
+        only where the trace cannot be replayed. If a capture timed steps without the profiler, their length is added to
+        the evidence. Without steps, evidence "per step" is labelled "per trace".
 
         Raises:
-            TypeError, ValueError: see `Finding`.
+            TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
         unprofiled_ns = captured_median_ns(rank.facts, "base")
@@ -157,31 +157,31 @@ class Analyzer(ABC):
 
 
 def scope_of(rank: Rank) -> FindingScope:
-    """What findings on a rank have to fit into."""
+    """The limits of findings on a rank."""
     return FindingScope(rank.per_step(rank.window_ns), rank.window, len(rank.trace.gpu), len(rank.trace.calls))
 
 
 class RankAnalyzer(Analyzer):
-    """An analyzer that looks at one rank at a time; ranks that lack what it needs are passed over."""
+    """A rule that looks at one rank at a time; ranks that lack what it needs are skipped."""
 
     def analyze(self, run: Run) -> Iterator[Finding]:
-        """The findings of every rank that has what the rule needs."""
+        """Yield the findings on every rank that has what the rule needs."""
         for rank in run.ranks:
             if self.needs <= rank.available_data:
                 yield from self.analyze_rank(rank)
 
     @abstractmethod
     def analyze_rank(self, rank: Rank) -> Iterable[Finding]:
-        """Yield the findings of one rank."""
+        """Yield the findings on one rank."""
 
 
 class FleetAnalyzer(Analyzer):
-    """An analyzer that compares ranks by their summaries: two or ten thousand, whichever processes read them."""
+    """A rule that compares ranks by their summaries: two or ten thousand, whichever processes read them."""
 
     def analyze(self, run: Run) -> Iterable[Finding]:
-        """Not for such a rule: it is given the summaries of the ranks."""
+        """Not supported: such a rule gets summaries, by `analyze_fleet`."""
         raise NotImplementedError("a FleetAnalyzer is asked by analyze_fleet, with the summaries of the ranks")
 
     @abstractmethod
     def analyze_fleet(self, fleet: Fleet) -> Iterable[Finding]:
-        """Yield the findings over all ranks."""
+        """Yield the findings on all ranks."""

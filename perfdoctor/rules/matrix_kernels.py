@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -24,14 +25,15 @@ _SMALL_DIMENSION = 16
 _CONVOLUTION_OP = r"(?i)conv(olution|_|\d)"
 
 
-class Remedy(NamedTuple):
-    """A faster way to do the same maths.
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A faster way to compute the same product.
 
     Attributes:
-        name: What to call it.
-        peak_ratio: Its peak over the peak of the unit that is used now; None if unknown.
-        flops_per_s: The rate that it attains; None if unknown.
-        bytes_ratio: Its traffic over the present one: a half where operands get half as wide.
+        name: Its name in a report, such as "tf32".
+        peak_ratio: Its peak FLOP/s over the peak of the unit that is used now; None if unknown.
+        flops_per_s: The FLOP/s that it attains; None if unknown.
+        bytes_ratio: Its memory traffic over the present one: a half where operands get half as wide.
     """
 
     name: str | None = None

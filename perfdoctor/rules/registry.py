@@ -1,11 +1,11 @@
-"""Finds analyzers by entry point: ours and third parties' through the same door."""
+"""Finds analyzers by entry point: the built-in rules and those of third parties alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import NamedTuple
 
 from perfdoctor.errors import UsageError
 from perfdoctor.rules.analyzer import Analyzer
@@ -13,30 +13,31 @@ from perfdoctor.rules.analyzer import Analyzer
 GROUP = "perfdoctor.analyzers"
 
 
-class BrokenPlugin(NamedTuple):
-    """An entry point that did not load: its name and why."""
+@dataclass(frozen=True, slots=True)
+class BrokenPlugin:
+    """The name of an entry point that does not load, and why it does not."""
 
     name: str
     why: str
 
 
-def registered() -> tuple[type[Analyzer], ...]:
-    """All analyzers that load, sorted by rule."""
-    return _load()[0]
+def load_analyzers() -> tuple[type[Analyzer], ...]:
+    """All analyzers that load, sorted by rule id."""
+    return _load_all()[0]
 
 
-def broken() -> tuple[BrokenPlugin, ...]:
-    """The entry points that do not."""
-    return _load()[1]
+def find_broken_plugins() -> tuple[BrokenPlugin, ...]:
+    """The entry points that do not load."""
+    return _load_all()[1]
 
 
 @lru_cache(maxsize=1)
-def _load() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
+def _load_all() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
     found: dict[str, type[Analyzer]] = {}
     failed: list[BrokenPlugin] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
-            analyzer = _loaded(point)
+            analyzer = _load_analyzer(point)
         except Exception as error:  # a stranger's module may raise anything at import
             failed.append(BrokenPlugin(point.name, f"{point.value} does not load: {error!r}"))
             continue
@@ -47,7 +48,7 @@ def _load() -> tuple[tuple[type[Analyzer], ...], tuple[BrokenPlugin, ...]]:
     return tuple(found[rule] for rule in sorted(found)), tuple(failed)
 
 
-def _loaded(point: EntryPoint) -> type[Analyzer]:
+def _load_analyzer(point: EntryPoint) -> type[Analyzer]:
     analyzer = point.load()
     if not (isinstance(analyzer, type) and issubclass(analyzer, Analyzer)):
         raise TypeError("it is no subclass of perfdoctor.Analyzer")
@@ -56,13 +57,13 @@ def _loaded(point: EntryPoint) -> type[Analyzer]:
     return analyzer
 
 
-def choose(
+def choose_analyzers(
     analyzers: Iterable[type[Analyzer]], select: Iterable[str] = (), ignore: Iterable[str] = ()
 ) -> tuple[type[Analyzer], ...]:
     """The analyzers whose rule id starts with one of `select` (all when empty) and with none of `ignore`.
 
     Raises:
-        UsageError: a selector fits no registered rule.
+        UsageError: A selector fits no rule.
     """
     known = tuple(analyzers)
     select, ignore = tuple(select), tuple(ignore)

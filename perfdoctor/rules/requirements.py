@@ -1,4 +1,4 @@
-"""What a rule may require of the data, and how to record it."""
+"""The data that rules may need, and how to record each of them."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ REQUIREMENTS: Mapping[str, str] = MappingProxyType(
         "ranks": "one rank cannot be compared with others: give the folder with the traces of all ranks",
     }
 )
-"""By name of a requirement what a report says where it is missing."""
+"""The sentence of the report where a requirement is missing, by the name of the requirement."""

@@ -1,4 +1,4 @@
-"""Starts a rule: its file, its test and its entry point, in whichever project holds them."""
+"""Writes the files of a new rule: the rule, its test and its entry point, in any project."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any
 
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.rules.analyzer import RULE_ID, RULE_NAME
-from perfdoctor.rules.registry import GROUP, registered
+from perfdoctor.rules.registry import GROUP, load_analyzers
 
 _GROUP_HEADER = f'[project.entry-points."{GROUP}"]'
 
 
 @dataclass(frozen=True, slots=True)
 class NewRule:
-    """What was written for a new rule.
+    """The files that were written for a new rule.
 
     Attributes:
-        rule_file, test_file: The rule and its test: they pass as they are.
-        other_files: Files of the project that are new or changed: pyproject.toml, and the package where there was none.
+        rule_file: The rule.
+        test_file: Its test, which passes as it is.
+        other_files: Other new or changed files: pyproject.toml, and the package where there was none.
     """
 
     rule_file: Path
@@ -33,10 +34,10 @@ class NewRule:
 
 
 def write_new_rule(folder: Path, rule: str, name: str) -> NewRule:
-    """Write a rule that works, its test and its entry point into the project of a folder.
+    """Write a rule that works, its test and its entry point into the project in a folder.
 
-    The package is the one of the project's other rules, else the one that is called like the project. A folder without
-    pyproject.toml becomes a project of its own.
+    The rule joins the package of the project's other rules, else the package with the name of the project. A folder
+    without pyproject.toml becomes a project of its own.
 
     Args:
         folder: The folder of pyproject.toml.
@@ -80,7 +81,7 @@ def _check_is_free(rule: str, name: str) -> None:
         raise UsageError(f"the id of a rule is two or more capitals and three digits, as XX101, not '{rule}'")
     if not RULE_NAME.fullmatch(name) or name[0].isdigit():
         raise UsageError(f"the name of a rule is in small letters with hyphens, as slow-norms, not '{name}'")
-    for other in registered():
+    for other in load_analyzers():
         if rule == other.rule or name == other.name:
             raise UsageError(f"there is a rule {other.rule} {other.name} already; ids and names are used once")
 
@@ -93,7 +94,7 @@ def _parse_toml(path: Path, text: str) -> Mapping[str, Any]:
 
 
 def _find_package(folder: Path, project: Mapping[str, Any], new: Mapping[Path, str]) -> tuple[Path, str]:
-    """The folder and the dotted name of the package that the project's rules are in."""
+    """The folder and the dotted name of the package for the rules of a project."""
     table = project.get("project", {})
     points = table.get("entry-points", {}).get(GROUP, {})
     modules = [value.partition(":")[0] for value in points.values()]
@@ -101,9 +102,9 @@ def _find_package(folder: Path, project: Mapping[str, Any], new: Mapping[Path, s
     package = modules[0].rpartition(".")[0] if modules else name
     path = Path(*package.split("."))
     mapped = project.get("tool", {}).get("setuptools", {}).get("package-dir", {}).get(package)
-    for place in (folder / mapped if mapped else folder / path, folder / "src" / path):
-        if package and (place.is_dir() or place / "__init__.py" in new):
-            return place, package
+    for candidate in (folder / mapped if mapped else folder / path, folder / "src" / path):
+        if package and (candidate.is_dir() or candidate / "__init__.py" in new):
+            return candidate, package
     raise UsageError(
         f"{folder / 'pyproject.toml'} has no package '{package or '?'}' for the rule: run this in the folder of a "
         "package, or in an empty one"
@@ -111,9 +112,9 @@ def _find_package(folder: Path, project: Mapping[str, Any], new: Mapping[Path, s
 
 
 def _add_entry_point(path: Path, toml: str, rule: str, value: str) -> str:
-    """The text of pyproject.toml with one more rule, in the order of the ids.
+    """The text of pyproject.toml with one more entry point, in the order of the ids.
 
-    The text is edited, and not written from what was parsed, so that the comments and the order of the file stay.
+    The text itself is edited, because comments and order would be lost if it were written from parsed values.
     """
     line = f'{rule} = "{value}"'
     lines = toml.rstrip("\n").split("\n")
@@ -131,7 +132,7 @@ def _add_entry_point(path: Path, toml: str, rule: str, value: str) -> str:
     edited = "\n".join(lines) + "\n"
     try:
         tomllib.loads(edited)
-    except tomllib.TOMLDecodeError:  # the group is there in another notation, or has the id already
+    except tomllib.TOMLDecodeError:  # the group exists in another notation, or has the id already
         raise InputError(f"{path} lists its rules in its own way; add this one there: {line}") from None
     return edited
 
@@ -142,7 +143,7 @@ def _fill(template: str, **words: str) -> str:
 
 
 def _imports_of_test(module: str, class_name: str) -> str:
-    """The imports of a rule's test, in the order that linters want: a package's own modules come last."""
+    """The imports of the rule's test, in the order that linters want: modules of the same package come last."""
     lines = [
         "from perfdoctor.testing import ExpectedFinding, RuleCase, TraceBuilder, check_rule",
         f"from {module} import {class_name}",

@@ -1,4 +1,4 @@
-"""Which kernels and which op take most of the time of some GPU items: evidence that many rules show."""
+"""The kernels and the op that take most of the time of some GPU items: evidence of many rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfdoctor.trace.tables import nesting
 
 
 def time_by_kernel_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[int, int]]:
-    """String code and total time in ns of each distinct kernel name, costliest first, of equals by name."""
+    """String code and total time in ns of each distinct kernel name: the costliest first, equal times by name."""
     gpu, strings = rank.trace.gpu, rank.trace.strings
     names, inverse = np.unique(gpu.name[rows], return_inverse=True)
     totals = np.bincount(inverse, weights=gpu.dur_ns[rows]).astype(np.int64)
@@ -22,7 +22,7 @@ def time_by_kernel_name(rank: Rank, rows: BoolArray | Int64Array) -> list[tuple[
 
 
 def top_kernels(rank: Rank, rows: BoolArray | Int64Array, most: int = 3) -> Iterable[Evidence]:
-    """The costliest kernel names with their time a step."""
+    """Evidence of the costliest kernel names, each with its time per step in ns."""
     for name, time_ns in time_by_kernel_name(rank, rows)[:most]:
         yield Evidence(rank.trace.strings[name], rank.per_step(time_ns), "ns")
 

@@ -1,4 +1,4 @@
-"""What authors of rules test with: traces in a few lines instead of recorded ones, and the checks that ours pass."""
+"""Tools to test rules: makers of traces in a few lines, and the checks that the built-in rules pass."""
 
 from __future__ import annotations
 

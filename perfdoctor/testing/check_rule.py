@@ -1,8 +1,8 @@
-"""What every rule has to keep, ours and third parties' alike, as checks to call from a test.
+"""Checks that every rule must pass, built-in or not, for use in tests.
 
-`check_rule(MyRule, CASES)` does all of it: the contract (a manual page, known requirements, no trace too small or too
-odd, nothing changed, claims in the window) and the table of cases, as many that stay quiet as that fire. The other
-functions do a part each, for tests that want one line a case. All of them raise AssertionError with what is wrong.
+`check_rule(MyRule, CASES)` checks the contract (a manual page, known requirements, no failure on tiny or malformed
+traces) and the table of cases, in which as many cases fire as stay quiet. The other functions check a part each, for
+tests with one line per case. All of them raise AssertionError with a message about the fault.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ HEADINGS = (
     "Needs",
     "References",
 )
-"""The headings of a rule's manual page, its docstring."""
+"""The headings of the manual page of a rule, which is its docstring."""
 
 _GEMM = "ampere_sgemm_128x64_nn"
 _ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _LOADER = dataloader_next_name(SINGLE_PROCESS_LOADER)
-ODD_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
+# Values that no profiler writes as an argument of an event.
+MALFORMED_ARGUMENTS: tuple[object, ...] = (0, 0.5, True, "x", {}, [], [[]], [0], [[2**62, 2**62]], -(2**62), 2**62)
 
 
 def check_rule(rule: type[Analyzer], cases: Sequence[RuleCase]) -> None:
     """Check the contract of a rule and all its cases.
 
     Raises:
-        AssertionError: the rule breaks the contract, a case comes out otherwise, or cases that fire and cases that stay
-            quiet are not equal in number.
+        AssertionError: The rule breaks the contract, a case does not come out as expected, or the cases that fire and
+            those that stay quiet are not equal in number.
     """
     check_contract(rule)
     for case in cases:
@@ -70,12 +71,12 @@ def check_rule(rule: type[Analyzer], cases: Sequence[RuleCase]) -> None:
 
 
 def check_contract(rule: type[Analyzer]) -> None:
-    """Check what can be told without cases: what a rule declares, and that no trace is too small or too odd for it."""
+    """Check what needs no cases: the declaration of a rule, and that it fails on no tiny or malformed trace."""
     check_declaration(rule)
-    for name in tiny_traces():
+    for name in build_tiny_traces():
         check_tiny_trace([rule], name)
-    for value in ODD_ARGUMENTS:
-        check_odd_arguments([rule], value)
+    for value in MALFORMED_ARGUMENTS:
+        check_malformed_arguments([rule], value)
 
 
 def check_declaration(rule: type[Analyzer]) -> None:
@@ -98,8 +99,8 @@ def check_declaration(rule: type[Analyzer]) -> None:
     raise AssertionError(f"{rule.rule} takes a threshold that it does not have")
 
 
-def tiny_traces() -> dict[str, list[TraceBuilder]]:
-    """Traces of next to nothing, by name; a rank each."""
+def build_tiny_traces() -> dict[str, list[TraceBuilder]]:
+    """Runs of next to nothing by name, each a list of traces, one per rank."""
     skewed = TraceBuilder()
     for at in range(0, 100, 10):
         skewed.kernel(_GEMM, at, 5, launch_us=at + 3)
@@ -122,12 +123,12 @@ def tiny_traces() -> dict[str, list[TraceBuilder]]:
         "steps after all work": [TraceBuilder().kernel(_GEMM, 5, 10, launch_us=0).step(100, 50)],
         "skewed clocks": [skewed],
         "two ranks of one kernel": [TraceBuilder(rank=rank).kernel(_ALL_REDUCE, 5, 10) for rank in (0, 1)],
-        "a rank without a GPU": [well_fed_steps(), TraceBuilder(device=None, rank=1).op("aten::mm", 5, 10)],
+        "a rank without a GPU": [build_healthy_trace(), TraceBuilder(device=None, rank=1).op("aten::mm", 5, 10)],
     }
 
 
-def well_fed_steps(steps: int = 3) -> TraceBuilder:
-    """A healthy trace: launches run ahead, copies are pinned, a step ends with a wait that finds the GPU just done."""
+def build_healthy_trace(steps: int = 3) -> TraceBuilder:
+    """A healthy trace: launches run ahead, copies are pinned, and steps end with a wait just when the GPU is done."""
     trace = TraceBuilder()
     for number in range(steps):
         at = 1000 * number
@@ -143,13 +144,15 @@ def well_fed_steps(steps: int = 3) -> TraceBuilder:
 
 
 def check_tiny_trace(rules: Iterable[type[Analyzer]], name: str) -> None:
-    """Check that no rule fails on one of `tiny_traces`."""
-    _check_no_failure(rules, Run(tuple(Rank(trace.trace()) for trace in tiny_traces()[name])), f"the trace '{name}'")
+    """Check that no rule fails on one of `build_tiny_traces`."""
+    _check_no_failure(
+        rules, Run(tuple(Rank(trace.trace()) for trace in build_tiny_traces()[name])), f"the trace '{name}'"
+    )
 
 
-def check_odd_arguments(rules: Iterable[type[Analyzer]], value: object) -> None:
-    """Check that no rule fails on a trace whose events all have this value for every argument."""
-    file = well_fed_steps().to_dict()
+def check_malformed_arguments(rules: Iterable[type[Analyzer]], value: object) -> None:
+    """Check that no rule fails on a trace in which all arguments of all events have this value."""
+    file = build_healthy_trace().to_dict()
     for event in file["traceEvents"]:
         event["args"] = dict.fromkeys((*event["args"], "Input Strides", "Concrete Inputs"), value)
         event["name"] += "9" * 5000 if re.search(PROFILER_STEP, event["name"]) else ""
@@ -164,7 +167,7 @@ def _check_no_failure(rules: Iterable[type[Analyzer]], run: Run, what: str) -> N
 
 
 def findings_of_rule(rule: type[Analyzer], run: Run) -> list[Finding]:
-    """What a rule says of some ranks, as it made it: nothing is priced yet."""
+    """The findings of one rule on some ranks, before pricing."""
     data: Run | Fleet = run
     if issubclass(rule, FleetAnalyzer):
         data = Fleet(tuple(pipeline.summarize_rank(rank) for rank in run.ranks))
@@ -174,7 +177,7 @@ def findings_of_rule(rule: type[Analyzer], run: Run) -> list[Finding]:
 
 
 def check_case(rule: type[Analyzer], case: RuleCase) -> None:
-    """Check that the rule finds what the case expects, neither more nor less."""
+    """Check that the rule finds exactly what the case expects."""
     report = pipeline.diagnose_run(case.run(), [_without_edits(rule)])
     outcome = next(outcome for outcome in report.outcomes if outcome.rule == rule.rule)
     _require(outcome.status != "failed", f"{case}: the rule failed: {outcome.why}")
@@ -187,7 +190,7 @@ def check_case(rule: type[Analyzer], case: RuleCase) -> None:
 
 
 def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
-    """The same rule without replays: what it says of savings is its own."""
+    """The same rule without edits: its savings are then its own and not those of a replay."""
 
     class WithoutEdits(rule):  # type: ignore[misc, valid-type]
         def finding(self, *args: Any, **named: Any) -> Finding:
@@ -198,7 +201,7 @@ def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
 
 
 def check_finding(finding: Finding, expected: ExpectedFinding) -> None:
-    """Check that a finding says what is expected of it."""
+    """Check that a finding is as expected."""
     saving = finding.saving
     evidence = {each.label: each.value for each in finding.evidence}
     _require_equal("severity", finding.severity, expected.severity)
@@ -219,11 +222,11 @@ def check_finding(finding: Finding, expected: ExpectedFinding) -> None:
 
 
 def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool = False) -> None:
-    """Check what holds for a rule on any trace that it speaks of.
+    """Check the laws that hold for a rule on any trace.
 
-    It is deterministic and changes nothing; what it claims lies in the window and covers its cost; without steps in the
-    trace no figure is of a step, unless it is one of the whole captured run (`has_figures_of_run`); a threshold
-    `min_share` above the whole silences it.
+    The rule is deterministic and does not change the trace. Its claims lie in the window and cover its costs. In a
+    trace without steps no figure is called one of a step, unless it is one of the whole captured run
+    (`has_figures_of_run`). With a threshold `min_share` above 1 it finds nothing.
     """
     run = case.run()
     before = [[column.copy() for column in _columns(rank)] for rank in run.ranks]
@@ -233,7 +236,7 @@ def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool
         same = all(np.array_equal(now, then) for now, then in zip(_columns(rank), columns, strict=True))
         _require(same, f"{case}: the rule changes the trace")
     for finding in first:
-        if finding.saving != Saving():  # what promises nothing need not claim anything
+        if finding.saving != Saving():  # a finding that promises nothing need not claim anything
             _check_claim(finding, run, case)
         if not has_figures_of_run and not any(rank.steps.count for rank in run.ranks):
             text = " ".join([finding.title, *(each.label for each in finding.evidence)])
@@ -263,6 +266,6 @@ def _require_equal(what: str, value: object, wanted: object) -> None:
 
 
 def _require(condition: bool, message: str) -> None:
-    """Plain assertions would vanish under ``python -O``, and say nothing outside of pytest's own files."""
+    """Raise AssertionError. A plain assert would vanish under ``python -O`` and have no message outside of tests."""
     if not condition:
         raise AssertionError(message)

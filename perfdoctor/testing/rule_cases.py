@@ -1,4 +1,4 @@
-"""What a case of a rule is: the traces of one or more ranks, and what the rule must say of them."""
+"""RuleCase: the traces of one or more ranks, and the findings that a rule must report on them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Traces: TypeAlias = "TraceBuilder | list[TraceBuilder]"
 
 @dataclass(frozen=True)
 class ExpectedFinding:
-    """What a finding must say; times in ns a step.
+    """What a finding must report; times are in ns per step.
 
     Attributes:
-        severity, cost_ns: Both exactly.
-        saving: Low, expected and high exactly; None leaves it unchecked. It is what the rule says itself, not a replay.
-        location: "train.py:12"; None where there must be none.
-        title, advice, fix: Texts that the finding's must hold.
-        rank, confidence: Exactly; None leaves them unchecked.
-        evidence: By label the value that a piece of evidence must have.
+        severity, cost_ns: The exact values.
+        saving: The exact low, expected and high saving as the rule gives it, before a replay; None leaves it unchecked.
+        location: Such as "train.py:12"; None where there must be none.
+        title, advice, fix: Parts of these texts.
+        rank, confidence: The exact values; None leaves them unchecked.
+        evidence: The exact values of some pieces of evidence by their labels.
     """
 
     severity: str
@@ -44,11 +44,11 @@ class RuleCase:
 
     Attributes:
         rule: The rule's id.
-        name: What the case is called.
-        build: Makes the trace, or a list of traces, a rank each.
-        expected: What the rule must find, the costliest first; empty where it must keep quiet.
+        name: The name of the case, in words.
+        build: Returns the trace, or a list of traces, one per rank.
+        expected: The findings, the costliest first; empty where the rule must stay quiet.
         facts: What a capture recorded beside the trace.
-        via_file: Whether the case is also to be read from a file through `perfdoctor.analyze`.
+        via_file: Whether to test the case also by a file and `perfdoctor.analyze`.
     """
 
     rule: str
@@ -59,12 +59,12 @@ class RuleCase:
     via_file: bool = False
 
     def traces(self) -> list[TraceBuilder]:
-        """The traces, a rank each."""
+        """The traces, one per rank."""
         built = self.build()
         return built if isinstance(built, list) else [built]
 
     def run(self) -> Run:
-        """The ranks as a rule sees them."""
+        """The ranks of the case, as a rule sees them."""
         return Run(tuple(Rank(trace.trace(), facts=self.facts) for trace in self.traces()))
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""SimulatedProcess: a training process and its GPU in simulated time, recorded as PyTorch's profiler would record them.
+"""SimulatedProcess: a training process and its GPU in simulated time, recorded as PyTorch's profiler records them.
 
-The rules are few. The CPU does one thing at a time, and every op, launch and Python function costs it time. A launch
+The model is simple. The CPU does one thing at a time, and every op, launch and Python function costs it time. A launch
 puts an item into a stream. A stream works through its items in order. An item starts when it is launched, its stream is
 free and everything that it waits for is done. So the CPU runs ahead of the GPU or behind it, and gaps, waits and
 overlaps follow from costs.
@@ -60,19 +60,19 @@ class SimulatedProcess:
                 process.synchronize()
         trace = process.write(TraceBuilder()).trace()
 
-    A collective of several processes ends when the last of them has come and the data has moved. There are two ways to
-    say when: `launch_collective` in all of them and then `end_collective`, or `collective_ends_ns`.
+    A collective of several processes ends when the last process has arrived and the data has moved. There are two ways
+    to set its end: `launch_collective` in all processes and then `end_collective`, or `collective_ends_ns`.
 
     Args:
-        seed: Of the jitter.
-        collective_ends_ns: When each collective of the job ends, in their order. Collectives beyond this list meet no
-            other process.
+        seed: Seed of the jitter.
+        collective_ends_ns: When each collective of the job ends, in order. Collectives beyond this list meet no other
+            process.
         record_stacks: Whether Python functions are recorded.
         jitter: Scales the variation of durations; 0 for none.
 
     Attributes:
-        now_ns: The time of the CPU.
-        collective_starts_ns: When this process came to each collective.
+        now_ns: The present time on the CPU.
+        collective_starts_ns: When the kernel of each collective started in this process.
     """
 
     seed: int
@@ -95,12 +95,12 @@ class SimulatedProcess:
         self._random = random.Random(self.seed)
 
     def run_cpu(self, us: float, spread: float = _CPU_SPREAD) -> None:
-        """Keep the CPU busy with something that the profiler does not see."""
+        """Spend CPU time on something that the profiler does not record."""
         self.now_ns += self._vary_ns(us, spread)
 
     @contextmanager
     def op(self, name: str, us: float = 5.0, shapes: Sequence[object] | None = None, dtype: str = "") -> Iterator[None]:
-        """An operator that takes `us` beside the time of everything inside it."""
+        """An operator that takes `us` plus the time of everything inside it."""
         start_ns = self.now_ns
         self.run_cpu(us * 0.7)
         yield
@@ -109,7 +109,7 @@ class SimulatedProcess:
         self._record(start_ns, self.now_ns, "op", name, thread=self._thread, shapes=shapes, types=types)
 
     def ops(self, *names: str, us: float = 2.5) -> None:
-        """Operators one after the other with nothing inside: views, allocations."""
+        """Operators in a row with nothing inside them, such as views and allocations."""
         for name in names:
             with self.op(name, us):
                 pass
@@ -125,7 +125,7 @@ class SimulatedProcess:
 
     @contextmanager
     def frame(self, *names: str) -> Iterator[None]:
-        """Python functions, each called by the one before."""
+        """Python functions, each called by the previous one."""
         if not self.record_stacks:
             yield
             return
@@ -146,7 +146,7 @@ class SimulatedProcess:
 
     @contextmanager
     def autograd_thread(self) -> Iterator[None]:
-        """Everything inside runs on the thread of the autograd engine, while the main thread waits."""
+        """Run everything inside on the thread of the autograd engine, while the main thread waits."""
         self.run_cpu(25.0)
         self._thread, caller = AUTOGRAD_THREAD, self._thread
         yield
@@ -168,14 +168,14 @@ class SimulatedProcess:
         return self._run_on_gpu("kernel", name, start_ns, end_ns, stream, correlation=correlation)
 
     def copy(self, kind: str, size_bytes: int) -> int:
-        """Copy between pinned memory and the device without waiting for it; returns when the copy ends, in ns."""
+        """Copy between pinned memory and the device asynchronously; returns when the copy ends, in ns."""
         start_ns, correlation = self._launch("cudaMemcpyAsync", 6.0, COMPUTE_STREAM)
         end_ns = start_ns + self._vary_ns(1.5 + size_bytes / _PCIE_GB_PER_S / 1000)
         fields = {"size_bytes": size_bytes, "pinned": True, "correlation": correlation}
         return self._run_on_gpu("memcpy", kind, start_ns, end_ns, COMPUTE_STREAM, **fields)
 
     def collective(self, name: str, us: float) -> None:
-        """A collective that ends at its time in `collective_ends_ns`; after `us` when it has none."""
+        """A collective that ends at its time in `collective_ends_ns`, or after `us` when it has none."""
         number = len(self.collective_starts_ns)
         end_ns = 0
         if number < len(self.collective_ends_ns):
@@ -184,10 +184,10 @@ class SimulatedProcess:
         self.end_collective(max(start_ns + self._vary_ns(us), end_ns))
 
     def launch_collective(self, name: str, comm: Mapping[str, object] | None = None) -> int:
-        """Launch a collective on a stream of its own, behind all kernels launched before; returns its start in ns.
+        """Launch a collective on its own stream, after all kernels launched before; returns its start in ns.
 
-        `end_collective` has to follow before the next launch. `comm` holds its metadata, as `collective` of
-        `trace_builder` makes it.
+        `end_collective` has to follow before the next collective. `comm` is its metadata as `trace_builder.collective`
+        returns it.
         """
         self.call("cudaEventRecord", 1.2)
         self.call("cudaStreamWaitEvent", 1.0)
@@ -199,10 +199,10 @@ class SimulatedProcess:
         return start_ns
 
     def end_collective(self, end_ns: int) -> None:
-        """Let the collective that was launched last end then.
+        """End the last launched collective at this time.
 
         Raises:
-            ValueError: none was launched.
+            ValueError: No collective is open.
         """
         if self._open_collective is None:
             raise ValueError("no collective was launched: call launch_collective first")
@@ -211,23 +211,23 @@ class SimulatedProcess:
         self._run_on_gpu("kernel", name, start_ns, end_ns, NCCL_STREAM, **fields)
 
     def wait_for_collectives(self) -> None:
-        """Let kernels that are launched from here on start after the collectives; the CPU does not wait."""
+        """Make later kernels start after the collectives; the CPU does not wait."""
         self.call("cudaStreamWaitEvent", 1.0)
         self._stream_free_ns[COMPUTE_STREAM] = self.gpu_done_ns()
 
     def synchronize(self, call: str = "cudaStreamSynchronize") -> None:
-        """Wait until the GPU has done everything."""
+        """Block the CPU until the GPU is done with everything."""
         self.call(call, 8.0, until_ns=self.gpu_done_ns() + round(_SYNCHRONIZE_RETURN_US * 1000))
 
     def gpu_done_ns(self) -> int:
-        """When the GPU will have done everything launched so far; 0 when nothing was."""
+        """When the GPU is done with everything launched so far; 0 before the first launch."""
         return max(self._stream_free_ns.values(), default=0)
 
     def write(self, builder: TraceBuilder, clock_offset_ns: int = 0) -> TraceBuilder:
-        """Add the events to a TraceBuilder in the order of their starts, as the profiler writes them; returns it.
+        """Add the events to a TraceBuilder by start, in the order of the profiler; returns the builder.
 
         Args:
-            builder: Where to add them.
+            builder: The trace to add the events to.
             clock_offset_ns: How far the clock of this process is ahead of simulated time.
         """
         ids: dict[int, int] = {}
@@ -252,14 +252,14 @@ class SimulatedProcess:
         self._events.append(_Event(start_ns, end_ns, method, name, fields))
 
     def _launch(self, call: str, us: float, stream: int, after_ns: int = 0) -> tuple[int, int]:
-        """Launch an item; returns when it starts, which is not before `after_ns`, and its correlation id."""
+        """Launch an item; returns its start, which is not before `after_ns`, and its correlation id."""
         launch_ns = self.now_ns
         correlation = self.call(call, us, until_ns=self._queue_room_ns())
         free_ns = self._stream_free_ns.get(stream, 0) + self._vary_ns(_BETWEEN_KERNELS_US, 0.3)
         return max(free_ns, launch_ns + self._vary_ns(_LATENCY_US, 0.2), after_ns), correlation
 
     def _queue_room_ns(self) -> int:
-        """When the queue of launches has room for one more."""
+        """When the launch queue has room for one more item; 0 when it has room now."""
         while self._queued_ends_ns and self._queued_ends_ns[0] <= self.now_ns:
             self._queued_ends_ns.popleft()
         return self._queued_ends_ns[-_QUEUE_LENGTH] if len(self._queued_ends_ns) >= _QUEUE_LENGTH else 0

@@ -1,4 +1,4 @@
-"""SyntheticFleet: the traces of a data-parallel job, with faults planted in some of its ranks."""
+"""SyntheticFleet: the traces of a data-parallel job, with planted faults in some ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LAYERS = 4
 _BATCH, _WIDTH = 64, 4096
 _FORWARD_US, _BACKWARD_US, _OPTIMIZER_US = 750.0, 1500.0, 400.0
 _ELEMENTS_PER_US = (64 << 20) / 1000
-# Layers of backward before each bucket of gradients, and the transfer of the bucket. The first one runs behind the rest
-# of backward; the last one stays exposed, as in any such job.
+# For each bucket of gradients: the layers of backward before it, and the duration of its transfer. The rest of backward
+# hides the first transfer; the last one is exposed, as in any such job.
 _BUCKETS = ((2, 1800.0), (2, 120.0))
 _TENSOR_PARALLEL_US = 200.0
 _LOADER_US, _OP_US, _OPTIMIZER_CPU_US = 30.0, 3.0, 40.0
@@ -61,10 +61,10 @@ class _Rank:
 
 
 class SyntheticFleet:
-    """Builds the traces of all ranks of a job: each loads, runs forward and backward, reduces gradients, and updates.
+    """The traces of all ranks of a job that loads batches, runs forward and backward, reduces gradients, and updates.
 
-    Ranks meet at their all-reduces, so that a late rank makes the others wait as in a real job. Without a fault the
-    times of their kernels differ by chance, by up to 1 %. The methods plant faults and return the fleet, so that they
+    Ranks meet at their all-reduces, so that a late rank makes the others wait as in a real job. Without faults kernel
+    times differ between ranks by up to 1 % at random. The methods that plant faults return the fleet, so that they
     chain. The same calls give the same bytes.
 
     Example::
@@ -72,12 +72,12 @@ class SyntheticFleet:
         traces = SyntheticFleet(ranks=4).late_loader(2, by_us=3000).builders()
 
     Args:
-        ranks: Ranks of the job.
-        steps: Steps in each trace.
-        tensor_parallel: Ranks that also reduce activations among themselves, in groups of this size; 1 for none.
-        ranks_per_host: Ranks whose traces name the same host; None writes no host names.
+        ranks: Number of ranks of the job.
+        steps: Number of steps in each trace.
+        tensor_parallel: Size of the groups of ranks that also reduce activations; 1 for none.
+        ranks_per_host: Number of ranks whose traces name the same host; None writes no host names.
         sequences: Whether process groups and sequence numbers are recorded, as recent profilers do.
-        seed: Of the differences by chance.
+        seed: Seed of the random differences.
     """
 
     def __init__(
@@ -99,38 +99,38 @@ class SyntheticFleet:
         self._collective_counts: Counter[str] = Counter()
 
     def late_loader(self, rank: int, by_us: float) -> Self:
-        """The DataLoader of the rank takes so much longer in every step."""
+        """Make the DataLoader of a rank take `by_us` longer in every step."""
         return self._plant(rank, loader_us=by_us)
 
     def slow_backward(self, rank: int, factor: float) -> Self:
-        """The kernels of the rank's backward pass take so many times as long."""
+        """Make the kernels of a rank's backward pass take `factor` times as long."""
         return self._plant(rank, backward_factor=factor)
 
     def uneven_batch(self, rank: int, factor: float) -> Self:
-        """The rank's batches hold so many times the samples; the recorded shapes say so."""
+        """Give a rank batches with `factor` times the samples, in its kernel times and its recorded shapes."""
         return self._plant(rank, batch_factor=factor)
 
     def slow_link(self, ranks: Sequence[int], factor: float) -> Self:
-        """Collectives take so many times as long when one of these ranks takes part."""
+        """Make collectives take `factor` times as long when one of these ranks takes part."""
         for rank in ranks:
             self._plant(rank, link_factor=factor)
         return self
 
     def clock_offset(self, rank: int, by_us: float) -> Self:
-        """The rank's clock is ahead by so much."""
+        """Set the clock of a rank ahead by `by_us`."""
         return self._plant(rank, clock_us=by_us)
 
     def missing(self, rank: int) -> Self:
-        """The rank takes part in the job, but its trace is missing."""
+        """Leave the trace of a rank out, although the rank takes part in the job."""
         return self._plant(rank, missing=True)
 
     def noise(self, by_us: float) -> Self:
-        """In each step another rank computes so much longer."""
+        """Make another rank in each step compute `by_us` longer."""
         self._noise_us = by_us
         return self
 
     def builders(self) -> list[TraceBuilder]:
-        """The traces of the ranks that are not missing, in order."""
+        """The traces of all ranks that are not missing, in order."""
         count = len(self._faults)
         seeds = range(self._seed * count, (self._seed + 1) * count)
         ranks = [
@@ -162,7 +162,7 @@ class SyntheticFleet:
         return rank.process.write(builder, clock_offset_ns=round(rank.faults.clock_us * 1000))
 
     def _run_step(self, ranks: list[_Rank], number: int) -> None:
-        """One step of all ranks, up to each collective in turn: its end needs the arrivals of all members."""
+        """One step of all ranks. They run up to each collective together, because its end depends on all arrivals."""
         everyone = range(len(ranks))
         with ExitStack() as steps:
             for rank in ranks:
@@ -192,7 +192,7 @@ class SyntheticFleet:
     def _all_reduce(
         self, ranks: list[_Rank], members: Sequence[int], group: str, purpose: str, transfer_us: float
     ) -> None:
-        """One all-reduce: each member starts when it arrives, and all end when the last arrived and the data moved."""
+        """One all-reduce: each member starts when it arrives, and ends when the last one has and the data has moved."""
         comm = collective(
             "allreduce",
             group=group,

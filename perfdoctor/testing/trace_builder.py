@@ -1,4 +1,4 @@
-"""TraceBuilder: a Kineto trace event by event, for the tests of analyzers and for simulated programs."""
+"""TraceBuilder: a Kineto trace, built event by event for tests of rules and for simulated programs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _HOST_PID = 1000
 class TraceBuilder:
     """Builds the JSON that PyTorch's profiler writes: the same calls in the same order give the same bytes.
 
-    All times are microseconds, as in the file, with three digits behind the point. Methods return the builder, so that
-    they chain, except `call` and `frame`, which return the id that other events refer to.
+    All times are in microseconds, as in the file, with three decimals. Methods return the builder, so that they chain,
+    except `call` and `frame`, which return the id that other events refer to.
 
     Example::
 
@@ -47,7 +47,7 @@ class TraceBuilder:
         sm_count: Streaming multiprocessors of the device.
         memory_bytes: Memory of the device.
         rank: Rank of the process; None writes no `distributedInfo`.
-        world_size: Number of ranks; left out when None.
+        world_size: Number of ranks; None leaves it out.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TraceBuilder:
                 self._header["distributedInfo"]["world_size"] = world_size
 
     def step(self, start_us: float, dur_us: float, number: int | None = None, thread: int = 1) -> Self:
-        """A `ProfilerStep#` range; without a `number` the steps are counted from 0, or from the last number on."""
+        """A `ProfilerStep#` range; without a `number` it gets the number after that of the last step, or 0."""
         number = self._next_step if number is None else number
         self._next_step = number + 1
         return self.range(profiler_step_name(number), start_us, dur_us, thread)
@@ -81,7 +81,7 @@ class TraceBuilder:
         return self._add_host_event("user_annotation", name, start_us, dur_us, thread, {})
 
     def gpu_range(self, name: str, start_us: float, dur_us: float, stream: int = 7) -> Self:
-        """An annotation as the profiler repeats it for the kernels of a CPU range."""
+        """An annotation on the GPU, which the profiler writes for the kernels of a CPU range."""
         return self._add_event("gpu_user_annotation", name, start_us, dur_us, 0, stream, {})
 
     def op(
@@ -102,7 +102,7 @@ class TraceBuilder:
             name: Its name, such as `aten::mm`.
             start_us: Start.
             dur_us: Duration.
-            thread: Thread that runs it.
+            thread: Thread that runs the op.
             shapes: Shape of each input.
             types: Type of each input.
             strides: Strides of each input.
@@ -223,35 +223,35 @@ class TraceBuilder:
         return self._frames
 
     def event(self, **fields: object) -> Self:
-        """An event with exactly these fields, for irregular ones."""
+        """An event with exactly these fields, for irregular events."""
         self._events.append(dict(fields))
         return self
 
     def header(self, **fields: object) -> Self:
-        """Sets keys of the file beside `traceEvents`, such as `deviceProperties`."""
+        """Set keys of the file beside `traceEvents`, such as `deviceProperties`."""
         self._header.update(fields)
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole file as one object; the caller may change it."""
+        """The whole file as one new object, which the caller may change."""
         whole: dict[str, Any] = json.loads(json.dumps(self._header | {"traceEvents": self._events}))
         return whole
 
     def to_bytes(self) -> bytes:
-        """The whole file as JSON text, one event a line."""
+        """The whole file as JSON text with one event per line."""
         head = json.dumps(self._header)[:-1]
         lines = ",\n".join(json.dumps(event) for event in self._events)
         return f'{head}, "traceEvents": [\n{lines}\n]}}'.encode()
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file, compressed when the name ends in `.gz`; returns its path."""
+        """Write the file, compressed if the name ends in `.gz`; returns its path."""
         path = Path(path)
         text = self.to_bytes()
         path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
         return path
 
     def trace(self) -> Trace:
-        """The Trace that `perfdoctor.read` makes of it."""
+        """The Trace that `perfdoctor.read` returns for the file."""
         from perfdoctor.trace import parse
 
         return parse(self.to_bytes(), "built.json")
@@ -307,17 +307,17 @@ def collective(
     description: str = "default_pg",
     sequence: int | None = None,
 ) -> dict[str, object]:
-    """The metadata of a collective that the profiler writes on its kernels and on its `record_param_comms`.
+    """The metadata that the profiler writes for a collective, on its kernels and its `record_param_comms`.
 
     Args:
         name: Name of the collective, as the profiler writes it: allreduce, _allgather_base, alltoall, send, wait, ...
-        in_elements: Elements of the tensors that go in on this rank.
-        out_elements: Elements of the tensors that come out; None for as many as go in.
-        dtype: Their type, as c10 names it: Float, BFloat16, Long, ...
+        in_elements: Elements of the input tensors on this rank.
+        out_elements: Elements of the output tensors; None for as many as in the input.
+        dtype: Element type, as c10 names it: Float, BFloat16, Long, ...
         ranks: Ranks of the process group.
         group: Name of the process group.
         description: Description of the process group.
-        sequence: How many collectives the group had before; None leaves it out, as older versions of torch do.
+        sequence: Number of earlier collectives of the group; None leaves it out, as older versions of torch do.
     """
     metadata: dict[str, object] = {
         "Collective name": name,

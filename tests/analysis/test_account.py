@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from timeline_oracle import timeline
-from trace_strategies import ALL_REDUCE, EXPERTS, LOADERS, SGEMM, TENSOR_GEMM, File, any_file, run_of
+from timeline_oracle import compute_timeline
+from trace_strategies import ALL_REDUCE, EXPERTS, LOADERS, SGEMM, TENSOR_GEMM, File, any_file, rank_of
 
 from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
 from perfdoctor.rank import Rank
@@ -36,7 +36,7 @@ def check_partition(account: Account, window: iv.Intervals) -> None:
 @settings(relaxed, max_examples=250)
 @given(any_file(), st.sampled_from((slice(None), slice(1, None), slice(0, 1))))
 def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     rank = Rank(rank.raw_trace, step_slice=steps)
     check_partition(rank.account, rank.window)
 
@@ -44,8 +44,8 @@ def test_the_account_adds_up_on_any_trace(file: File, steps: slice) -> None:
 @settings(relaxed, max_examples=200)
 @given(any_file())
 def test_the_timeline_equals_that_of_a_sweep_over_the_raw_file(file: File) -> None:
-    found = to_plain(run_of(file).timeline)
-    expected = timeline(json.dumps(file))
+    found = to_plain(rank_of(file).timeline)
+    expected = compute_timeline(json.dumps(file))
     if expected is None:
         assert set(found.values()) == {None}
     else:
@@ -186,7 +186,7 @@ def test_shifting_gpu_times_for_disagreeing_clocks_does_not_change_the_timeline(
     assert rank.clock_shift.shift_ns == 25_000
     assert rank.trace.gpu.start_ns[0] == 25_000
     assert any("clocks of CPU and GPU" in warning for warning in rank.trace.warnings)
-    expected = timeline(trace.to_bytes())
+    expected = compute_timeline(trace.to_bytes())
     assert expected is not None
     assert {name: to_plain(rank.timeline)[name] for name in expected if name != "items"} == {
         name: value for name, value in expected.items() if name != "items"

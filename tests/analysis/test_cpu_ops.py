@@ -103,7 +103,7 @@ def test_no_line_is_known_without_lines() -> None:
 
 
 def outcomes(trace: TraceBuilder) -> dict[str, Any]:
-    rules = [a for a in registry.registered() if a.rule in ("PD104", "PD303", "PD304")]
+    rules = [a for a in registry.load_analyzers() if a.rule in ("PD104", "PD303", "PD304")]
     return {o.rule: (o.status, o.why) for o in pipeline.diagnose_run(Run((Rank(trace.trace()),)), rules).outcomes}
 
 

@@ -90,7 +90,7 @@ def batch_behind_the_queue(*, pinned: bool) -> Rank:
 
 def findings_of(rank: Rank, *rules: str) -> dict[str, Finding]:
     """The findings of some rules, by the id of their rule."""
-    report = pipeline.diagnose_run(Run((rank,)), [rule for rule in registry.registered() if rule.rule in rules])
+    report = pipeline.diagnose_run(Run((rank,)), [rule for rule in registry.load_analyzers() if rule.rule in rules])
     return {finding.rule: finding for finding in report.findings}
 
 

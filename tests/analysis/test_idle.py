@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, run_of
+from trace_strategies import ALL_REDUCE, TENSOR_GEMM, File, any_file, rank_of
 
 from perfdoctor.analysis.host.loader_waits import loader_waits_of
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
@@ -179,7 +179,7 @@ def test_gpu_times_are_shifted_only_as_far_as_copies_allow_and_drifting_clocks_a
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_file())
 def test_every_gap_has_one_stall_cause_and_only_queued_items_are_stalled(file: File) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     gaps = rank.gaps
     assert set(gaps.stall.tolist()) <= {
         StallCause.NO_STALL,

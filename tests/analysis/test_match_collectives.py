@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_strategies import File, any_file, run_of
+from trace_strategies import File, any_file, rank_of
 
 from perfdoctor.analysis.communication.collectives import MAX_ROWS, CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
@@ -295,7 +295,7 @@ def test_a_long_table_keeps_its_end_and_fits_into_a_summary() -> None:
 @settings(max_examples=100)
 @given(any_file())
 def test_phases_split_the_window_exactly(file: File) -> None:
-    run = run_of(file)
+    run = rank_of(file)
     sets = run.phases
     assert tuple(sets) == PHASES
     assert sum(map(iv.total, sets.values())) == iv.total(iv.union_of(sets.values())) == run.window_ns
@@ -311,4 +311,5 @@ def test_phases_are_those_of_the_loop() -> None:
     assert spent["forward"] == pytest.approx(3_000_000, rel=0.01)
     assert spent["backward"] == pytest.approx(6_000_000, rel=0.01)
     assert spent["optimizer"] == pytest.approx(400_000, rel=0.01)
-    assert spent["communication"] == pytest.approx(120_000, rel=0.02)
+    # 120 us, and two gaps of 1.1 us between kernels of backward, in which the first bucket's transfer is exposed.
+    assert spent["communication"] == pytest.approx(122_200, rel=0.001)

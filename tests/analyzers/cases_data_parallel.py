@@ -8,7 +8,7 @@ from typing import Any
 from rule_cases import ALL_REDUCE, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -90,7 +90,7 @@ PD403 = [
         "PD403", "model-parallel", lambda: data_parallel_step((100, 400), range_name="forward", transfer_op="aten::to")
     ),
     RuleCase("PD403", "distributed", lambda: data_parallel_step((100, 400), range_name=FORWARD)),
-    RuleCase("PD403", "healthy", well_fed_steps),
+    RuleCase("PD403", "healthy", build_healthy_trace),
 ]
 
 

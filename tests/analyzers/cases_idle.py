@@ -8,7 +8,7 @@ from cases_syncs import sync_wait
 from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -136,7 +136,7 @@ PD103 = [
         ),
     ),
     RuleCase("PD103", "whole-graph", lambda: graph_launch(10, 215, 420, 620, 820)),
-    RuleCase("PD103", "healthy", well_fed_steps),
+    RuleCase("PD103", "healthy", build_healthy_trace),
     RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
     RuleCase("PD103", "loader", lambda: long_gap(loader=True)),
     RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
@@ -283,7 +283,7 @@ PD104 = [
         (ExpectedFinding("high", 949_240, advice="a batch about 125 times as large"),),
     ),
     RuleCase("PD104", "just-enough", lambda: eager_kernels(gap_us=8), (ExpectedFinding("high", 152_000),)),
-    RuleCase("PD104", "healthy", well_fed_steps),
+    RuleCase("PD104", "healthy", build_healthy_trace),
     RuleCase("PD104", "graph-decode", graph_decode),
     RuleCase("PD104", "too-few-tiny-kernels", lambda: eager_kernels(count=19, gap_us=49.96)),
     RuleCase("PD104", "too-few-kernels", lambda: eager_kernels(count=19)),
@@ -352,7 +352,7 @@ PD107 = [
         lambda: allocations(("cuMemCreate", 420, 450), ("cuMemMap", 450, 460)),
         (ExpectedFinding("medium", 40_000),),
     ),
-    RuleCase("PD107", "healthy", well_fed_steps),
+    RuleCase("PD107", "healthy", build_healthy_trace),
     RuleCase("PD107", "gpu-busy-meanwhile", lambda: allocations(("cudaMalloc", 410, 600), busy=True)),
     RuleCase("PD107", "short", lambda: allocations(("cudaMalloc", 410, 439))),
     RuleCase("PD107", "warm-up", warm_up),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rule_cases import TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
@@ -60,7 +60,7 @@ PD002 = [
         lambda: kernels(3, 3).event(ph="X", cat="kernel", name="k", pid=0, tid=7),
         (*note("1 events could not"), *note("Only 50% of the GPU items")),
     ),
-    RuleCase("PD002", "healthy", well_fed_steps),
+    RuleCase("PD002", "healthy", build_healthy_trace),
     RuleCase("PD002", "nineteen-of-twenty", lambda: kernels(19, 1)),
     RuleCase("PD002", "no-calls-recorded", lambda: kernels(0, 8, calls=False)),
     RuleCase("PD002", "launched-before-the-recording", launched_before_recording),

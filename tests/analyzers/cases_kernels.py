@@ -7,7 +7,7 @@ from typing import Any
 from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100, V100, RTX4090 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA GeForce RTX 4090"
@@ -146,7 +146,7 @@ PD201 = [
         lambda: steps_of((SGEMM, 600), op="aten::mm", shapes=[[4096, 1024], [1024, 1024]], types=["float", "float"]),
         (ExpectedFinding("high", 600_000, (0, None, 532_849), confidence=0.9),),
     ),
-    RuleCase("PD201", "healthy", well_fed_steps),
+    RuleCase("PD201", "healthy", build_healthy_trace),
     RuleCase("PD201", "pascal", lambda: steps_of(("maxwell_sgemm_128x64_nn", 800), device="Quadro GP100")),
     RuleCase("PD201", "turing-without-tensor-cores", lambda: steps_of((SGEMM, 800), device="NVIDIA GeForce GTX 1650")),
     RuleCase(
@@ -267,7 +267,7 @@ PD203 = [
         ),
         (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
     ),
-    RuleCase("PD203", "healthy", well_fed_steps),
+    RuleCase("PD203", "healthy", build_healthy_trace),
     RuleCase(
         "PD203", "pascal", lambda: steps_of(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")
     ),

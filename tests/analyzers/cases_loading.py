@@ -8,7 +8,7 @@ from typing import Any
 from rule_cases import LOADER, TENSOR_GEMM, WORKERS, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 STEP_US = 100_000
@@ -223,7 +223,7 @@ PD101: list[RuleCase] = [
         loader_in_a_frame,
         (ExpectedFinding("high", 300_000, location="train.py:7"),),
     ),
-    RuleCase("PD101", "healthy", well_fed_steps),
+    RuleCase("PD101", "healthy", build_healthy_trace),
     RuleCase("PD101", "workers-that-keep-up", lambda: short_steps(WORKERS, 20)),
     RuleCase("PD101", "loading-while-the-gpu-works", loading_while_the_gpu_works),
     RuleCase("PD101", "gpu-not-recorded", gpu_not_recorded),

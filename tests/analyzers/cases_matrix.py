@@ -9,7 +9,7 @@ from typing import Any
 from rule_cases import POINTWISE, SGEMM, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 A100, H100, B200 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200"
@@ -242,7 +242,7 @@ PD204 = [
             ),
         ),
     ),
-    RuleCase("PD204", "healthy", well_fed_steps),
+    RuleCase("PD204", "healthy", build_healthy_trace),
     RuleCase(
         "PD204",
         "python-numbers-are-recorded-as-double",
@@ -369,7 +369,7 @@ PD205 = [
         lambda: step_of(*attention(30, 40, 128)),
         (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
     ),
-    RuleCase("PD205", "healthy", well_fed_steps),
+    RuleCase("PD205", "healthy", build_healthy_trace),
     RuleCase("PD205", "short-and-little", lambda: step_of(*attention(10, 10, 128, between=()), until=2000)),
     RuleCase(
         "PD205",
@@ -440,7 +440,7 @@ PD206 = [
         lambda: step_of(*small_products(110, 1), Launch(TENSOR_GEMM, 800), device=None),
         (ExpectedFinding("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
     ),
-    RuleCase("PD206", "healthy", well_fed_steps),
+    RuleCase("PD206", "healthy", build_healthy_trace),
     RuleCase("PD206", "not-so-many", lambda: step_of(*small_products(99, 4))),
     RuleCase(
         "PD206", "among-more-that-are-large", lambda: step_of(*small_products(100, 2), *small_products(101, 6, SGEMM))
@@ -551,7 +551,7 @@ PD208 = [
         (ExpectedFinding("info", 60_000),),
     ),
     RuleCase("PD208", "amd", lambda: step_of(Launch(DEPTHWISE, 70), device=MI300X), (ExpectedFinding("info", 70_000),)),
-    RuleCase("PD208", "healthy", well_fed_steps),
+    RuleCase("PD208", "healthy", build_healthy_trace),
     RuleCase("PD208", "dense", lambda: step_of(convolution(1, 700))),
     RuleCase("PD208", "wide-groups", lambda: step_of(convolution(8, 700))),
     RuleCase("PD208", "under-a-twentieth", lambda: step_of(Launch(DEPTHWISE, 49), NO_CONVOLUTION)),

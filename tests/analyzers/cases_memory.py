@@ -32,7 +32,7 @@ from memory_programs import (
 )
 from rule_cases import POINTWISE, TENSOR_GEMM
 
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 # --- PD301 ------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ PD301 = [
         lambda: program(*SIZED_CHAIN, device=None),
         (ExpectedFinding("high", 300_000, (0, None, 133_333)),),
     ),
-    RuleCase("PD301", "healthy", well_fed_steps),
+    RuleCase("PD301", "healthy", build_healthy_trace),
     RuleCase("PD301", "two-kernels", lambda: program(*CHAIN[:2], GEMM, *CHAIN[1:])),
     RuleCase(
         "PD301",
@@ -222,7 +222,7 @@ PD302 = [
             ),
         ),
     ),
-    RuleCase("PD302", "healthy", well_fed_steps),
+    RuleCase("PD302", "healthy", build_healthy_trace),
     RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[CONVERTED_CONVOLUTION[1]] * 3)),
     RuleCase("PD302", "unfolding", lambda: program(convolution(IM2COL, 100), CONVERTED_CONVOLUTION[1])),
     RuleCase("PD302", "transpose-beside-products", lambda: program(Launch(AMD_TRANSPOSE, 100, ("aten::mm",)), GEMM)),
@@ -285,7 +285,7 @@ PD306 = [
         lambda: program(*copies(("aten::clone", "aten::copy_"), 2, kernel="Memcpy DtoD (Device -> Device)"), GEMM),
         (ExpectedFinding("medium", 60_000, title="in clone"),),
     ),
-    RuleCase("PD306", "healthy", well_fed_steps),
+    RuleCase("PD306", "healthy", build_healthy_trace),
     RuleCase("PD306", "four-percent", lambda: program(*copies(CONTIGUOUS, us=10), GEMM)),
     RuleCase(
         "PD306", "packed-for-a-collective", lambda: program(*copies(("All2All_Pooled_Wait", "aten::cat"), kernel=CAT))

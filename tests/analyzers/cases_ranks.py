@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rule_cases import ALL_REDUCE, LOADER, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -159,7 +159,7 @@ PD401 = [
     RuleCase("PD401", "too-few-collectives-for-noise", lambda: fleet(late_in_turns(steps=8))),
     RuleCase("PD401", "one-rank-alone", lambda: fleet(one_late(2, 200))[:1]),
     RuleCase("PD401", "wait-hidden-by-work", lambda: fleet(one_late(2, 200), hidden=True)),
-    RuleCase("PD401", "no-collectives", lambda: [well_fed_steps(), well_fed_steps()]),
+    RuleCase("PD401", "no-collectives", lambda: [build_healthy_trace(), build_healthy_trace()]),
     RuleCase("PD401", "late-by-a-hundredth-of-a-percent", lambda: fleet(one_late(2, 0.1))),
     RuleCase("PD401", "sends-wait-by-design", lambda: fleet(one_late(2, 200), collective=SEND_RECV)),
     RuleCase("PD401", "late-to-a-hidden-collective", lambda: fleet(one_late(0, 50, steps=12), hidden=True)),
@@ -251,7 +251,7 @@ PD402 = [
     ),
     RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
     RuleCase("PD402", "overlapped", lambda: step_with_collectives((100, 400), (450, 600))),
-    RuleCase("PD402", "healthy", well_fed_steps),
+    RuleCase("PD402", "healthy", build_healthy_trace),
     RuleCase("PD402", "tail-of-the-last-bucket", lambda: step_with_collectives((300, 620))),
     RuleCase("PD402", "before-the-steps", broadcast_before_the_steps),
     RuleCase("PD402", "gloo-beside-the-work", gloo_beside_the_work),

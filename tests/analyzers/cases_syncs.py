@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rule_cases import POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 
@@ -239,7 +239,7 @@ PD102: list[RuleCase] = [
         lambda: sync_wait("mylib::peek"),
         (ExpectedFinding("high", 110_000, advice="every N steps"),),
     ),
-    RuleCase("PD102", "healthy", well_fed_steps),
+    RuleCase("PD102", "healthy", build_healthy_trace),
     RuleCase("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
     RuleCase("PD102", "sync-that-waits-for-nothing", sync_that_waits_for_nothing),
     RuleCase("PD102", "another-stream-still-works", sync_of_one_stream_while_another_works),

@@ -23,7 +23,7 @@ from memory_programs import (
 from rule_cases import POINTWISE, TENSOR_GEMM
 
 from perfdoctor.testing import TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 # --- PD303 ------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ PD303 = [
             ),
         ),
     ),
-    RuleCase("PD303", "healthy", well_fed_steps),
+    RuleCase("PD303", "healthy", build_healthy_trace),
     RuleCase(
         "PD303", "fused", lambda: program(*[Launch(FUSED_ADAM, 80, ("aten::_fused_adamw_",))] * 6, range_name=ADAM)
     ),
@@ -230,7 +230,7 @@ PD304 = [
         (ExpectedFinding("info", 5_000, evidence={"zero_grad(set_to_none=False) calls": 10}),),
         {"zero_grad_to_zero": 10},
     ),
-    RuleCase("PD304", "healthy", well_fed_steps),
+    RuleCase("PD304", "healthy", build_healthy_trace),
     RuleCase("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
     RuleCase("PD304", "few-tensors", lambda: zeroing(*FILLS[:9])),
     RuleCase("PD304", "fills-in-forward", lambda: program(*FILLS, range_name="forward")),
@@ -313,7 +313,7 @@ PD305 = [
         lambda: program(*[cast(to=FLOAT, source=HALF, outer_op="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
         (ExpectedFinding("high", 160_000),),
     ),
-    RuleCase("PD305", "healthy", well_fed_steps),
+    RuleCase("PD305", "healthy", build_healthy_trace),
     RuleCase("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),
     RuleCase("PD305", "cast-by-the-program", lambda: program(*[cast(outer_op="forward", inputs=(MATRIX,))] * 8)),
     RuleCase("PD305", "integers", lambda: program(*[cast(source="long int")] * 8)),

@@ -20,14 +20,14 @@ from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import (
-    ODD_ARGUMENTS,
+    MALFORMED_ARGUMENTS,
+    build_tiny_traces,
     check_declaration,
-    check_odd_arguments,
+    check_malformed_arguments,
     check_tiny_trace,
-    tiny_traces,
 )
 
-ANALYZERS = registry.registered()
+ANALYZERS = registry.load_analyzers()
 FIRING = [case for case in CASES if case.expected]
 BY_RULE = {analyzer.rule: analyzer for analyzer in ANALYZERS}
 
@@ -47,14 +47,14 @@ def test_a_threshold_that_does_not_exist_is_refused(analyzer: type[Analyzer]) ->
         analyzer({"minimum_share": 0.5})
 
 
-@pytest.mark.parametrize("name", tiny_traces())
+@pytest.mark.parametrize("name", build_tiny_traces())
 def test_no_trace_is_too_small(name: str) -> None:
     check_tiny_trace(ANALYZERS, name)
 
 
-@pytest.mark.parametrize("value", ODD_ARGUMENTS)
+@pytest.mark.parametrize("value", MALFORMED_ARGUMENTS)
 def test_no_argument_is_too_odd(value: object) -> None:
-    check_odd_arguments(ANALYZERS, value)
+    check_malformed_arguments(ANALYZERS, value)
 
 
 # --- what the pipeline does with analyzers that break it ------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_strategies import EXERCISED_RULES, File, any_file, lawful, run_of
+from trace_strategies import EXERCISED_RULES, File, any_file, lawful, rank_of
 
 from perfdoctor import pipeline
 from perfdoctor.report.report import Report
@@ -21,8 +21,8 @@ ROUNDING_NS = 8
 
 
 def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Report:
-    ranks = tuple(run_of(file, scale, shift_us) for file in files)
-    return pipeline.diagnose_run(Run(ranks), registry.registered())
+    ranks = tuple(rank_of(file, scale, shift_us) for file in files)
+    return pipeline.diagnose_run(Run(ranks), registry.load_analyzers())
 
 
 def findings_and_times(report: Report) -> dict[str, Any]:

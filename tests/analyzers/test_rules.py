@@ -15,9 +15,9 @@ from perfdoctor.report.to_plain import to_plain
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import RuleCase, check_case, check_laws
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 
-RULES = {analyzer.rule: analyzer for analyzer in registry.registered()}
+RULES = {analyzer.rule: analyzer for analyzer in registry.load_analyzers()}
 BUILT_IN = {rule for rule, analyzer in RULES.items() if analyzer.__module__.startswith("perfdoctor.analyzers.")}
 
 
@@ -51,7 +51,7 @@ def test_the_public_api_finds_the_same_in_a_file(case: RuleCase, tmp_path: Path)
 
 
 def test_a_healthy_step_gets_no_finding_from_any_rule() -> None:
-    report = pipeline.diagnose_run(Run((Rank(well_fed_steps(5).trace()),)), [RULES[rule] for rule in BUILT_IN])
+    report = pipeline.diagnose_run(Run((Rank(build_healthy_trace(5).trace()),)), [RULES[rule] for rule in BUILT_IN])
     assert report.findings == ()
 
 

@@ -76,7 +76,7 @@ def steady_trace() -> TraceBuilder:
 def findings_on_steps(text: bytes) -> tuple[Finding, ...]:
     """The findings of PD003 on a run with such a steps.jsonl whose trace is steady."""
     run = Run((Rank(steady_trace().trace(), run_steps=parse_run_steps(text)),))
-    return pipeline.diagnose_run(run, [a for a in registry.registered() if a.rule == "PD003"]).findings
+    return pipeline.diagnose_run(run, [a for a in registry.load_analyzers() if a.rule == "PD003"]).findings
 
 
 def test_a_checkpoint_every_fifty_steps_is_reported_with_that_spacing() -> None:

@@ -64,7 +64,7 @@ def test_the_window_that_is_open_in_a_collective_is_saved(record_blocked: Record
     assert (window["steps"], window["complete"]) == (1, False)
     program = recorded.facts()["script"]
     line = (recorded.out.parent / program).read_text().splitlines().index(f"        {COLLECTIVE}") + 1
-    assert recorded.notes.startswith("SIGTERM came while the program was held up in ")
+    assert recorded.notes.startswith("SIGTERM came while the program was blocked in ")
     assert f"{program}:{line} (<module>)." in recorded.notes
     waiting = [e for e in recorded.trace("evidence")["traceEvents"] if e["name"].endswith(f"{program}:{line} <module>")]
     assert max(event["dur"] for event in waiting) > 1_000_000, "the line that was blocked, for the time that it was"

@@ -66,7 +66,7 @@ def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int
     if cpu_share is not None:
         loader["wait_cpu_ns"] = round(cpu_share * 1_000_000)
     facts = {"cpu": {"affinity": cores}, "loaders": [loader]}
-    rule = next(analyzer for analyzer in registry.registered() if analyzer.rule == "PD101")
+    rule = next(analyzer for analyzer in registry.load_analyzers() if analyzer.rule == "PD101")
     (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [rule]).findings
     return finding
 

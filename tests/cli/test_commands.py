@@ -12,7 +12,7 @@ import pytest
 import perfdoctor as package
 from perfdoctor.cli import main as main_module
 from perfdoctor.cli.explain import reflow
-from perfdoctor.rules.registry import registered
+from perfdoctor.rules.registry import load_analyzers
 
 
 def test_the_version_is_the_packages(perfdoctor):
@@ -58,7 +58,7 @@ def test_compare_is_refused_until_it_is_there(perfdoctor):
 def test_rules_lists_all_that_are_registered(perfdoctor):
     ended = perfdoctor("rules")
     assert ended.code == 0
-    for analyzer in registered():
+    for analyzer in load_analyzers():
         assert f"{analyzer.rule}  {analyzer.name}" in ended.out
     assert max(map(len, ended.out.splitlines())) <= 80
 

@@ -1,4 +1,4 @@
-"""What PD002, PD003, PD105, PD106 and PD108 say of real traces, and that they leave all others alone."""
+"""Findings of PD002, PD003, PD105, PD106 and PD108 on real traces; the other traces have none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import perfdoctor
 from perfdoctor.report.finding import Finding
 
 RULES = ("PD002", "PD003", "PD105", "PD106", "PD108")
-SPEAKS = {
+EXPECTED_RULES = {
     "a100-sam-fp32.json.gz": {"PD105"},  # masks of 43 MB come back to pageable memory
     "cpu-only-rank34.json.gz": {"PD003"},  # one step in five waits 0.2 s more for gloo
     "h100-timesformer-bf16.json.gz": {"PD105"},  # the one batch, from NumPy
@@ -42,34 +42,34 @@ pytestmark = pytest.mark.corpus
 
 
 @cache
-def found_in(path: Path) -> tuple[Finding, ...]:
+def findings_of(path: Path) -> tuple[Finding, ...]:
     return perfdoctor.analyze(path, select=RULES).findings
 
 
-@pytest.mark.parametrize("name", SPEAKS)
-def test_what_is_there_is_told(corpus: Path, name: str) -> None:
-    assert {finding.rule for finding in found_in(corpus / name)} == SPEAKS[name]
+@pytest.mark.parametrize("name", EXPECTED_RULES)
+def test_faults_are_found(corpus: Path, name: str) -> None:
+    assert {finding.rule for finding in findings_of(corpus / name)} == EXPECTED_RULES[name]
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_the_others_are_left_alone(corpus: Path, name: str) -> None:
-    assert found_in(corpus / name) == ()
+def test_other_traces_have_no_finding(corpus: Path, name: str) -> None:
+    assert findings_of(corpus / name) == ()
 
 
 def test_a_batch_from_pageable_memory_has_its_line_and_what_pinning_would_give(corpus: Path) -> None:
-    (finding,) = found_in(corpus / "h100-timesformer-bf16.json.gz")
+    (finding,) = findings_of(corpus / "h100-timesformer-bf16.json.gz")
     assert str(finding.location).endswith("pipeline/model.py:40")
     evidence = {e.label: e.value for e in finding.evidence}
     assert (evidence["achieved"], evidence["pinned copies on this link"]) == (11.13, 51.2)
 
 
 def test_the_copy_is_cheaper_than_the_wait_in_its_call(corpus: Path) -> None:
-    (finding,) = found_in(corpus / "v100-legacy-workers4.json.gz")
+    (finding,) = findings_of(corpus / "v100-legacy-workers4.json.gz")
     evidence = {e.label: e.value for e in finding.evidence}
     assert evidence["CPU blocked per step"] > 2 * finding.cost_ns  # most of it waits for the step before
 
 
 def test_a_slow_step_names_the_collective_that_it_waits_in(corpus: Path) -> None:
-    (finding,) = found_in(corpus / "cpu-only-rank34.json.gz")
+    (finding,) = findings_of(corpus / "cpu-only-rank34.json.gz")
     assert "1 of 4 steps takes 1.9 times the median: longer collectives" in finding.title
     assert {e.label: e.value for e in finding.evidence}["most more time in"] == "gloo:all_reduce"

@@ -1,4 +1,4 @@
-"""Why the GPUs of real recordings idle: hardly a gap is left without a cause, and where one is, the file shows why."""
+"""Why the GPUs of real recordings idle: nearly all gaps have a cause, and the file shows why the others have none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfdoctor.trace.tables.split_ranks import split_ranks
 
 pytestmark = pytest.mark.corpus
 
-# Trace: the most that may be unexplained, and the most of it that was not recorded, in % of all idle time.
+# By trace: limits of the unexplained idle time, and of its part that was not recorded, in % of all idle time.
 BOUNDS = {
     "a100-ddp-control/rank3.json.gz": (0.1, 0),
     "a100-event-sync.json.gz": (0.1, 0),
@@ -44,7 +44,7 @@ BOUNDS = {
     "pg509-vit-graph-ns.json.gz": (0.1, 0),
     "rtx4090-llama-2ranks/rank0.json.gz": (0.1, 0),
     "rtx4090-llama-2ranks/rank1.json.gz": (0.1, 0),
-    # Thinned out: of 170,000 numbered ops every 70th is in the file.
+    # Subsampled: of 170,000 numbered ops every 70th is in the file.
     "sampled-w128/rank0.json.gz": (38, 38),
     "sampled-w128/rank1.json.gz": (39, 39),
     "triton-compile.json.gz": (0.1, 0),
@@ -62,7 +62,7 @@ BOUNDS = {
     "v100-torchrec-4ranks/rank2.json.gz": (0.1, 0),
     "v100-torchrec-4ranks/rank3.json.gz": (0.1, 0),
 }
-# No GPU event, so no gap of a GPU: the breaks of a program on the CPU, and two recordings of GPU programs without any.
+# Without GPU events there are no gaps: a program on the CPU, and two recordings of GPU programs.
 WITHOUT_GPU = ("cpu-only-rank34.json.gz", "no-distributed-info.json.gz", "a100-cupti-counters.json.gz")
 
 
@@ -81,18 +81,18 @@ def test_idle_time_has_causes_and_what_has_none_was_not_recorded(name: str, corp
     rank = first_rank(corpus / name)
     detail = rank.account.detail
     idle_ns = sum(ns for cause, ns in detail.items() if cause.startswith("idle_"))
-    unexplained, unrecorded = detail["idle_unexplained"], iv.total(rank.missing_kernels)
-    most, most_unrecorded = BOUNDS[name]
-    assert unexplained <= most / 100 * idle_ns
-    assert (most_unrecorded - 2) / 100 * idle_ns <= unrecorded <= most_unrecorded / 100 * idle_ns
+    unexplained_ns, missing_ns = detail["idle_unexplained"], iv.total(rank.missing_kernels)
+    most_unexplained, most_missing = BOUNDS[name]
+    assert unexplained_ns <= most_unexplained / 100 * idle_ns
+    assert (most_missing - 2) / 100 * idle_ns <= missing_ns <= most_missing / 100 * idle_ns
     assert rank.is_subsampled == name.startswith("sampled")
-    # The requirement: under 10 % of what idle time the file can tell of.
-    assert unexplained - unrecorded < 0.1 * (idle_ns - unrecorded)
+    # The requirement: under 10 % of the idle time that was recorded.
+    assert unexplained_ns - missing_ns < 0.1 * (idle_ns - missing_ns)
 
 
 @pytest.mark.parametrize("name", ["a100-vit-graph-bf16.json.gz", "pg509-vit-graph-ns.json.gz"])
 def test_whole_recordings_of_graphs_never_pause_within_one(name: str, corpus: Path) -> None:
-    """What makes a longer pause within a graph a hole in the recording."""
+    """So a longer pause within a graph is a hole in the recording."""
     rank = first_rank(corpus / name)
     gaps, calls = rank.gaps, rank.trace.calls
     inner = (gaps.launch >= 0) & ~gaps.late_launch & rank.trace.match_rows(calls, "GraphLaunch")[gaps.launch]

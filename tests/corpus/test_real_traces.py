@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import orjson
 import pytest
-from timeline_oracle import timeline
+from timeline_oracle import compute_timeline
 
 import perfdoctor
 from perfdoctor.rank import Rank
@@ -79,7 +79,7 @@ def test_the_timeline_is_exact_and_agrees_with_the_reference(line: dict[str, str
     0.1 % (three kernels of exactly 123 us are 369 us, not 369.4), so the larger of both bounds counts.
     """
     path = corpus / line["trace"]
-    expected = timeline(gzip.decompress(path.read_bytes()))
+    expected = compute_timeline(gzip.decompress(path.read_bytes()))
     assert expected is not None
     items = expected.pop("items")
     found = to_plain(Rank(perfdoctor.read(path)).timeline)
@@ -198,7 +198,7 @@ def test_gpu_times_are_shifted_where_clocks_disagree_and_the_timeline_stays(name
     linked = rank.trace.gpu.call >= 0
     launched = rank.trace.calls.start_ns[rank.trace.gpu.call[linked]]
     assert (rank.trace.gpu.start_ns[linked] >= launched).all()
-    expected = timeline(gzip.decompress((corpus / name).read_bytes()))
+    expected = compute_timeline(gzip.decompress((corpus / name).read_bytes()))
     assert expected is not None
     found = to_plain(rank.timeline)
     assert {n: found[n] for n in expected if n != "items"} == {n: v for n, v in expected.items() if n != "items"}

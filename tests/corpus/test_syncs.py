@@ -1,4 +1,4 @@
-"""Which waits of real recordings are real, how many a step, and what they cost."""
+"""Which synchronisations of real recordings wait for the GPU, how many per step, and what they cost."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def cost_of_syncs(rank: Rank) -> float:
 
 
 def test_not_one_of_945_item_calls_waits_for_the_gpu(corpus: Path, report_on: Callable[[str], Report]) -> None:
-    """They read tensors on the CPU. What waits are copies: 15 a step, which block the CPU for 123 ms of its 215 ms,
-    with the GPU busy all the while: 0.3 % of the step is idle after them."""
+    """The item calls read tensors on the CPU. 15 copies per step do wait: they block the CPU for 123 of 215 ms.
+
+    The GPU is busy all the while, so only 0.3 % of the step is idle after them.
+    """
     name = "a100-negative-queue/rank0.json.gz"
     rank = rank_of(corpus / name)
     assert int(rank.trace.match_rows(rank.trace.ops, "^aten::item$").sum()) == 945

@@ -20,7 +20,7 @@ OVER_RANKS = ("PD101", "PD401", "PD402", "PD404", "PD407", "PD408")
 
 def findings(fleet: SyntheticFleet) -> dict[str, Finding]:
     """The findings of the rules over ranks and of PD101, by rule."""
-    rules = [rule for rule in registry.registered() if rule.rule in OVER_RANKS]
+    rules = [rule for rule in registry.load_analyzers() if rule.rule in OVER_RANKS]
     report = pipeline.diagnose_run(Run(tuple(Rank(trace.trace()) for trace in fleet.builders())), rules)
     assert [o.rule for o in report.outcomes if o.status == "failed"] == []
     assert len({f.rule for f in report.findings}) == len(report.findings)
@@ -140,7 +140,7 @@ MIXED: Sequence[Callable[[], SyntheticFleet]] = [
 
 @pytest.mark.parametrize("build", MIXED)
 def test_the_order_of_the_ranks_does_not_matter(build: Callable[[], SyntheticFleet]) -> None:
-    rules = [rule for rule in registry.registered() if rule.rule == "PD401"]
+    rules = [rule for rule in registry.load_analyzers() if rule.rule == "PD401"]
     runs = [Rank(trace.trace()) for trace in build().builders()]
     [forth] = pipeline.diagnose_run(Run(tuple(runs)), rules).findings
     [back] = pipeline.diagnose_run(Run(tuple(reversed(runs))), rules).findings

@@ -1,4 +1,4 @@
-"""Ranking keeps its promises: order, caps, and no nanosecond paid out twice."""
+"""Pricing keeps its promises: the order, the caps, and no nanosecond promised twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.report.finding import Finding, severity_of
-from perfdoctor.report.merge_findings import merge_ranks
+from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import prioritize_fleet
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Claim, Saving
@@ -18,7 +18,7 @@ from perfdoctor.trace.tables import intervals as iv
 WINDOW_NS = 1_000
 
 
-def finding(
+def finding_of(
     high: int,
     *spans: tuple[int, int],
     rule: str = "PD999",
@@ -45,76 +45,80 @@ def finding(
     )
 
 
-def ranked(*findings: Finding, budget: float | None = None, steps: int = 1) -> tuple[Finding, ...]:
+def prioritize(*findings: Finding, budget: float | None = None, steps: int = 1) -> tuple[Finding, ...]:
     return prioritize_fleet((), findings, {None: Ledger(WINDOW_NS, steps, budget)})
 
 
 def test_the_largest_saving_comes_first():
-    small, large = finding(10, (0, 10), rule="PD001"), finding(500, (100, 600), rule="PD002")
-    assert [f.rule for f in ranked(small, large)] == ["PD002", "PD001"]
+    small, large = finding_of(10, (0, 10), rule="PD001"), finding_of(500, (100, 600), rule="PD002")
+    assert [f.rule for f in prioritize(small, large)] == ["PD002", "PD001"]
 
 
-def test_an_expected_saving_outranks_a_larger_upper_bound_of_unknown_size():
-    sure = finding(300, (0, 300), rule="PD001", expected=290)
-    vague = finding(400, (400, 800), rule="PD002")
-    assert [f.rule for f in ranked(vague, sure)] == ["PD001", "PD002"]
+def test_an_expected_saving_comes_before_a_larger_upper_bound_of_unknown_size():
+    sure = finding_of(300, (0, 300), rule="PD001", expected=290)
+    vague = finding_of(400, (400, 800), rule="PD002")
+    assert [f.rule for f in prioritize(vague, sure)] == ["PD001", "PD002"]
 
 
 def test_time_claimed_twice_is_promised_once():
-    first, second = ranked(finding(300, (0, 300), rule="PD001"), finding(250, (100, 350), rule="PD002"))
+    first, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (100, 350), rule="PD002"))
     assert (first.saving.high_ns, second.saving.high_ns) == (300, 50)
 
 
-def test_time_claimed_apart_is_promised_in_full():
-    first, second = ranked(finding(300, (0, 300), rule="PD001"), finding(250, (300, 550), rule="PD002"))
+def test_disjoint_claims_are_promised_in_full():
+    first, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (300, 550), rule="PD002"))
     assert (first.saving.high_ns, second.saving.high_ns) == (300, 250)
 
 
 def test_kernel_time_saves_no_more_than_the_cpu_waits_for_the_gpu():
-    assert [f.saving.high_ns for f in ranked(finding(300, (0, 300), kernels=True), budget=40)] == [40]
+    assert [f.saving.high_ns for f in prioritize(finding_of(300, (0, 300), kernels=True), budget=40)] == [40]
 
 
 def test_two_kernel_findings_share_the_wait():
-    both = ranked(
-        finding(300, (0, 300), rule="PD001", kernels=True),
-        finding(200, (300, 500), rule="PD002", kernels=True),
+    both = prioritize(
+        finding_of(300, (0, 300), rule="PD001", kernels=True),
+        finding_of(200, (300, 500), rule="PD002", kernels=True),
         budget=350,
     )
     assert [f.saving.high_ns for f in both] == [300, 50]
 
 
 def test_idle_time_is_wall_time_whatever_the_cpu_waits():
-    assert [f.saving.high_ns for f in ranked(finding(300, (0, 300)), budget=0)] == [300]
+    assert [f.saving.high_ns for f in prioritize(finding_of(300, (0, 300)), budget=0)] == [300]
 
 
 def test_a_saving_never_exceeds_the_findings_own_cost():
-    assert ranked(finding(300, (0, 300), cost=120))[0].saving.high_ns == 120
+    assert prioritize(finding_of(300, (0, 300), cost=120))[0].saving.high_ns == 120
 
 
 def test_savings_are_per_step():
-    assert ranked(finding(300, (0, 300)), steps=10)[0].saving.high_ns == 30
+    assert prioritize(finding_of(300, (0, 300)), steps=10)[0].saving.high_ns == 30
 
 
-def test_what_two_ranks_share_is_told_once_and_names_them():
-    merged = merge_ranks([finding(100, (0, 100), rank=0, subject="a"), finding(200, (0, 200), rank=1, subject="a")])
+def test_what_two_ranks_share_is_reported_once_and_names_them():
+    merged = merge_findings(
+        [finding_of(100, (0, 100), rank=0, subject="a"), finding_of(200, (0, 200), rank=1, subject="a")]
+    )
     assert len(merged) == 1
     assert merged[0].rank is None
     assert merged[0].cost_ns == 200
     assert {e.label: e.value for e in merged[0].evidence} == {"ranks": "0, 1", "costliest rank": 1}
 
 
-def test_different_subjects_of_one_rule_stay_apart():
-    merged = merge_ranks([finding(100, (0, 100), rank=0, subject="a"), finding(200, (0, 200), rank=1, subject="b")])
+def test_different_subjects_of_one_rule_are_not_merged():
+    merged = merge_findings(
+        [finding_of(100, (0, 100), rank=0, subject="a"), finding_of(200, (0, 200), rank=1, subject="b")]
+    )
     assert len(merged) == 2
 
 
 def test_two_findings_of_one_rule_in_one_rank_both_stay():
-    assert len(merge_ranks([finding(100, (0, 100)), finding(200, (200, 400))])) == 2
+    assert len(merge_findings([finding_of(100, (0, 100)), finding_of(200, (200, 400))])) == 2
 
 
 spans = st.tuples(st.integers(0, WINDOW_NS), st.integers(0, WINDOW_NS)).map(lambda s: (min(s), max(s) + 1))
 findings = st.builds(
-    lambda high, span, kernels, rank, subject: finding(high, *span, kernels=kernels, rank=rank, subject=subject),
+    lambda high, span, kernels, rank, subject: finding_of(high, *span, kernels=kernels, rank=rank, subject=subject),
     st.integers(0, 5 * WINDOW_NS),
     st.lists(spans, max_size=4),
     st.booleans(),
@@ -126,21 +130,21 @@ findings = st.builds(
 @given(st.lists(findings, max_size=8), st.integers(1, 5), st.one_of(st.none(), st.integers(0, WINDOW_NS)))
 def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int, budget: int | None):
     ledgers = {rank: Ledger(WINDOW_NS, steps, budget) for rank in (None, 0, 1)}
-    result = prioritize_fleet((), merge_ranks(many), ledgers)
+    result = prioritize_fleet((), merge_findings(many), ledgers)
     assert sum(f.saving.high_ns or 0 for f in result) <= WINDOW_NS / steps
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in result)
-    worth = [f.saving.likely_ns for f in result]
-    assert worth == sorted(worth, reverse=True)
+    savings = [f.saving.likely_ns for f in result]
+    assert savings == sorted(savings, reverse=True)
 
 
 @given(st.lists(findings, max_size=6), st.randoms())
-def test_the_order_given_does_not_matter(many: list[Finding], random):
+def test_the_order_of_the_input_does_not_matter(many: list[Finding], random):
     distinct = [replace(f, rule=f"PD{i:03d}") for i, f in enumerate(many)]
     shuffled = list(distinct)
     random.shuffle(shuffled)
 
-    def promises(given_order: list[Finding]) -> list[tuple[str, int | None]]:
+    def promises(permuted: list[Finding]) -> list[tuple[str, int | None]]:
         ledgers = {rank: Ledger(WINDOW_NS, 1, 500) for rank in (None, 0, 1)}
-        return [(f.rule, f.saving.high_ns) for f in prioritize_fleet((), merge_ranks(given_order), ledgers)]
+        return [(f.rule, f.saving.high_ns) for f in prioritize_fleet((), merge_findings(permuted), ledgers)]
 
     assert promises(distinct) == promises(shuffled)

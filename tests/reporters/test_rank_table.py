@@ -50,7 +50,7 @@ def test_a_finding_names_its_ranks():
     (own,) = report.findings
 
     def over(*numbers: int) -> Finding:
-        return next(SharedFinding((own,), frozenset(numbers), 0).findings())
+        return next(SharedFinding((own,), frozenset(numbers), 0).merge())
 
     assert format_finding_ranks(report, own) == " on rank 2"
     assert format_finding_ranks(report, over(0, 1, 2)) == " on ranks 0-2"

@@ -1,4 +1,4 @@
-"""The door for authors of rules: what it offers is documented, and the worked example does what the page says."""
+"""The interface for authors of rules: its names are documented, and the worked example does what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing_rules.md"
 
 
 @pytest.mark.parametrize("name", rules.__all__)
-def test_what_the_door_offers_is_there_and_documented(name: str) -> None:
+def test_every_name_exists_and_is_documented(name: str) -> None:
     value = getattr(rules, name)
     assert name in ("REQUIREMENTS", "Intervals") or (value.__doc__ or "").strip()
 

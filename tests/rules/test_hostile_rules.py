@@ -1,4 +1,4 @@
-"""A rule of a stranger cannot hurt: whatever it returns or raises becomes PD901 with its name, and the report comes."""
+"""A faulty rule cannot hurt: whatever it returns or raises becomes PD901 with its name, and the report is complete."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
-RULES = [rule for rule in registry.registered() if rule.__module__.startswith("perfdoctor.analyzers.")]
+RULES = [rule for rule in registry.load_analyzers() if rule.__module__.startswith("perfdoctor.analyzers.")]
 GEMM = "ampere_sgemm_128x64_nn"
 
 
-def stalled(rank: int = 0) -> Rank:
-    """Two steps that wait for a loader, and then for a kernel: built-in rules have something to say."""
+def stalled_rank(rank: int = 0) -> Rank:
+    """Two steps that wait for a loader and then for a kernel, so that built-in rules have findings."""
     trace = TraceBuilder(rank=rank)
     for at in (0, 1000):
         trace.step(at, 1000).range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 400)
@@ -38,8 +38,8 @@ def stalled(rank: int = 0) -> Rank:
     return Rank(trace.trace())
 
 
-def rule_that(yields: Callable[[RankAnalyzer, Rank], Any]) -> type[Analyzer]:
-    """A rule that yields what the function makes of itself and a rank."""
+def make_rule(yields: Callable[[RankAnalyzer, Rank], Any]) -> type[Analyzer]:
+    """A rule that yields what the function returns for the rule and a rank."""
 
     class Hostile(RankAnalyzer):
         rule: ClassVar[str] = "XX001"
@@ -52,7 +52,7 @@ def rule_that(yields: Callable[[RankAnalyzer, Rank], Any]) -> type[Analyzer]:
 
 
 def check_report_is_intact(report: Report, expected: Report) -> None:
-    """The report holds what it holds without the hostile rule, and PD901 that names it."""
+    """Check that a report equals the one without the hostile rule, plus PD901 with the name of the rule."""
     faults = [finding for finding in report.findings if finding.rule == "PD901"]
     assert len(faults) == 1
     assert "XX001" in faults[0].title
@@ -65,12 +65,12 @@ def check_report_is_intact(report: Report, expected: Report) -> None:
 
 
 def check_becomes_pd901(rule: type[Analyzer]) -> None:
-    run = Run((stalled(),))
+    run = Run((stalled_rank(),))
     check_report_is_intact(pipeline.diagnose_run(run, [rule, *RULES]), pipeline.diagnose_run(run, RULES))
 
 
-def good(rank: Rank) -> dict[str, Any]:
-    """The fields of a finding as they should be."""
+def valid_fields(rank: Rank) -> dict[str, Any]:
+    """Valid fields of a finding."""
     return {
         "rule": "XX001",
         "name": "hostile",
@@ -85,14 +85,14 @@ def good(rank: Rank) -> dict[str, Any]:
     }
 
 
-def test_what_is_right_is_reported() -> None:
-    rule = rule_that(lambda _, rank: Finding(**good(rank)))
-    report = pipeline.diagnose_run(Run((stalled(),)), [rule, *RULES])
+def test_a_valid_finding_is_reported() -> None:
+    rule = make_rule(lambda _, rank: Finding(**valid_fields(rank)))
+    report = pipeline.diagnose_run(Run((stalled_rank(),)), [rule, *RULES])
     assert [f.title for f in report.findings if f.rule in ("XX001", "PD901")] == ["something"]
 
 
 class Unprintable:
-    """Whatever is asked of it, it raises."""
+    """Raises whatever is called."""
 
     def __str__(self) -> str:
         raise RuntimeError("no")
@@ -131,7 +131,7 @@ def test_a_wrong_type_in_any_field_becomes_pd901(field: str) -> None:
             continue
         if field == "order_key_ns" and isinstance(wrong, np.integer):
             continue
-        check_becomes_pd901(rule_that(lambda _, rank, wrong=wrong: Finding(**{**good(rank), field: wrong})))
+        check_becomes_pd901(make_rule(lambda _, rank, wrong=wrong: Finding(**{**valid_fields(rank), field: wrong})))
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_a_wrong_type_in_any_field_becomes_pd901(field: str) -> None:
     ids=range(21),
 )
 def test_a_wrong_value_becomes_pd901(wrong: dict[str, Any]) -> None:
-    check_becomes_pd901(rule_that(lambda _, rank: Finding(**{**good(rank), **wrong})))
+    check_becomes_pd901(make_rule(lambda _, rank: Finding(**{**valid_fields(rank), **wrong})))
 
 
-def other_trace() -> Rank:
+def other_rank() -> Rank:
     return Rank(TraceBuilder().kernel(GEMM, 0, 5, launch_us=0).kernel(GEMM, 5, 5, launch_us=1).trace())
 
 
@@ -183,13 +183,13 @@ def other_trace() -> Rank:
         lambda rank: GpuRows(rank.trace.gpu, [99]),
         lambda rank: GpuRows(rank.trace.gpu, [-1]),
         lambda rank: GpuRows(rank.trace.gpu, [0.5]),
-        lambda _: remove_waits(other_trace().calls.rows) | scale_durations(other_trace().kernels.rows, 0.5),
+        lambda _: remove_waits(other_rank().calls.rows) | scale_durations(other_rank().kernels.rows, 0.5),
         lambda _: scale_durations(GpuRows(TraceBuilder().kernel(GEMM, 0, 5).trace().gpu, [0]), 0.5),
     ],
     ids=range(13),
 )
 def test_rows_of_another_table_or_trace_become_pd901(edit: Callable[[Rank], Edit]) -> None:
-    check_becomes_pd901(rule_that(lambda _, rank: Finding(**{**good(rank), "edit": edit(rank)})))
+    check_becomes_pd901(make_rule(lambda _, rank: Finding(**{**valid_fields(rank), "edit": edit(rank)})))
 
 
 def test_an_edit_that_fails_when_it_is_looked_at_becomes_pd901() -> None:
@@ -208,25 +208,25 @@ def test_an_edit_that_fails_when_it_is_looked_at_becomes_pd901() -> None:
                 object.__setattr__(made, field.name, getattr(Edit(), field.name))
         return made
 
-    check_becomes_pd901(rule_that(lambda _, rank: Finding(**{**good(rank), "edit": edit_of(rank)})))
+    check_becomes_pd901(make_rule(lambda _, rank: Finding(**{**valid_fields(rank), "edit": edit_of(rank)})))
 
 
 def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever gets past the checks: pricing fails for one edit, and the others keep their price."""
-    ordered = pricing.order_fixes_greedily
+    """If pricing fails for one edit, the other findings keep their price."""
+    order_fixes = pricing.order_fixes_greedily
 
     def order(replay: Any, edits: Any) -> Any:
         if any(len(edit.dur_ns) == 1 and edit.dur_ns[0] == 123 for edit in edits.values()):
             raise ArithmeticError("no luck")
-        return ordered(replay, edits)
+        return order_fixes(replay, edits)
 
     def hostile(_: RankAnalyzer, rank: Rank) -> Finding:
-        return Finding(**{**good(rank), "edit": Edit(GpuRows(rank.trace.gpu, [0]), np.array([123]))})
+        return Finding(**{**valid_fields(rank), "edit": Edit(GpuRows(rank.trace.gpu, [0]), np.array([123]))})
 
-    run = Run((stalled(),))
+    run = Run((stalled_rank(),))
     expected = pipeline.diagnose_run(run, RULES)
     monkeypatch.setattr(pricing, "order_fixes_greedily", order)
-    report = pipeline.diagnose_run(run, [rule_that(hostile), *RULES])
+    report = pipeline.diagnose_run(run, [make_rule(hostile), *RULES])
     assert [f.title for f in report.findings if f.rule == "PD901"] == ["XX001 hostile failed: ArithmeticError: no luck"]
     assert to_plain([f for f in report.findings if f.rule != "PD901"]) == to_plain(expected.findings)
 
@@ -295,13 +295,13 @@ class RaisesWhatCannotBePrinted(RankAnalyzer):
 
 
 class Whole(Analyzer):
-    """Sees all ranks at once, and fails there."""
+    """Looks at all ranks at once, and fails."""
 
     rule: ClassVar[str] = "XX001"
     name: ClassVar[str] = "hostile"
 
     def analyze(self, run: Run) -> Iterator[Finding]:
-        yield Finding(**{**good(run.ranks[0]), "cost_ns": 10**15})
+        yield Finding(**{**valid_fields(run.ranks[0]), "cost_ns": 10**15})
 
 
 @pytest.mark.parametrize(
@@ -329,13 +329,13 @@ class Comparing(FleetAnalyzer):
 
 
 def test_a_rule_over_ranks_becomes_pd901_too() -> None:
-    run = Run((stalled(0), stalled(1)))
+    run = Run((stalled_rank(0), stalled_rank(1)))
     check_report_is_intact(pipeline.diagnose_run(run, [Comparing, *RULES]), pipeline.diagnose_run(run, RULES))
 
 
 def test_a_finding_may_say_what_it_has_to_fit_into() -> None:
     scope = FindingScope(step_ns=100, window=iv.window(0, 100))
-    plain = {**good(stalled()), "cost_ns": 50, "claim": Claim(iv.window(0, 50))}
+    plain = {**valid_fields(stalled_rank()), "cost_ns": 50, "claim": Claim(iv.window(0, 50))}
     assert Finding(**plain, scope=scope).cost_ns == 50
     with pytest.raises(ValueError, match="more than the 100 of the whole step"):
         Finding(**{**plain, "cost_ns": 101}, scope=scope)

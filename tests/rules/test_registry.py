@@ -7,16 +7,16 @@ import pytest
 from perfdoctor.errors import UsageError
 from perfdoctor.rules import registry
 
-ALL = registry.registered()
+ALL = registry.load_analyzers()
 
 
 def ids(*, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[str]:
-    return [analyzer.rule for analyzer in registry.choose(ALL, select, ignore)]
+    return [analyzer.rule for analyzer in registry.choose_analyzers(ALL, select, ignore)]
 
 
-def test_all_are_chosen_unless_told_and_in_order() -> None:
+def test_all_rules_are_chosen_by_default_and_in_order() -> None:
     assert ids() == sorted(analyzer.rule for analyzer in ALL)
-    assert registry.broken() == ()
+    assert registry.find_broken_plugins() == ()
 
 
 def test_a_family_is_the_beginning_of_its_ids() -> None:
@@ -31,6 +31,6 @@ def test_ignoring_is_stronger_than_selecting() -> None:
 
 @pytest.mark.parametrize("selector", ["", "XX999", "pd101", "PD1011"])
 def test_a_selector_that_fits_no_rule_is_refused(selector: str) -> None:
-    for given in ({"select": (selector,)}, {"ignore": (selector,)}):
+    for arguments in ({"select": (selector,)}, {"ignore": (selector,)}):
         with pytest.raises(UsageError, match=f"no rule is called '{selector}'"):
-            ids(**given)
+            ids(**arguments)

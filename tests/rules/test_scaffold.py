@@ -1,4 +1,4 @@
-"""`perfdoctor new-rule`: what it writes works at once, and what is there already stays as it is."""
+"""`perfdoctor new-rule`: the files that it writes work at once, and existing files stay as they are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def lint(folder: Path, *options: str) -> None:
-    """Check what was written with ruff, where that is installed."""
+    """Check the new files with ruff, where it is installed."""
     ruff = shutil.which("ruff", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if ruff is not None:
         for command in (["check"], ["format", "--check"]):

@@ -1,4 +1,4 @@
-"""The sample traces: each has its diagnosis as first finding, and the generator writes the committed files."""
+"""Each sample trace has its diagnosis as first finding, and the generator writes the committed files."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ FIRST_FINDING = {
     "cpu-training.json.gz": "PD101",
 }
 SAMPLES = ["healthy.json.gz", *FIRST_FINDING]
-# Further findings: why the straggler is late, and the second line that reads a value.
+# Further findings: the cause of the straggler, and the second line that reads a value.
 OTHER_FINDINGS = {"straggler": {"PD408"}, "host-device-sync.json.gz": {"PD102"}}
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
 def sample(request):
-    """The name of a sample and its report."""
+    """The name of a sample, and the report on it."""
     return request.param, perfdoctor.analyze(FOLDER / request.param)
 
 
-def portable(plain):
+def without_machine_details(plain):
     """A report as plain data without what depends on the version, the machine, the folder, or the number of rules."""
     plain["version"] = ""
     if plain["steps"]["variation"] is not None:
@@ -55,7 +55,7 @@ def test_report_is_as_expected(sample, request):
     name, report = sample
     plain = report.to_dict()
     jsonschema.validate(plain, load_schema())
-    text = json.dumps(portable(plain), indent=1) + "\n"
+    text = json.dumps(without_machine_details(plain), indent=1) + "\n"
     path = FOLDER / "expected" / f"{name.removesuffix('.json.gz')}.json"
     if request.config.getoption("--update-golden"):
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -86,7 +86,7 @@ def test_reader_has_no_warnings(sample):
 
 @pytest.fixture(scope="module")
 def regenerated(tmp_path_factory):
-    """The files that the generator writes in another process, whose strings have other hashes."""
+    """A folder with the files that the generator writes in a process with other string hashes."""
     folder = tmp_path_factory.mktemp("samples")
     environment = os.environ | {"PYTHONHASHSEED": "20"}
     subprocess.run([sys.executable, FOLDER / "generate.py", folder], check=True, env=environment, capture_output=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trace_strategies import lawful_file, run_of
+from trace_strategies import lawful_file, rank_of
 
 from perfdoctor.rank import Rank
 from perfdoctor.savings import edits
@@ -207,7 +207,7 @@ def _edits(draw: st.DrawFn, rank: Rank) -> Edit:
 def test_no_edit_and_no_greater_strength_makes_the_window_longer(
     file: dict[str, Any], data: st.DataObject, strength: float
 ) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     first, second = data.draw(_edits(rank)), data.draw(_edits(rank))
     graph = graph_of(rank.trace, rank.window)
     spans = [

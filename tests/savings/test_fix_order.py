@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from trace_strategies import lawful_file, run_of
+from trace_strategies import lawful_file, rank_of
 
 from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
@@ -150,7 +150,7 @@ def test_time_that_a_replayed_fix_claims_is_not_promised_again() -> None:
 
 @given(lawful_file(), st.data())
 def test_savings_never_exceed_cost_nor_together_the_step(file: dict[str, Any], data: st.DataObject) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     items = np.flatnonzero(iv.contains(rank.window, rank.trace.gpu.start_ns))
     step_ns = rank.per_step(rank.window_ns)
     findings = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trace_strategies import any_file, lawful_file, run_of
+from trace_strategies import any_file, lawful_file, rank_of
 
 from perfdoctor.rank import Rank
 from perfdoctor.savings import longest_path
@@ -161,7 +161,7 @@ def test_items_queued_before_the_window_delay_it_still() -> None:
 
 @given(st.one_of(any_file(), lawful_file()))
 def test_without_edits_a_trace_takes_as_long_as_recorded(file: dict[str, Any]) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     if not len(rank.window):
         return
     graph = graph_of(rank.trace, rank.window)
@@ -170,7 +170,7 @@ def test_without_edits_a_trace_takes_as_long_as_recorded(file: dict[str, Any]) -
 
 @given(any_file())
 def test_predecessors_come_earlier_and_no_node_is_delayed(file: dict[str, Any]) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     if not len(rank.window):
         return
     graph = graph_of(rank.trace, rank.window)
@@ -182,7 +182,7 @@ def test_predecessors_come_earlier_and_no_node_is_delayed(file: dict[str, Any]) 
 
 @given(lawful_file(), st.randoms())
 def test_a_faster_kernel_never_makes_the_window_longer(file: dict[str, Any], random: Any) -> None:
-    rank = run_of(file)
+    rank = rank_of(file)
     graph = graph_of(rank.trace, rank.window)
     begun = graph.nodes.time_ns[graph.nodes.item_start]
     items = np.flatnonzero(begun >= rank.window[0, 0]).tolist()
@@ -195,7 +195,7 @@ def test_a_faster_kernel_never_makes_the_window_longer(file: dict[str, Any], ran
 def test_a_time_shift_and_the_order_of_the_file_change_nothing(file: dict[str, Any], shift: int, random: Any) -> None:
     events = list(file["traceEvents"])
     random.shuffle(events)
-    first, second = run_of(file), run_of(file | {"traceEvents": events}, shift_us=shift)
+    first, second = rank_of(file), rank_of(file | {"traceEvents": events}, shift_us=shift)
 
     def without_gpu_ns(rank: Rank) -> int:
         graph = graph_of(rank.trace, rank.window)

@@ -1,6 +1,6 @@
-"""Bursts of data-parallel training for traces for laws: what the rules PD403 to PD406 look for.
+"""Bursts of data-parallel training, for the rules PD403 to PD406, in traces for laws.
 
-Times keep to the grid of `trace_strategies`: all edges within a slot at most 2 us from its ends.
+Times keep to the grid of `trace_strategies`: every edge lies at most 2 us from an end of its slot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BROADCAST = "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 FORWARD = "DistributedDataParallel.forward"
 
 
-def replicated(trace: TraceBuilder, at: int) -> None:
+def add_data_parallel(trace: TraceBuilder, at: int) -> None:
     """DataParallel copies to a second device before both compute."""
     trace.range("DataParallel.forward", at, 2 * SLOT).op("Broadcast", at, SLOT)
     trace.memcpy("PtoP", at + SLOT, 2 * SLOT, correlation=trace.call("cudaMemcpyPeerAsync", at + 1, 2))
@@ -23,15 +23,15 @@ def replicated(trace: TraceBuilder, at: int) -> None:
         trace.kernel(GEMM, at + 3 * SLOT, 8 * SLOT, correlation=launch, device=device, stream=7 + device)
 
 
-def broadcasts_buffers(trace: TraceBuilder, at: int) -> None:
+def add_buffer_broadcast(trace: TraceBuilder, at: int) -> None:
     """A broadcast that nothing covers, before the forward pass."""
     trace.range(FORWARD, at, 4 * SLOT)
     trace.kernel(BROADCAST, at + SLOT, 2 * SLOT, correlation=trace.call("cudaLaunchKernel", at, 2), stream=20)
     trace.kernel(GEMM, at + 3 * SLOT, 8 * SLOT, correlation=trace.call("cudaLaunchKernel", at + SLOT, 2))
 
 
-def accumulates(trace: TraceBuilder, at: int) -> None:
-    """Two passes before the step of the optimizer, and both reduce their gradients."""
+def add_gradient_accumulation(trace: TraceBuilder, at: int) -> None:
+    """Two passes before the optimizer step, both of which reduce their gradients."""
     for begin in (at, at + 5 * SLOT):
         trace.range(FORWARD, begin, SLOT)
         trace.kernel(GEMM, begin, 3 * SLOT, correlation=trace.call("cudaLaunchKernel", begin, 2))
@@ -44,7 +44,7 @@ def accumulates(trace: TraceBuilder, at: int) -> None:
     trace.range("Optimizer.step#SGD.step", at + 10 * SLOT, SLOT)
 
 
-def reduces_each_tensor(trace: TraceBuilder, at: int) -> None:
+def add_small_all_reduces(trace: TraceBuilder, at: int) -> None:
     """Ten all-reduces of 4 KB one after the other."""
     trace.kernel(GEMM, at, SLOT, correlation=trace.call("cudaLaunchKernel", at, 2))
     comm = collective(in_elements=1024, ranks=range(8))
@@ -53,4 +53,4 @@ def reduces_each_tensor(trace: TraceBuilder, at: int) -> None:
         trace.kernel(ALL_REDUCE, at + slot * SLOT, SLOT, correlation=launch, stream=20, comm=comm)
 
 
-BURSTS = (replicated, broadcasts_buffers, accumulates, reduces_each_tensor)
+BURSTS = (add_data_parallel, add_buffer_broadcast, add_gradient_accumulation, add_small_all_reduces)

@@ -1,11 +1,11 @@
-"""Bursts of matrix maths for traces for laws: what the rules PD202 to PD208 look for.
+"""Bursts of matrix maths, for the rules PD202 to PD208, in traces for laws.
 
-Times keep to the grid of `trace_strategies`: a kernel a slot, and all edges within a slot at most 2 us from its ends.
+Times keep to the grid of `trace_strategies`: one kernel per slot, and every edge at most 2 us from an end of its slot.
 """
 
 from __future__ import annotations
 
-from memory_bursts import CONVOLUTION, MUL, SLOT, Burst, _launch
+from memory_bursts import CONVOLUTION, MUL, SLOT, Burst, add_launch
 
 from perfdoctor.testing import TraceBuilder
 
@@ -19,43 +19,50 @@ DEPTHWISE = "void at::native::(anonymous namespace)::conv_depthwise2d_forward_ke
 TINY_KERNELS = 450
 
 
-def misaligned(trace: TraceBuilder, at: int) -> None:
+def add_misaligned_products(trace: TraceBuilder, at: int) -> None:
     """Fifteen products on the slow path of Tensor Cores."""
     for row in range(15):
-        _launch(trace, at, row, MISALIGNED, "aten::linear", "aten::addmm")
+        add_launch(trace, at, row, MISALIGNED, "aten::linear", "aten::addmm")
 
 
-def float64(trace: TraceBuilder, at: int) -> None:
-    """A product and a sum in float64, three times."""
+def add_float64_kernels(trace: TraceBuilder, at: int) -> None:
+    """A product and a sum in add_float64_kernels, three times."""
     for row in range(6):
-        _launch(trace, at, row, DGEMM if row % 2 else ADD_DOUBLE, "aten::mm" if row % 2 else "aten::add")
+        add_launch(trace, at, row, DGEMM if row % 2 else ADD_DOUBLE, "aten::mm" if row % 2 else "aten::add")
 
 
-def attention(trace: TraceBuilder, at: int) -> None:
-    """Two attentions of product, scaling, softmax and product, with a product of another kind behind each."""
+def add_attention(trace: TraceBuilder, at: int) -> None:
+    """Two attentions of product, scaling, softmax and product, each followed by another product."""
     kernels = (TENSOR_GEMM, MUL, SOFTMAX, TENSOR_GEMM, TENSOR_GEMM)
     for row in range(10):
         name = ("bmm", "mul", "_softmax", "bmm", "mm")[row % 5]
-        _launch(trace, at, row, kernels[row % 5], f"aten::{name}")
+        add_launch(trace, at, row, kernels[row % 5], f"aten::{name}")
 
 
-def cells(trace: TraceBuilder, at: int) -> None:
-    """A graph of products that take no longer than any kernel does."""
+def add_small_products(trace: TraceBuilder, at: int) -> None:
+    """A graph of products that take only as long as the shortest kernel."""
     launch = trace.call("cudaGraphLaunch", at, 2)
     for row in range(TINY_KERNELS):
         trace.kernel(TINY_GEMM, at + SLOT + row, 1, correlation=launch)
 
 
-def depthwise(trace: TraceBuilder, at: int) -> None:
+def add_depthwise_convolutions(trace: TraceBuilder, at: int) -> None:
     """Six depthwise convolutions beside one that is not."""
     for row in range(7):
-        _launch(trace, at, row, DEPTHWISE if row else CONVOLUTION, "aten::conv2d", "aten::_conv_depthwise2d")
+        add_launch(trace, at, row, DEPTHWISE if row else CONVOLUTION, "aten::conv2d", "aten::_conv_depthwise2d")
 
 
-def aligned(trace: TraceBuilder, at: int) -> None:
+def add_ampere_products(trace: TraceBuilder, at: int) -> None:
     """Six products in code for Ampere: old on Hopper, right elsewhere."""
     for row in range(6):
-        _launch(trace, at, row, TENSOR_GEMM, "aten::linear", "aten::addmm")
+        add_launch(trace, at, row, TENSOR_GEMM, "aten::linear", "aten::addmm")
 
 
-BURSTS: tuple[Burst, ...] = (misaligned, float64, attention, cells, depthwise, aligned)
+BURSTS: tuple[Burst, ...] = (
+    add_misaligned_products,
+    add_float64_kernels,
+    add_attention,
+    add_small_products,
+    add_depthwise_convolutions,
+    add_ampere_products,
+)

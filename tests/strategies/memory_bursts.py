@@ -1,6 +1,6 @@
-"""Bursts of memory-bound work for traces for laws: what the rules PD301 to PD306 look for.
+"""Bursts of memory-bound work, for the rules PD301 to PD306, in traces for laws.
 
-Times keep to the grid of `trace_strategies`: a kernel a slot, and all edges within a slot at most 2 us from its ends.
+Times keep to the grid of `trace_strategies`: one kernel per slot, and every edge at most 2 us from an end of its slot.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_t
 WEIGHT, BATCH = [1024, 512], [64, 512]
 
 
-def _launch(trace: TraceBuilder, at: int, row: int, kernel: str, *ops: str, cast: bool = False) -> None:
-    """A kernel one slot behind its launch, which lies in ops one around the other."""
+def add_launch(trace: TraceBuilder, at: int, row: int, kernel: str, *ops: str, cast: bool = False) -> None:
+    """A kernel one slot after its launch, which lies in nested ops, the outermost first."""
     start = at + SLOT * row
     for depth, name in enumerate(ops):
         inner = cast and depth == len(ops) - 1
@@ -36,42 +36,49 @@ def _launch(trace: TraceBuilder, at: int, row: int, kernel: str, *ops: str, cast
     trace.kernel(kernel, start + SLOT, SLOT, correlation=trace.call("cudaLaunchKernel", start + 1, 1))
 
 
-def pointwise(trace: TraceBuilder, at: int) -> None:
+def add_pointwise_chain(trace: TraceBuilder, at: int) -> None:
     """A chain of three pointwise kernels."""
     for row, (kernel, name) in enumerate(((ADD, "add"), (MUL, "mul"), (GELU, "gelu"))):
-        _launch(trace, at, row, kernel, f"aten::{name}")
+        add_launch(trace, at, row, kernel, f"aten::{name}")
 
 
-def layouts(trace: TraceBuilder, at: int) -> None:
+def add_layout_copies(trace: TraceBuilder, at: int) -> None:
     """A convolution behind a layout copy, four times."""
     for row in range(8):
-        _launch(trace, at, row, CONVOLUTION if row % 2 else TO_NHWC, "aten::convolution", "aten::cudnn_convolution")
+        add_launch(trace, at, row, CONVOLUTION if row % 2 else TO_NHWC, "aten::convolution", "aten::cudnn_convolution")
 
 
-def optimizer(trace: TraceBuilder, at: int) -> None:
+def add_optimizer_step(trace: TraceBuilder, at: int) -> None:
     """A step of an optimizer in six passes."""
     for row, name in enumerate(("lerp_", "mul_", "addcmul_", "sqrt", "div_", "addcdiv_")):
-        _launch(trace, at, row, FOREACH, f"aten::_foreach_{name}")
+        add_launch(trace, at, row, FOREACH, f"aten::_foreach_{name}")
     trace.range("Optimizer.step#Adam.step", at, 6 * SLOT)
 
 
-def zeroing(trace: TraceBuilder, at: int) -> None:
+def add_gradient_zeroing(trace: TraceBuilder, at: int) -> None:
     """Ten gradients filled with zeros."""
     for row in range(10):
-        _launch(trace, at, row, FILL, "aten::zero_", "aten::fill_")
+        add_launch(trace, at, row, FILL, "aten::zero_", "aten::fill_")
     trace.range("Optimizer.zero_grad#SGD.zero_grad", at, 10 * SLOT)
 
 
-def casts(trace: TraceBuilder, at: int) -> None:
+def add_weight_casts(trace: TraceBuilder, at: int) -> None:
     """Six weights cast to half precision."""
     for row in range(6):
-        _launch(trace, at, row, COPY, "aten::linear", "aten::to", "aten::_to_copy", "aten::copy_", cast=True)
+        add_launch(trace, at, row, COPY, "aten::linear", "aten::to", "aten::_to_copy", "aten::copy_", cast=True)
 
 
-def copies(trace: TraceBuilder, at: int) -> None:
+def add_contiguous_copies(trace: TraceBuilder, at: int) -> None:
     """Six transposed tensors made contiguous."""
     for row in range(6):
-        _launch(trace, at, row, COPY, "aten::contiguous", "aten::clone", "aten::copy_")
+        add_launch(trace, at, row, COPY, "aten::contiguous", "aten::clone", "aten::copy_")
 
 
-BURSTS: tuple[Burst, ...] = (pointwise, layouts, optimizer, zeroing, casts, copies)
+BURSTS: tuple[Burst, ...] = (
+    add_pointwise_chain,
+    add_layout_copies,
+    add_optimizer_step,
+    add_gradient_zeroing,
+    add_weight_casts,
+    add_contiguous_copies,
+)

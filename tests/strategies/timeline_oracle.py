@@ -1,6 +1,6 @@
-"""The timeline by an independent way: a sweep over the edges of the raw JSON's GPU events, in whole nanoseconds.
+"""An independent computation of the timeline: a sweep over the edges of GPU events in the JSON, in whole nanoseconds.
 
-It shares nothing with the package: not the reader, not the interval arithmetic, not the classes of kernels.
+It shares no code with the package: neither the reader nor the interval arithmetic nor the classes of kernels.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
-def timeline(text: str | bytes) -> dict[str, int] | None:
-    """The figures of contracts.md in ns and the number of GPU items; None when the file has none."""
-    # Numbers with a fraction stay text: a float64 holds microseconds since the epoch to a quarter of one only.
-    # The garbage collector would look for cycles among millions of events that have none, for half of the time.
+def compute_timeline(text: str | bytes) -> dict[str, int] | None:
+    """The figures of the report's `timeline` in ns and the number of GPU items; None when the file has none."""
+    # Fractions stay text: in float64, microseconds since the epoch are only exact to a quarter of one.
+    # The garbage collector would take half of the time to look for cycles among millions of events.
     gc.disable()
     try:
         whole = json.loads(text, parse_float=str)
@@ -51,7 +51,7 @@ def _ns(microseconds: int | str) -> int:
 
 
 def _sweep(edges: Iterable[tuple[int, str, int]]) -> dict[str, int]:
-    """Walk from edge to edge and count what runs: time goes to computation, else to communication, else to copies."""
+    """Sum the time between edges by what runs then: computation, else communication, else copies."""
     running = {"computation": 0, "communication": 0, "memcpy": 0}
     spent = dict.fromkeys(
         ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "communication_ns", "memcpy_ns"), 0

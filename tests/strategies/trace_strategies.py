@@ -1,6 +1,6 @@
-"""Traces for properties: any trace at all, and traces whose times stay away from the thresholds in nanoseconds.
+"""Hypothesis strategies of traces: arbitrary ones, and lawful ones, whose times keep away from thresholds of rules.
 
-A trace is a list of events as the file holds them, so that a test can shift, scale and shuffle them.
+A trace is the JSON object of its file, so that a test can shift, scale and shuffle the events.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from distributed_bursts import BURSTS as DISTRIBUTED_BURSTS
-from host_bursts import compiled_again, made_on_host
+from host_bursts import add_host_made_tensor, add_recompilation
 from hypothesis import strategies as st
 from matrix_bursts import BURSTS as MATRIX_BURSTS
 from memory_bursts import BURSTS as MEMORY_BURSTS
@@ -36,7 +36,7 @@ LOADERS = (
 CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaFree", "cudaGetDevice")
 RANGES = ("gloo:all_reduce", "Optimizer.step#SGD.step", "forward", *LOADERS)
 OPS = ("aten::item", "aten::mm", "aten::nonzero", "aten::copy_", "c10d::allreduce_")
-# The rules that the traces of `lawful` make speak. A new rule joins them once a burst here shows its fault.
+# The rules that fire on traces of `lawful`. A new rule joins them once a burst here has its fault.
 EXERCISED_RULES = frozenset(
     {
         "PD002", "PD003", "PD101", "PD102", "PD103", "PD104", "PD105", "PD106", "PD107", "PD108", "PD201", "PD202",
@@ -47,10 +47,10 @@ EXERCISED_RULES = frozenset(
 DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB", "Quadro GP100", None)
 
 
-def run_of(file: File, scale: int = 1, shift_us: float = 0) -> Rank:
-    """The rank of a file whose times were multiplied and then shifted; whole microseconds stay exact.
+def rank_of(file: File, scale: int = 1, shift_us: float = 0) -> Rank:
+    """The rank of a file with times multiplied by `scale` and then shifted; whole microseconds stay exact.
 
-    What was copied grows with the time that it took: the rates of links are no matter of scale.
+    The sizes of copies are multiplied as well, so that the rates of links stay the same.
     """
     events = [e | {"ts": e["ts"] * scale + shift_us, "dur": e["dur"] * scale} for e in file["traceEvents"]]
     events = [
@@ -66,9 +66,9 @@ def _builder(device: str | None, rank: int | None = None) -> TraceBuilder:
     return TraceBuilder(device=device, capability=capability if device else None, rank=rank)
 
 
-# --- any trace at all ------------------------------------------------------------------------------------------------
+# --- arbitrary traces ------------------------------------------------------------------------------------------------
 
-_when = st.one_of(st.integers(0, 3_000_000), st.sampled_from((0, 1, 5_000, 5_001, 1_000_000))).map(lambda ns: ns / 1000)
+_us = st.one_of(st.integers(0, 3_000_000), st.sampled_from((0, 1, 5_000, 5_001, 1_000_000))).map(lambda ns: ns / 1000)
 
 
 @st.composite
@@ -77,21 +77,21 @@ def any_file(draw: st.DrawFn) -> File:
     trace = _builder(draw(st.sampled_from(DEVICES)))
     few = st.integers(0, draw(st.sampled_from((0, 3, 8))))
     for _ in range(draw(few)):
-        launch = draw(st.one_of(st.none(), _when))
+        launch = draw(st.one_of(st.none(), _us))
         trace.kernel(
-            draw(st.sampled_from(KERNELS)), draw(_when), draw(_when), stream=draw(st.integers(7, 9)), launch_us=launch
+            draw(st.sampled_from(KERNELS)), draw(_us), draw(_us), stream=draw(st.integers(7, 9)), launch_us=launch
         )
     for _ in range(draw(few)):
         kind = draw(st.sampled_from(("HtoD", "DtoH", "DtoD")))
-        trace.memcpy(kind, draw(_when), draw(_when), launch_us=draw(st.one_of(st.none(), _when)))
+        trace.memcpy(kind, draw(_us), draw(_us), launch_us=draw(st.one_of(st.none(), _us)))
     for _ in range(draw(few)):
-        trace.call(draw(st.sampled_from(CALLS)), draw(_when), draw(_when), thread=draw(st.integers(1, 2)))
+        trace.call(draw(st.sampled_from(CALLS)), draw(_us), draw(_us), thread=draw(st.integers(1, 2)))
     for _ in range(draw(few)):
-        trace.op(draw(st.sampled_from(OPS)), draw(_when), draw(_when), thread=draw(st.integers(1, 2)))
+        trace.op(draw(st.sampled_from(OPS)), draw(_us), draw(_us), thread=draw(st.integers(1, 2)))
     for _ in range(draw(few)):
-        trace.range(draw(st.sampled_from(RANGES)), draw(_when), draw(_when))
+        trace.range(draw(st.sampled_from(RANGES)), draw(_us), draw(_us))
     for _ in range(draw(st.integers(0, 3))):
-        trace.step(draw(_when), draw(_when))
+        trace.step(draw(_us), draw(_us))
     if not trace.to_dict()["traceEvents"]:
         trace.kernel(POINTWISE, 0, 1)
     return trace.to_dict()
@@ -99,10 +99,11 @@ def any_file(draw: st.DrawFn) -> File:
 
 # --- traces for laws -------------------------------------------------------------------------------------------------
 #
-# Some thresholds are times: 5 us of device latency, 20 us for a call to return, 1 ms for a pause, 10 us worth a word.
-# Doubling all times must not carry anything over one of them, so times keep to a grid of 30 us with items of 1 us and
-# calls of 2: no two edges lie between 3 and 27 us apart, nor, as all happens in bursts of 480 us every 3000 us, between
-# 482 and 2517. Taking a batch over from a worker is 300 us on a CPU: traces that name no device wait for no loader.
+# Some thresholds are times: 5 us of device latency, 10 us for the least cost that is reported, 20 us for a call to
+# return, 1 ms for a pause. Doubling all times must not carry anything across a threshold. So times keep to a grid of
+# 30 us, with items of 1 us and calls of 2 us: no two edges are 3 to 27 us apart. Everything happens in bursts of 480 us
+# every 3000 us, so no two edges are 482 to 2517 us apart either. On a CPU, taking a batch over from a worker is 300 us:
+# traces without a device have no loader.
 
 _SLOT, _SLOTS, _BURST = 30, 16, 3000
 _span = st.tuples(st.integers(0, _SLOTS - 1), st.integers(1, _SLOTS)).map(
@@ -112,30 +113,30 @@ _span = st.tuples(st.integers(0, _SLOTS - 1), st.integers(1, _SLOTS)).map(
 
 @st.composite
 def lawful_file(draw: st.DrawFn) -> File:
-    """One rank: bursts of GPU work, launched early, late or out of sight, and what the CPU did meanwhile."""
+    """One rank: bursts of GPU work, launched early, late or unrecorded, with events of the CPU."""
     device = draw(st.sampled_from(DEVICES))
     trace, ranges = _builder(device), RANGES if device else RANGES[: -len(LOADERS)]
-    stepped = draw(st.booleans())
+    has_steps = draw(st.booleans())
     bursts = draw(st.integers(1, 4))
     for burst in range(bursts):
         at = _BURST * burst
-        if stepped:
+        if has_steps:
             trace.step(at, draw(st.sampled_from((_BURST, 300))))
-        taken: set[Span] = set()
+        occupied: set[Span] = set()
         kind = draw(st.integers(0, 6))
         if kind == 0 and draw(st.booleans()):
-            made_on_host(trace, at)
+            add_host_made_tensor(trace, at)
             continue
         if kind == 0:
-            _eager(trace, at)
+            _add_eager_kernels(trace, at)
         elif kind < 4:
             draw(st.sampled_from((MEMORY_BURSTS, MATRIX_BURSTS, DISTRIBUTED_BURSTS)[kind - 1]))(trace, at)
             continue
         else:
-            taken = _work(draw, trace, at)
-        _host(draw, trace, at, taken, ranges)
-    if stepped and bursts > 2 and draw(st.booleans()):
-        compiled_again(trace.step(_BURST * bursts, _BURST), _BURST * bursts)
+            occupied = _add_gpu_items(draw, trace, at)
+        _add_host_events(draw, trace, at, occupied, ranges)
+    if has_steps and bursts > 2 and draw(st.booleans()):
+        add_recompilation(trace.step(_BURST * bursts, _BURST), _BURST * bursts)
     if draw(st.booleans()):
         trace.frame("train.py(12): train_step", 0, 5 * _BURST)
     if not trace.to_dict()["traceEvents"]:
@@ -143,24 +144,24 @@ def lawful_file(draw: st.DrawFn) -> File:
     return trace.to_dict()
 
 
-def _eager(trace: TraceBuilder, at: int) -> None:
-    """Tiny kernels, each launched only when the one before has long ended."""
+def _add_eager_kernels(trace: TraceBuilder, at: int) -> None:
+    """Tiny kernels, each launched long after the previous one has ended."""
     for slot in range(_SLOTS):
         trace.kernel(POINTWISE, at + _SLOT * slot, 1, correlation=trace.call("cudaLaunchKernel", at + _SLOT * slot, 2))
 
 
-def _work(draw: st.DrawFn, trace: TraceBuilder, at: int) -> set[Span]:
-    """GPU items; the times of copy calls come back: a thread makes no two calls at once."""
-    taken: set[Span] = set()
+def _add_gpu_items(draw: st.DrawFn, trace: TraceBuilder, at: int) -> set[Span]:
+    """Add GPU items; returns when their launch calls run, because a thread makes one call at a time."""
+    occupied: set[Span] = set()
     for start, length in draw(st.lists(_span, max_size=6)):
         stream = draw(st.sampled_from((7, 20)))
         launch = draw(st.sampled_from((None, 0, 0, start, start)))
         copy = draw(st.sampled_from((False, False, False, True)))
         correlation = 0
         if launch is not None:
-            lasts = draw(st.sampled_from((2, length))) if copy else 2
-            taken.add((launch, lasts))
-            correlation = trace.call("cudaMemcpyAsync" if copy else "cudaLaunchKernel", at + launch, lasts)
+            duration = draw(st.sampled_from((2, length))) if copy else 2
+            occupied.add((launch, duration))
+            correlation = trace.call("cudaMemcpyAsync" if copy else "cudaLaunchKernel", at + launch, duration)
         if copy:
             kind = draw(st.sampled_from(("HtoD", "DtoH", "DtoD")))
             trace.memcpy(kind, at + start, length, stream=stream, correlation=correlation)
@@ -168,13 +169,13 @@ def _work(draw: st.DrawFn, trace: TraceBuilder, at: int) -> set[Span]:
             name = draw(st.sampled_from(KERNELS))
             tiny = name == POINTWISE and draw(st.booleans())
             trace.kernel(name, at + start, 1 if tiny else length, stream=stream, correlation=correlation)
-    return taken
+    return occupied
 
 
-def _host(draw: st.DrawFn, trace: TraceBuilder, at: int, taken: set[Span], ranges: Sequence[str]) -> None:
-    for start, length in draw(st.lists(_span, max_size=2, unique=True).filter(taken.isdisjoint)):
+def _add_host_events(draw: st.DrawFn, trace: TraceBuilder, at: int, occupied: set[Span], ranges: Sequence[str]) -> None:
+    for start, length in draw(st.lists(_span, max_size=2, unique=True).filter(occupied.isdisjoint)):
         trace.call(draw(st.sampled_from(CALLS)), at + start, length)
-    # Of ops with equal times the first in the file lies around the other: there order does mean something.
+    # Of two ops with equal times, the first in the file is the parent: shuffling would change that.
     for start, length in draw(st.lists(_span, max_size=3, unique=True)):
         trace.op(draw(st.sampled_from(OPS)), at + start, length)
     for start, length in draw(st.lists(_span, max_size=1)):
@@ -183,14 +184,14 @@ def _host(draw: st.DrawFn, trace: TraceBuilder, at: int, taken: set[Span], range
 
 @st.composite
 def lawful_fleet(draw: st.DrawFn) -> list[File]:
-    """Several ranks with their own clocks that meet at one collective a step, some later than others."""
+    """Several ranks with clocks of their own that meet at one collective per step, some later than others."""
     ranks = draw(st.integers(2, 4))
     traces = [_builder(DEVICES[0], rank) for rank in range(ranks)]
     clocks = [1_000_000 * draw(st.integers(-5, 5)) for _ in traces]
-    culprit = draw(st.sampled_from((None, 0, 1)))
+    late_rank = draw(st.sampled_from((None, 0, 1)))
     shapes, slow_pair = draw(st.booleans()), draw(st.sampled_from((None, None, 0, 1)))
     for burst in range(draw(st.integers(3, 6))):
-        late = [draw(st.integers(0, 1)) + (5 if rank == culprit else 0) for rank in range(ranks)]
+        late = [draw(st.integers(0, 1)) + (5 if rank == late_rank else 0) for rank in range(ranks)]
         end = _SLOT * (6 + max(late))
         for trace, clock, slots in zip(traces, clocks, late, strict=True):
             at, begin = clock + _BURST * burst, _SLOT * (4 + slots)
@@ -200,11 +201,11 @@ def lawful_fleet(draw: st.DrawFn) -> list[File]:
             if shapes:
                 trace.op("aten::mm", at, 2, shapes=[[64 * (4 + slots), 64], [64, 64]], types=["float", "float"])
         if slow_pair is not None and ranks == 4:
-            _in_pairs(traces, clocks, _BURST * burst + end, slow_pair)
+            _add_pair_collectives(traces, clocks, _BURST * burst + end, slow_pair)
     return [trace.to_dict() for trace in traces]
 
 
-def _in_pairs(traces: Sequence[TraceBuilder], clocks: Sequence[int], at: int, slow: int) -> None:
+def _add_pair_collectives(traces: Sequence[TraceBuilder], clocks: Sequence[int], at: int, slow: int) -> None:
     """A large all-reduce of each pair, four slots long in the slow one and one in the other."""
     for rank, (trace, clock) in enumerate(zip(traces, clocks, strict=True)):
         pair = rank // 2
@@ -215,5 +216,5 @@ def _in_pairs(traces: Sequence[TraceBuilder], clocks: Sequence[int], at: int, sl
 
 
 def lawful() -> st.SearchStrategy[Sequence[File]]:
-    """One rank or several."""
+    """A lawful run of one rank or several."""
     return st.one_of(lawful_file().map(lambda file: [file]), lawful_file().map(lambda file: [file]), lawful_fleet())

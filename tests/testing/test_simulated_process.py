@@ -1,4 +1,4 @@
-"""SimulatedProcess keeps the laws of a CPU with a GPU."""
+"""SimulatedProcess obeys the laws of a CPU with a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdoctor.testing import SimulatedProcess, TraceBuilder
 from perfdoctor.trace import Trace
 
 
-def exact(**options: object) -> SimulatedProcess:
+def exact_process(**options: object) -> SimulatedProcess:
     """A process whose durations do not vary."""
     return SimulatedProcess(seed=0, jitter=0, **options)  # type: ignore[arg-type]
 
@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
 
 
 def test_a_program_is_recorded_with_steps_shapes_launches_and_frames() -> None:
-    events = train(exact()).write(TraceBuilder()).to_dict()["traceEvents"]
+    events = train(exact_process()).write(TraceBuilder()).to_dict()["traceEvents"]
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     names = [event["name"] for event in events]
     assert [name for name in names if name.startswith("ProfilerStep#")] == [f"ProfilerStep#{n}" for n in range(3)]
@@ -43,17 +43,17 @@ def test_a_program_is_recorded_with_steps_shapes_launches_and_frames() -> None:
     caller, callee, *_ = [event for event in events if event["cat"] == "python_function"]
     assert (caller["args"]["Python parent id"], callee["args"]["Python parent id"]) == (None, 1)
     assert caller["ts"] < callee["ts"]
-    trace = trace_of(train(exact()))
+    trace = trace_of(train(exact_process()))
     assert (trace.gpu.call >= 0).all()
 
 
 def test_without_stacks_there_are_no_frames() -> None:
-    events = train(exact(record_stacks=False)).write(TraceBuilder()).to_dict()["traceEvents"]
+    events = train(exact_process(record_stacks=False)).write(TraceBuilder()).to_dict()["traceEvents"]
     assert not [event for event in events if event["cat"] == "python_function"]
 
 
 def test_the_cpu_runs_ahead_and_a_stream_works_through_its_items_in_order() -> None:
-    process = exact()
+    process = exact_process()
     ends_ns = [process.kernel("gemm", 400) for _ in range(3)]
     assert process.now_ns < ends_ns[0]
     gpu = trace_of(process).gpu
@@ -62,7 +62,7 @@ def test_the_cpu_runs_ahead_and_a_stream_works_through_its_items_in_order() -> N
 
 
 def test_synchronize_returns_when_the_gpu_is_done() -> None:
-    process = exact()
+    process = exact_process()
     end_ns = process.kernel("gemm", 400)
     process.synchronize()
     assert process.now_ns == end_ns + 6000
@@ -70,13 +70,13 @@ def test_synchronize_returns_when_the_gpu_is_done() -> None:
 
 
 def test_a_full_queue_blocks_the_next_launch() -> None:
-    process = exact()
+    process = exact_process()
     ends_ns = [process.kernel("gemm", 10_000) for _ in range(1025)]
     assert process.now_ns == ends_ns[0]
 
 
 def test_backward_runs_on_another_thread() -> None:
-    process = exact()
+    process = exact_process()
     process.ops("aten::t")
     with process.autograd_thread():
         process.ops("aten::mm")
@@ -86,8 +86,8 @@ def test_backward_runs_on_another_thread() -> None:
 
 
 @pytest.mark.parametrize("known_end_ns", [0, 5_000_000])
-def test_a_collective_starts_after_the_kernels_before_it_and_holds_up_those_after_it(known_end_ns: int) -> None:
-    process = exact(collective_ends_ns=[known_end_ns] if known_end_ns else [])
+def test_a_collective_starts_after_the_kernels_before_it_and_delays_those_after_it(known_end_ns: int) -> None:
+    process = exact_process(collective_ends_ns=[known_end_ns] if known_end_ns else [])
     end_ns = process.kernel("gemm", 400)
     process.collective("ncclAllReduce", 100)
     process.wait_for_collectives()
@@ -99,7 +99,7 @@ def test_a_collective_starts_after_the_kernels_before_it_and_holds_up_those_afte
 
 
 def test_processes_meet_at_a_collective() -> None:
-    early, late = exact(), exact()
+    early, late = exact_process(), exact_process()
     late.run_cpu(300)
     arrivals_ns = [process.launch_collective("ncclAllReduce") for process in (early, late)]
     for process in (early, late):
@@ -111,10 +111,10 @@ def test_processes_meet_at_a_collective() -> None:
 
 def test_a_collective_cannot_end_before_it_is_launched() -> None:
     with pytest.raises(ValueError, match="call launch_collective first"):
-        exact().end_collective(1)
+        exact_process().end_collective(1)
 
 
 def test_the_clock_of_the_host_shifts_all_events() -> None:
-    process = train(exact())
+    process = train(exact_process())
     here, ahead = (process.write(TraceBuilder(), offset_ns).trace() for offset_ns in (0, 5_000_000))
     assert (ahead.gpu.start_ns + ahead.base_ns - here.gpu.start_ns - here.base_ns == 5_000_000).all()

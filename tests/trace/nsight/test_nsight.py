@@ -34,7 +34,7 @@ from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import RuleCase, TraceBuilder
-from perfdoctor.testing.check_rule import well_fed_steps
+from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.trace import DeviceProperties, Trace, parse, read
 from perfdoctor.trace.nsight.export_files import is_nsight
 from perfdoctor.trace.nsight.read_export import read_nsight
@@ -100,7 +100,7 @@ def test_every_analyzer_says_the_same_of_both(tmp_path: Path, case: RuleCase) ->
             (tmp_path / str(number)).mkdir()
             pairs.append(both(tmp_path / str(number), builder))
     reports = [
-        pipeline.diagnose_run(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.registered())
+        pipeline.diagnose_run(Run(tuple(Rank(trace, facts=case.facts) for trace in traces)), registry.load_analyzers())
         for traces in zip(*pairs, strict=True)
     ]
     first, second = (replace(r, traces=(), outcomes=()) for r in reports)
@@ -494,7 +494,7 @@ def test_a_database_without_permission_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_anywhere_is_read_as_far_as_it_goes_or_refused(tmp_path: Path) -> None:
-    data = write_nsys(tmp_path / "whole.sqlite", limit_to_nsys(well_fed_steps(25).to_dict())).read_bytes()
+    data = write_nsys(tmp_path / "whole.sqlite", limit_to_nsys(build_healthy_trace(25).to_dict())).read_bytes()
     whole = read(tmp_path / "whole.sqlite")
     path = tmp_path / "cut.sqlite"
     seen = set()

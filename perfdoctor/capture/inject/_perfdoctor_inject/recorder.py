@@ -181,7 +181,7 @@ class Recorder:
         where = "somewhere in torch"
         if location:
             where = f"in {location['file']}:{location['line']} ({location['function']})"
-        self._add_note(f"SIGTERM came while the program was held up {where}")
+        self._add_note(f"SIGTERM came while the program was blocked {where}")
 
     @property
     def can_save_in_fork(self) -> bool:
@@ -386,7 +386,7 @@ class Recorder:
         self.ranges.stop(in_training_thread=self._is_training_thread())
         step_range, self._step_range = self._step_range, None
         if self.profiler.belongs_to_other_thread:
-            self._add_note(f"the {trace} window was lost: the training thread was gone or held up in a call")
+            self._add_note(f"the {trace} window was lost: the training thread was gone or blocked in a call")
             return
         if not self.profiler.recording or trace is None or self.folder is None:
             self.profiler.abort()
