@@ -21,7 +21,7 @@ def find_explaining_finding(fleet: Fleet, late: LateRank, rules: tuple[str, ...]
         late: The late rank.
         rules: Ids of rules, or the beginnings of ids.
     """
-    for finding in sorted(fleet.of(late.table).findings, key=lambda f: -f.cost_ns):
+    for finding in sorted(fleet.summary_of(late.table).findings, key=lambda f: -f.cost_ns):
         if (
             rules
             and finding.rule.startswith(rules)
@@ -48,7 +48,7 @@ def find_explaining_line(fleet: Fleet, late: LateRank, lateness_ns: int) -> Time
         The line, and how much more time it takes per step; None where no line takes enough of `lateness_ns`.
     """
     others = [{t.location: t.per_step_ns for t in s.host_time} for s in fleet.summaries if s.rank != late.rank]
-    for line in fleet.of(late.table).host_time:
+    for line in fleet.summary_of(late.table).host_time:
         excess_ns = line.per_step_ns - median_low([times.get(line.location, 0) for times in others])
         if excess_ns >= _MIN_LATENESS_SHARE * lateness_ns:
             return TimeAtLine(line.location, excess_ns)

@@ -102,7 +102,7 @@ class Straggler(FleetAnalyzer):
         if not late.stands_out or late.blame < self.settings["min_blame"]:
             yield from self._check_noise(fleet, late)
             return
-        victim = fleet.of(late.matched.tables[late.victim])
+        victim = fleet.summary_of(late.matched.tables[late.victim])
         waiting = late.wait_time(late.victim)
         cost = victim.per_step(iv.total(waiting))
         if self.exceeds_min_share(victim, cost):
@@ -111,7 +111,7 @@ class Straggler(FleetAnalyzer):
     def _check_noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
         """A finding that ranks take turns at being last, where enough collectives were matched to tell."""
         table = late.matched.tables[late.longest_waiter]
-        rank, waiting = fleet.of(table), late.any_wait_time_of(table)
+        rank, waiting = fleet.summary_of(table), late.any_wait_time_of(table)
         cost = rank.per_step(iv.total(waiting))
         min_noise = self.settings["min_noise"]
         if late.collective_count < _MIN_COLLECTIVES or not self.exceeds_min_share(rank, cost, min_noise):
@@ -143,7 +143,7 @@ class Straggler(FleetAnalyzer):
         because = f" ({cause.rule})" if cause else ""
         at = f", at {location.short}" if location else ""
         return self.finding(
-            fleet.of(late.table),
+            fleet.summary_of(late.table),
             title=f"{name_ranks(late)} {describe_frequency(late)}{activity and f', {activity}{because}{at}'}"
             ": the others wait",
             cost_ns=cost,

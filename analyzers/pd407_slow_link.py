@@ -87,7 +87,7 @@ class SlowLink(FleetAnalyzer):
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """A finding for each group whose large collectives are slow and cost at least `min_share` of the step."""
-        matched = fleet.matched
+        matched = fleet.matched_collectives
         if matched is None:
             return
         groups = self._find_large_collectives(matched)
@@ -137,7 +137,7 @@ class SlowLink(FleetAnalyzer):
             compared: What reaches that bandwidth.
         """
         index = max(group.members, key=lambda i: (iv.total(_transfer_time(matched, group, i)), -i))
-        rank, transferring = fleet.of(matched.tables[index]), _transfer_time(matched, group, index)
+        rank, transferring = fleet.summary_of(matched.tables[index]), _transfer_time(matched, group, index)
         cost = rank.per_step(iv.total(transferring))
         if not self.exceeds_min_share(rank, cost):
             return
@@ -176,7 +176,7 @@ def _pcie_bytes_per_s(fleet: Fleet, matched: MatchedCollectives, group: _LargeCo
     """What PCIe carries one way, where the members share a host and their devices have faster links; else None."""
     tables = [matched.tables[index] for index in group.members]
     hosts = {table.host for table in tables}
-    device = find_device(fleet.of(tables[0]).trace.device)
+    device = find_device(fleet.summary_of(tables[0]).trace.device)
     if None in hosts or len(hosts) > 1 or device is None or not device.link_bytes_per_s:
         return None
     return None if device.pcie_bytes_per_s is None else _ONE_WAY_SHARE * device.pcie_bytes_per_s

@@ -57,7 +57,7 @@ class UnevenWork(FleetAnalyzer):
 
     def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
         """One finding when work spreads by `min_spread` over the mean and costs at least `min_share` of the step."""
-        matched = fleet.matched
+        matched = fleet.matched_collectives
         ranks = [s for s in fleet.summaries if s.step_flops]
         if matched is None or len(ranks) < 2:
             return
@@ -74,7 +74,7 @@ class UnevenWork(FleetAnalyzer):
         victim = find_longest_waiter(
             matched, matched.in_window, lambda index: exposed_wait_of(matched, index, all_of_them)
         )
-        rank, waiting = fleet.of(matched.tables[victim]), exposed_wait_of(matched, victim, all_of_them)
+        rank, waiting = fleet.summary_of(matched.tables[victim]), exposed_wait_of(matched, victim, all_of_them)
         cost = rank.per_step(iv.total(waiting))
         saving_ns = min(excess_ns, cost)
         if not self.exceeds_min_share(rank, saving_ns):

@@ -105,14 +105,14 @@ class Fleet:
         return frozenset().union(*(summary.available_data for summary in self.summaries), several)
 
     @cached_property
-    def matched(self) -> MatchedCollectives | None:
+    def matched_collectives(self) -> MatchedCollectives | None:
         """The collectives of all ranks, matched with each other; None when no two ranks have one in common."""
         return match_collectives([s.collectives for s in self.summaries if s.collectives is not None])
 
     @cached_property
     def late_rank(self) -> LateRank | None:
         """The rank that makes the others wait most at collectives; None when nobody waits or nothing can be matched."""
-        return None if self.matched is None else find_late_rank(self.matched)
+        return None if self.matched_collectives is None else find_late_rank(self.matched_collectives)
 
     @cached_property
     def late_ns(self) -> dict[int | None, int]:
@@ -127,6 +127,6 @@ class Fleet:
         late = zip(matched.tables, lateness_of(matched).tolist(), strict=True)
         return {table.rank: steps[table.rank].per_step(late_ns) for table, late_ns in late}
 
-    def of(self, table: CollectiveTable) -> RankSummary:
+    def summary_of(self, table: CollectiveTable) -> RankSummary:
         """The summary of the rank that a table of collectives belongs to."""
         return next(summary for summary in self.summaries if summary.collectives is table)

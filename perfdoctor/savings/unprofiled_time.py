@@ -14,7 +14,8 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
-# The overhead where no step was timed without the profiler: Kineto takes 0.8 to 1.2 us an event (benchmarks/README.md).
+# The overhead where no step was timed without the profiler. Measured: Kineto takes 0.35 to 0.5 us an event on one
+# machine (benchmarks/README.md), 0.8 to 1.2 us on another.
 _OVERHEAD_NS = 1_000
 
 
