@@ -16,6 +16,7 @@ import numpy as np
 from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -25,6 +26,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     captured_part,
+    occurring,
     scale_durations,
     top_kernels,
     top_op,
@@ -39,8 +41,6 @@ from perfdoctor.rules.matrix_kernels import (
     find_tensor_core_kernels,
     saved_share,
 )
-from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables.distinct import occurring
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
 _OPERATION_NAMES: Mapping[MatrixCategory, str] = MappingProxyType(

@@ -7,10 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from perfdoctor.rules import Rank, vocabulary
+from perfdoctor.rules import BoolArray, FloatArray, Int64Array, Rank, nesting, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
-from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Ops, Ranges
 from perfdoctor.trace.tables.steps import Steps
 

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import Intervals, Rank, vocabulary
+from perfdoctor.rules import BoolArray, Intervals, Rank, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables.model import Calls, Frames, Ops
 
 _COLLATE_OP = r"^aten::(stack|cat)$"

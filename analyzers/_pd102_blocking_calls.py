@@ -11,11 +11,9 @@ from typing import TypeAlias
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
-from perfdoctor.rules import Rank, vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
-from perfdoctor.trace.tables import nesting
+from perfdoctor.rules import NONE, BoolArray, Int32Array, Rank, Trace, nesting, vocabulary
 from perfdoctor.trace.tables.copies import copy_kinds_of
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import MEMCPY
 
 ITEM, IF, NONZERO, MASK, UNIQUE, REPEAT, COMPARE = "item", "if", "nonzero", "mask", "unique", "repeat", "compare"
 PRINT, CLIP, SCALER = "print", "clip", "scaler"

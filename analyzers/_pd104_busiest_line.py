@@ -11,9 +11,8 @@ import numpy as np
 from perfdoctor.analysis.host.locations import find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
-from perfdoctor.rules import Rank, SourceLocation, vocabulary
+from perfdoctor.rules import Rank, SourceLocation, Trace, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import find_steps
 
 # Looking a location up costs some us; of longer traces the first ops will do.

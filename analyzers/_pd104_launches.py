@@ -7,10 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
-from perfdoctor.rules import Intervals, Rank, vocabulary
+from perfdoctor.rules import Int32Array, Int64Array, Intervals, Rank, distinct, occurring, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import Int32Array, Int64Array
-from perfdoctor.trace.tables.distinct import distinct, occurring
 
 
 class LaunchFacts(NamedTuple):

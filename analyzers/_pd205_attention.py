@@ -9,11 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rules import Rank
-from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.distinct import occurring
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.rules import BoolArray, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)
 _OP_PATTERNS: Mapping[int, str] = MappingProxyType(

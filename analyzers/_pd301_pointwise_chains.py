@@ -14,9 +14,7 @@ import numpy as np
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, POINTWISE
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, TensorInput, UnusableInputsError
-from perfdoctor.rules import Rank
-from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int64Array
-from perfdoctor.trace.tables.distinct import distinct_rows
+from perfdoctor.rules import NONE, BoolArray, FloatArray, Int64Array, Rank, distinct_rows
 from perfdoctor.trace.tables.model import MEMSET
 
 

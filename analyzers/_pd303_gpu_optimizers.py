@@ -9,9 +9,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
-from perfdoctor.rules import GpuRows, Intervals, Rank, intervals, vocabulary
-from perfdoctor.trace.arrays import NONE, Int64Array
-from perfdoctor.trace.tables.distinct import distinct, occurring
+from perfdoctor.rules import NONE, GpuRows, Int64Array, Intervals, Rank, distinct, intervals, occurring, vocabulary
 
 _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _FOREACH_KERNEL = r"multi_tensor_apply"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.analysis.launching_ops import find_outermost_ops
-from perfdoctor.rules import Intervals, Rank, vocabulary
+from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

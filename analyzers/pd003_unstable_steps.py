@@ -15,9 +15,8 @@ from perfdoctor.analyzers._pd003_slow_steps import (
     find_slow_steps,
     measure_growth,
 )
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import Int64Array
 
 # By part of the account: what slow steps contain more of, in words, and what to do about it.
 _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -10,6 +10,7 @@ from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title, startup_title
 from perfdoctor.analyzers._pd101_wait_parts import WaitParts, find_worker_startups, split_waits
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Edit,
     Evidence,
@@ -24,7 +25,6 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray
 
 
 class DataLoaderStall(RankAnalyzer):

@@ -17,6 +17,8 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    Int32Array,
+    Int64Array,
     Intervals,
     Rank,
     RankAnalyzer,
@@ -25,7 +27,6 @@ from perfdoctor.rules import (
     remove_waits,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import Int32Array, Int64Array
 
 # Lines are looked up for so many calls, for time's sake: these show which lines there are.
 _MOST_CALLS = 4096

@@ -11,9 +11,18 @@ import numpy as np
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
-from perfdoctor.rules import Claim, Evidence, Finding, Intervals, Rank, RankAnalyzer, Saving, shorten_launches
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    shorten_launches,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
 _MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32

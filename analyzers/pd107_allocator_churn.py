@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, remove_calls, vocabulary
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, nesting, remove_calls, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables import nesting
 
 
 class AllocatorChurn(RankAnalyzer):

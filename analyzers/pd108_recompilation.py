@@ -14,6 +14,7 @@ from perfdoctor.rules import (
     Edit,
     Evidence,
     Finding,
+    Int64Array,
     Intervals,
     Rank,
     RankAnalyzer,
@@ -25,7 +26,6 @@ from perfdoctor.rules import (
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables.model import Ops, Ranges
 
 

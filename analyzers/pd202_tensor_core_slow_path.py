@@ -17,6 +17,7 @@ from perfdoctor.gpu.gemm_alignment import (
     pad_dimension,
 )
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -29,7 +30,6 @@ from perfdoctor.rules import (
     top_op,
 )
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, exclude_small_products, find_tensor_core_kernels
-from perfdoctor.trace.arrays import BoolArray
 
 # Ops that multiply batches of matrices: in most models that is attention.
 _BATCHED_OPS = ("Bmm", "bmm", "matmul", "einsum", "baddbmm")

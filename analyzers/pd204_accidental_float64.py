@@ -12,6 +12,7 @@ import orjson
 
 from perfdoctor.analysis.launching_ops import match_op_names
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -19,14 +20,14 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    distinct_rows,
+    nesting,
+    occurring,
     scale_durations,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy, saved_share
-from perfdoctor.trace.arrays import BoolArray
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.distinct import distinct_rows, occurring
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"

@@ -16,21 +16,22 @@ from perfdoctor.analyzers._pd205_attention import (
     fused_attention_ns,
 )
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
     GpuRows,
+    Int64Array,
     Rank,
     RankAnalyzer,
     Saving,
+    distinct,
+    nesting,
     scale_durations,
     top_kernels,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS
-from perfdoctor.trace.arrays import BoolArray, Int64Array
-from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.distinct import distinct
 
 _FUSED_OP = "scaled_dot_product_attention"
 _ADVICE = (

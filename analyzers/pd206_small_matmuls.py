@@ -9,9 +9,20 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.gpu.roofline.kernel_bounds import SHORTEST_KERNEL_NS
-from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, RankAnalyzer, Saving, top_kernels, top_op
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    FloatArray,
+    GpuQuery,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    top_kernels,
+    top_op,
+)
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
-from perfdoctor.trace.arrays import BoolArray, FloatArray
 
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # A product whose maths and traffic take at most twice the shortest time of a kernel is bound by neither.

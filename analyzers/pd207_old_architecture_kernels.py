@@ -18,12 +18,12 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    distinct,
     scale_durations,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy, find_tensor_core_kernels, saved_share
-from perfdoctor.trace.tables.distinct import distinct
 
 _SM_NUMBER = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own

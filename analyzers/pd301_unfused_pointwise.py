@@ -10,19 +10,20 @@ import numpy as np
 
 from perfdoctor.analyzers._pd301_pointwise_chains import Chains, find_chains
 from perfdoctor.rules import (
+    NONE,
     Claim,
     Evidence,
     Finding,
     GpuRows,
+    Int64Array,
     Rank,
     RankAnalyzer,
     Saving,
+    Trace,
     fuse,
     intervals,
     top_kernels,
 )
-from perfdoctor.trace.arrays import NONE, Int64Array
-from perfdoctor.trace.tables.model import Trace
 
 _MAX_OPS_SHOWN = 8
 # The names of so many distinct chains are compared where savings are equal; more would take long.

@@ -18,11 +18,11 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    distinct_rows,
     intervals,
     remove_items,
     top_kernels,
 )
-from perfdoctor.trace.tables.distinct import distinct_rows
 
 _BATCH_AND_CHANNELS = 2  # dimensions of an image that are not spatial
 

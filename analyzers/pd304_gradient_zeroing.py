@@ -12,6 +12,7 @@ from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of
 from perfdoctor.analysis.kernels.traffic_kinds import ZEROING
 from perfdoctor.analysis.launching_ops import launching_op_names, match_launching_ops, match_op_names
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -23,7 +24,6 @@ from perfdoctor.rules import (
     remove_items,
     vocabulary,
 )
-from perfdoctor.trace.arrays import BoolArray
 
 
 class GradientZeroing(RankAnalyzer):

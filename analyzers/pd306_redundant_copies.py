@@ -10,10 +10,21 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
 from perfdoctor.analysis.launching_ops import find_outermost_ops
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, intervals, remove_items, top_kernels
-from perfdoctor.trace.arrays import NONE, Int64Array
-from perfdoctor.trace.tables.distinct import distinct_rows
-from perfdoctor.trace.tables.model import Trace
+from perfdoctor.rules import (
+    NONE,
+    Claim,
+    Evidence,
+    Finding,
+    Int64Array,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    Trace,
+    distinct_rows,
+    intervals,
+    remove_items,
+    top_kernels,
+)
 
 _MAX_OPS_SHOWN = 3
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, vocabulary
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, distinct, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.distinct import distinct
 
 # The autograd functions of torch.nn.parallel: weights and inputs to the GPUs, outputs and gradients back.
 _TRANSFER_OPS = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$")

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     CollectiveTable,
     Evidence,
@@ -21,7 +22,6 @@ from perfdoctor.rules import (
     Saving,
 )
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # The size of DistributedDataParallel's buckets by default (bucket_cap_mb=25).

@@ -11,9 +11,18 @@ import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.gpu import find_device
-from perfdoctor.rules import Claim, Evidence, Finding, Fleet, FleetAnalyzer, Intervals, MatchedCollectives, Saving
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    Int64Array,
+    Intervals,
+    MatchedCollectives,
+    Saving,
+)
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # Peaks of links count both directions; a ring sends one way.

@@ -10,9 +10,8 @@ import numpy as np
 
 from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
-from perfdoctor.rules import Claim, CollectiveTable, Evidence, Finding, Fleet, FleetAnalyzer, Saving
+from perfdoctor.rules import Claim, CollectiveTable, Evidence, Finding, Fleet, FleetAnalyzer, FloatArray, Saving
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.arrays import FloatArray
 
 _COMPUTING_PHASES = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
 

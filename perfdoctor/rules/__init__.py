@@ -32,13 +32,18 @@ from perfdoctor.savings.edits import (
 )
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables import intervals
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables import intervals, nesting
+from perfdoctor.trace.tables.distinct import distinct, distinct_rows, occurring
 from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
 __all__ = [
+    "NONE",
     "REQUIREMENTS",
     "Analyzer",
+    "BoolArray",
     "CallQuery",
     "CallRows",
     "Claim",
@@ -49,8 +54,12 @@ __all__ = [
     "FindingScope",
     "Fleet",
     "FleetAnalyzer",
+    "FloatArray",
     "GpuQuery",
     "GpuRows",
+    "Int8Array",
+    "Int32Array",
+    "Int64Array",
     "Intervals",
     "LateRank",
     "MatchedCollectives",
@@ -62,12 +71,17 @@ __all__ = [
     "Run",
     "Saving",
     "SourceLocation",
+    "Trace",
     "captured_list",
     "captured_part",
+    "distinct",
+    "distinct_rows",
     "fuse",
     "innermost_activity",
     "intervals",
     "most_common_location",
+    "nesting",
+    "occurring",
     "remove_blocking",
     "remove_calls",
     "remove_cpu_time",

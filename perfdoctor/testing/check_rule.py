@@ -186,7 +186,7 @@ def check_case(rule: type[Analyzer], case: RuleCase) -> None:
     wanted = "keep quiet" if not case.expected else f"say {len(case.expected)} things"
     _require(len(titles) == len(case.expected), f"{case}: the rule must {wanted}, and says {titles}")
     for finding, expected in zip(report.findings, case.expected, strict=True):
-        check_finding(finding, expected)
+        check_finding(finding, expected, f"{case}: ")
 
 
 def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
@@ -200,25 +200,25 @@ def _without_edits(rule: type[Analyzer]) -> type[Analyzer]:
     return WithoutEdits
 
 
-def check_finding(finding: Finding, expected: ExpectedFinding) -> None:
-    """Check that a finding is as expected."""
+def check_finding(finding: Finding, expected: ExpectedFinding, prefix: str = "") -> None:
+    """Check that a finding is as expected; a message of failure begins with `prefix`."""
     saving = finding.saving
     evidence = {each.label: each.value for each in finding.evidence}
-    _require_equal("severity", finding.severity, expected.severity)
-    _require_equal("cost_ns", finding.cost_ns, expected.cost_ns)
+    _require_equal(f"{prefix}severity", finding.severity, expected.severity)
+    _require_equal(f"{prefix}cost_ns", finding.cost_ns, expected.cost_ns)
     if expected.saving is not None:
-        _require_equal("saving", (saving.low_ns, saving.expected_ns, saving.high_ns), expected.saving)
+        _require_equal(f"{prefix}saving", (saving.low_ns, saving.expected_ns, saving.high_ns), expected.saving)
     texts = {"title": finding.title, "advice": finding.advice, "fix": finding.fix or ""}
     for name, text in texts.items():
         wanted = getattr(expected, name)
-        _require(wanted in text, f"{name}: '{wanted}' is not in '{text}'")
-    _require_equal("location", str(finding.location) if finding.location else None, expected.location)
+        _require(wanted in text, f"{prefix}{name}: '{wanted}' is not in '{text}'")
+    _require_equal(f"{prefix}location", str(finding.location) if finding.location else None, expected.location)
     for name in ("rank", "confidence"):
         if getattr(expected, name) is not None:
-            _require_equal(name, getattr(finding, name), getattr(expected, name))
+            _require_equal(f"{prefix}{name}", getattr(finding, name), getattr(expected, name))
     for label, value in expected.evidence.items():
-        _require(label in evidence, f"there is no evidence '{label}', only {sorted(evidence)}")
-        _require_equal(f"evidence '{label}'", evidence[label], value)
+        _require(label in evidence, f"{prefix}there is no evidence '{label}', only {sorted(evidence)}")
+        _require_equal(f"{prefix}evidence '{label}'", evidence[label], value)
 
 
 def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 from perfdoctor import pipeline, rules
+from perfdoctor.rank import Rank
+from perfdoctor.savings import edits
+from perfdoctor.testing import TraceBuilder
 
+EDITS = [name for name, value in vars(edits).items() if name in rules.__all__ and inspect.isfunction(value)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing_rules.md"
 
 
@@ -25,7 +30,7 @@ def example() -> dict[str, Any]:
     page = PAGE.read_text(encoding="utf-8")
     space: dict[str, Any] = {"__name__": "example"}
     blocks = re.findall(r"<!-- example: [\w ]+ -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), space)
     return space
@@ -41,3 +46,18 @@ def test_the_worked_example_saves_what_the_page_says(example: dict[str, Any]) ->
     assert (finding.cost_ns, finding.saving.basis) == (300_000, "replayed")
     assert (finding.saving.low_ns, finding.saving.expected_ns, finding.saving.high_ns) == (0, 100_000, 200_000)
     assert finding.title == "mine::norm takes 30% of the step"
+
+
+def test_the_example_of_columns_finds_what_the_page_says(example: dict[str, Any]) -> None:
+    trace = TraceBuilder()
+    trace.op("aten::scaled_dot_product_attention", 0, 50).op("aten::matmul", 1, 9).op("aten::softmax", 12, 9)
+    trace.op("aten::mul", 22, 5).op("aten::softmax", 30, 9)  # no product directly before it
+    trace.op("aten::matmul", 60, 9).op("outer", 70, 20).op("aten::softmax", 72, 9)  # inside another op
+    softmaxes = example["softmaxes_of_products"](Rank(trace.trace()))
+    assert softmaxes.table.start_ns[softmaxes.mask].tolist() == [12_000]
+
+
+@pytest.mark.parametrize("name", [*rules.REQUIREMENTS, *EDITS])
+def test_the_page_explains_every_need_and_every_edit(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert f'`"{name}"`' in page or f"`{name}(" in page
