@@ -189,7 +189,7 @@ def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Pa
     source, site = tmp_path / "mine", tmp_path / "site"
     source.mkdir()
     subprocess.run(
-        [sys.executable, "-m", "perfdoctor", "new-rule", "XX101", "slow-norms", "-C", source],
+        [sys.executable, "-m", "perfdoctor", "new-rule", "XX101", "slow-widgets", "-C", source],
         check=True,
         capture_output=True,
     )

@@ -55,24 +55,24 @@ def lint(folder: Path, *options: str) -> None:
 
 
 def test_an_empty_folder_becomes_a_package_whose_test_passes(tmp_path: Path) -> None:
-    written = write_new_rule(tmp_path, "XX101", "slow-norms")
-    assert written.rule_file == tmp_path / "perfdoctor_slow_norms" / "xx101_slow_norms.py"
-    assert written.test_file == tmp_path / "tests" / "test_xx101_slow_norms.py"
-    assert written.other_files == (tmp_path / "perfdoctor_slow_norms" / "__init__.py", tmp_path / "pyproject.toml")
-    assert entry_points(tmp_path) == {"XX101": "perfdoctor_slow_norms.xx101_slow_norms:SlowNorms"}
+    written = write_new_rule(tmp_path, "XX101", "slow-widgets")
+    assert written.rule_file == tmp_path / "perfdoctor_slow_widgets" / "xx101_slow_widgets.py"
+    assert written.test_file == tmp_path / "tests" / "test_xx101_slow_widgets.py"
+    assert written.other_files == (tmp_path / "perfdoctor_slow_widgets" / "__init__.py", tmp_path / "pyproject.toml")
+    assert entry_points(tmp_path) == {"XX101": "perfdoctor_slow_widgets.xx101_slow_widgets:SlowWidgets"}
     lint(tmp_path)
     run_tests(tmp_path, written.test_file)
 
 
 def test_a_second_rule_stands_beside_the_first(tmp_path: Path) -> None:
-    write_new_rule(tmp_path, "XX101", "slow-norms")
+    write_new_rule(tmp_path, "XX101", "slow-widgets")
     before = files_of(tmp_path)
     written = write_new_rule(tmp_path, "XX100", "wide-copies")
     assert written.other_files == (tmp_path / "pyproject.toml",)
     after = files_of(tmp_path)
     assert {name for name in after if after[name] != before.get(name)} == {
         "pyproject.toml",
-        "perfdoctor_slow_norms/xx100_wide_copies.py",
+        "perfdoctor_slow_widgets/xx100_wide_copies.py",
         "tests/test_xx100_wide_copies.py",
     }
     assert list(entry_points(tmp_path)) == ["XX100", "XX101"]
@@ -84,11 +84,11 @@ def test_in_this_repository_it_takes_the_folders_that_rules_and_their_tests_are_
     before = (ROOT / "pyproject.toml").read_text()
     for folder in ("analyzers", "tests/analyzers"):
         (tmp_path / folder).mkdir(parents=True)
-    written = write_new_rule(tmp_path, "PD299", "slow-norms")
-    assert written.rule_file == tmp_path / "analyzers" / "pd299_slow_norms.py"
-    assert written.test_file == tmp_path / "tests" / "analyzers" / "test_pd299_slow_norms.py"
-    assert "from perfdoctor.analyzers.pd299_slow_norms import SlowNorms\n" in written.test_file.read_text()
-    line = 'PD299 = "perfdoctor.analyzers.pd299_slow_norms:SlowNorms"\n'
+    written = write_new_rule(tmp_path, "PD299", "slow-widgets")
+    assert written.rule_file == tmp_path / "analyzers" / "pd299_slow_widgets.py"
+    assert written.test_file == tmp_path / "tests" / "analyzers" / "test_pd299_slow_widgets.py"
+    assert "from perfdoctor.analyzers.pd299_slow_widgets import SlowWidgets\n" in written.test_file.read_text()
+    line = 'PD299 = "perfdoctor.analyzers.pd299_slow_widgets:SlowWidgets"\n'
     after = (tmp_path / "pyproject.toml").read_text()
     assert after.replace(line, "") == before
     assert list(entry_points(tmp_path)) == sorted(entry_points(tmp_path))
@@ -99,20 +99,20 @@ def test_a_package_without_rules_gets_the_group_of_entry_points(tmp_path: Path) 
     text = '[project]\nname = "My-Models"\nversion = "1"  # ours\n\n[tool.other]\nx = 1\n'
     (tmp_path / "pyproject.toml").write_text(text)
     (tmp_path / "src" / "my_models").mkdir(parents=True)
-    written = write_new_rule(tmp_path, "XX101", "slow-norms")
-    assert written.rule_file == tmp_path / "src" / "my_models" / "xx101_slow_norms.py"
+    written = write_new_rule(tmp_path, "XX101", "slow-widgets")
+    assert written.rule_file == tmp_path / "src" / "my_models" / "xx101_slow_widgets.py"
     assert (tmp_path / "pyproject.toml").read_text().startswith(text)
-    assert entry_points(tmp_path) == {"XX101": "my_models.xx101_slow_norms:SlowNorms"}
+    assert entry_points(tmp_path) == {"XX101": "my_models.xx101_slow_widgets:SlowWidgets"}
 
 
 @pytest.mark.parametrize(
     ("rule", "name", "sentence"),
     [
-        ("xx101", "slow-norms", "the id of a rule is two or more capitals and three digits"),
-        ("XX1", "slow-norms", "the id of a rule"),
+        ("xx101", "slow-widgets", "the id of a rule is two or more capitals and three digits"),
+        ("XX1", "slow-widgets", "the id of a rule"),
         ("XX101", "Slow Norms", "the name of a rule is in small letters with hyphens"),
         ("XX101", "3d-norms", "the name of a rule"),
-        ("PD101", "slow-norms", "there is a rule PD101 dataloader-stall already"),
+        ("PD101", "slow-widgets", "there is a rule PD101 dataloader-stall already"),
         ("XX101", "dataloader-stall", "there is a rule PD101 dataloader-stall already"),
     ],
 )
@@ -126,17 +126,17 @@ def test_a_project_without_its_package_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'elsewhere'\n")
     before = files_of(tmp_path)
     with pytest.raises(UsageError, match="has no package 'elsewhere' for the rule"):
-        write_new_rule(tmp_path, "XX101", "slow-norms")
+        write_new_rule(tmp_path, "XX101", "slow-widgets")
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("taken", ["perfdoctor_mine/xx101_slow_norms.py", "tests/test_xx101_slow_norms.py"])
+@pytest.mark.parametrize("taken", ["perfdoctor_mine/xx101_slow_widgets.py", "tests/test_xx101_slow_widgets.py"])
 def test_no_file_is_overwritten(tmp_path: Path, taken: str) -> None:
     write_new_rule(tmp_path, "XX100", "mine")
     (tmp_path / taken).write_text("mine")
     before = files_of(tmp_path)
     with pytest.raises(InputError, match="is there already"):
-        write_new_rule(tmp_path, "XX101", "slow-norms")
+        write_new_rule(tmp_path, "XX101", "slow-widgets")
     assert files_of(tmp_path) == before
 
 
@@ -146,7 +146,7 @@ def test_no_file_is_overwritten(tmp_path: Path, taken: str) -> None:
         ("[project\n", "is no TOML file"),
         (
             '[project]\nname = "mine"\nentry-points = {"perfdoctor.analyzers" = {XX1 = "mine.one:One"}}\n',
-            'add this one there: XX101 = "mine.xx101_slow_norms:SlowNorms"',
+            'add this one there: XX101 = "mine.xx101_slow_widgets:SlowWidgets"',
         ),
     ],
 )
@@ -155,5 +155,5 @@ def test_a_pyproject_that_cannot_be_edited_stays_as_it_is(tmp_path: Path, text: 
     (tmp_path / "mine").mkdir()
     before = files_of(tmp_path)
     with pytest.raises(InputError, match=sentence):
-        write_new_rule(tmp_path, "XX101", "slow-norms")
+        write_new_rule(tmp_path, "XX101", "slow-widgets")
     assert files_of(tmp_path) == before
