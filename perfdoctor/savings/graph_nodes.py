@@ -125,7 +125,7 @@ def _select_calls_and_items(trace: Trace, window: Intervals) -> tuple[Int32Array
     begin = min(begin, int(calls.start_ns[launch[launch >= 0]].min(initial=begin)))
     call = np.flatnonzero((calls.start_ns < end) & (calls.end_ns > begin)).astype(np.int32)
     item = np.flatnonzero((gpu.start_ns < end) & (gpu.end_ns > begin)).astype(np.int32)
-    launched_ns = np.append(calls.start_ns, NONE)[gpu.call[item]]
+    launched_ns = np.append(calls.start_ns, np.iinfo(np.int64).min)[gpu.call[item]]
     return (
         _break_ties(call, calls.start_ns[call], (calls.thread[call], calls.end_ns[call])),
         _break_ties(item, gpu.start_ns[item], (launched_ns, gpu.end_ns[item], gpu.stream[item])),

@@ -206,6 +206,17 @@ def test_a_time_shift_and_the_order_of_the_file_change_nothing(file: dict[str, A
     assert without_gpu_ns(first) == without_gpu_ns(second)
 
 
+@pytest.mark.parametrize("shift_us", [-10_000, 10_000])
+def test_items_that_start_together_have_one_order_whenever_they_run(shift_us: float) -> None:
+    # One of them has no launch, whose time would come before or after that of the other's.
+    trace = TraceBuilder().step(0, 100).kernel("without_launch", 10, 5).kernel("launched", 10, 5, launch_us=5)
+    graph, shifted = (
+        graph_of(rank.trace, rank.window) for rank in (rank_of(trace.to_dict(), 1, s) for s in (0, shift_us))
+    )
+    assert graph.nodes.launch.tolist() == shifted.nodes.launch.tolist()
+    assert np.array_equal(graph.predecessor, shifted.predecessor)
+
+
 # --- the kernel ------------------------------------------------------------------------------------------------------
 
 
