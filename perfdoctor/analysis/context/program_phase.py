@@ -2,7 +2,7 @@
 
 Training needs both halves: gradients (backward ops, kernels that compute gradients of weights) and an optimizer.
 Gradients alone may be an adversarial example, a physical force or a piece of a step; zeroed gradients without a
-backward pass are a recording that lost it. Forward only is a lack of all of them where enough was recorded to show them.
+backward pass are a recording that lost it. Forward only is a lack of all, where enough was recorded to show them.
 """
 
 from __future__ import annotations
