@@ -178,8 +178,15 @@ class Rank:
     @cached_property
     def context(self) -> Context:
         """What program this is: its phase, frameworks, parallelism, and whether it runs steadily."""
+        shift = self.clock_shift
         return context_of(
-            self.kernel_classes, self.traffic.is_compiled, self.in_window, self.steps, self.window, self.facts
+            self.kernel_classes,
+            self.traffic.is_compiled,
+            self.in_window,
+            self.steps,
+            self.window,
+            drift_ns=0 if shift.consistent else shift.needed_ns - shift.shift_ns,
+            facts=self.facts,
         )
 
     # --- queries (`perfdoctor.analysis.queries`) --------------------------------------------------------------------

@@ -49,6 +49,7 @@ PHASES: dict[str, tuple[Callable[[], TraceBuilder], str, str]] = {
         "training",
         "_fused_adamw_",
     ),
+    "training that evaluates": (lambda: training().range("validation", 3000, 9), "training", "also evaluates"),
     "forward pass": (forward, "inference", "forward only"),
     "hooks of FSDP are no backward pass": (
         lambda: forward().op("RegisterPostBackwardFunction", 2000, 5),
@@ -262,6 +263,13 @@ def test_generations_by_architectures(architectures: tuple[str, ...], generation
     assert possible_generations(architectures) == generations
 
 
+def test_several_unnamed_devices_have_no_generation() -> None:
+    trace = forward(device=None).kernel("volta_sgemm_128x64_nn", 5000, 9, device=1)
+    context = context_of(trace)
+    assert context.device_generations == ()
+    assert "device unknown: the kernels ran on 2 devices, and the trace names none." in context.evidence
+
+
 # --- steady or warm-up ------------------------------------------------------------------------------------------------
 
 
@@ -358,6 +366,19 @@ def test_a_search_for_convolutions_is_warm_up() -> None:
     assert measured("aten::mm") is True
 
 
+def test_clocks_that_drift_leave_it_unknown() -> None:
+    def drifting(room_us: float) -> Context:
+        trace = steps(*[MS] * 4)
+        for i in range(4):  # these start 300 us before their launch; the copy allows to move them by `room_us` only
+            trace.kernel("ampere_sgemm_128x64_nn", MS * i + 400, 5, launch_us=MS * i + 700)
+        copy = trace.call("cudaMemcpyAsync", 3800, 100 + room_us)
+        return context_of(trace.memcpy("DtoH", 3850, 50, correlation=copy))
+
+    assert drifting(400).steady is True
+    assert drifting(10).steady is None
+    assert "drift apart by 0.3 ms" in reasons(drifting(10))[0]
+
+
 # --- as a whole -------------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +395,7 @@ def test_the_same_trace_gives_the_same_context() -> None:
 def test_a_name_is_found_on_its_line_and_quoted_whole() -> None:
     assert find_name("first\nsecond step\nthird", r"^second") == "second step"
     assert find_name("first\nsecond step\nthird", r"ird$") == "third"
+    assert find_name("first\nsecond step\nthird", r"[^a-z]second") == "second step"
     assert find_name("first", r"^irst") is None
     assert find_name("first", "") is None
     assert find_name("x" * 100, "x") == "x" * 70 + "..."

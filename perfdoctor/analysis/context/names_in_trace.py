@@ -70,8 +70,10 @@ def find_name(text: str, pattern: str) -> str | None:
     found = re.search(pattern, text, re.MULTILINE) if pattern and text else None
     if found is None:
         return None
-    end = text.find("\n", found.start())
-    name = text[text.rfind("\n", 0, found.start() + 1) + 1 : len(text) if end < 0 else end]
+    start = found.start()
+    start += text.startswith("\n", start)  # "no letter" before a word may be the end of the line above
+    end = text.find("\n", start)
+    name = text[text.rfind("\n", 0, start) + 1 : len(text) if end < 0 else end]
     return name if len(name) <= _LONGEST_QUOTE else f"{name[:_LONGEST_QUOTE]}..."
 
 

@@ -41,7 +41,9 @@ def phase_of(trace: Trace, names: NamesInTrace, engines: tuple[str, ...]) -> Pha
         serving = decode or engines[0]
         return PhaseVerdict("unknown", f"it generates ({serving}) and trains ({backward or optimizer}).")
     if backward and optimizer:
-        return PhaseVerdict("training", f"backward pass ({backward}) and optimizer ({optimizer}).")
+        evaluation = _find_evaluation(names)
+        beside = f"; it also evaluates ({evaluation})" if evaluation else ""
+        return PhaseVerdict("training", f"backward pass ({backward}) and optimizer ({optimizer}){beside}.")
     if backward:
         return _judge_gradients(trace, names, backward)
     if optimizer:
@@ -71,6 +73,11 @@ def _find_decode(names: NamesInTrace) -> str | None:
     return find_name(names.ranges, vocabulary.DECODE_RANGE) or find_name(names.frames, vocabulary.DECODE_FRAME)
 
 
+def _find_evaluation(names: NamesInTrace) -> str | None:
+    by_range = find_name(names.ranges, vocabulary.EVALUATION_RANGE)
+    return by_range or find_name(names.frames, vocabulary.EVALUATION_FRAME)
+
+
 def _judge_gradients(trace: Trace, names: NamesInTrace, backward: str) -> PhaseVerdict:
     """Gradients without an optimizer: training where the recording could not have named one."""
     of_weights = find_name(names.kernels, vocabulary.WEIGHT_GRADIENT_KERNEL)
@@ -95,9 +102,7 @@ def _judge_forward(trace: Trace, names: NamesInTrace, engines: tuple[str, ...], 
         )
     if decode:
         return PhaseVerdict("inference", f"it decodes tokens ({decode}).")
-    evaluation = find_name(names.ranges, vocabulary.EVALUATION_RANGE) or find_name(
-        names.frames, vocabulary.EVALUATION_FRAME
-    )
+    evaluation = _find_evaluation(names)
     if evaluation:
         return PhaseVerdict("evaluation", f"forward passes in {evaluation}, no backward pass and no optimizer.")
     if engines:

@@ -35,14 +35,18 @@ class Steadiness(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def steadiness_of(trace: Trace, steps: Steps, window: Intervals) -> Steadiness:
+def steadiness_of(trace: Trace, steps: Steps, window: Intervals, drift_ns: int = 0) -> Steadiness:
     """Whether the analysed time is steady.
 
     Args:
         trace: The trace.
         steps: Its analysed steps.
         window: The analysed time.
+        drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
     """
+    unit_ns = steps.median_ns or iv.total(window)
+    if drift_ns > _LEAST_SHARE * unit_ns:
+        return Steadiness(None, (f"the clocks of CPU and GPU drift apart by {drift_ns / 1e6:,.1f} ms.",))
     one_offs = tuple(_find_one_offs(trace, steps, window))
     if one_offs:
         return Steadiness(False, one_offs)
