@@ -14,6 +14,7 @@ import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
+from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
@@ -173,6 +174,20 @@ class Rank:
             "facts": self.facts is not None,
         }
         return frozenset(name for name, available in has.items() if available)
+
+    @cached_property
+    def context(self) -> Context:
+        """What program this is: its phase, frameworks, parallelism, and whether it runs steadily."""
+        shift = self.clock_shift
+        return context_of(
+            self.kernel_classes,
+            self.traffic.is_compiled,
+            self.in_window,
+            self.steps,
+            self.window,
+            drift_ns=0 if shift.consistent else shift.needed_ns - shift.shift_ns,
+            facts=self.facts,
+        )
 
     # --- queries (`perfdoctor.analysis.queries`) --------------------------------------------------------------------
 

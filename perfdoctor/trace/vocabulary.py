@@ -109,6 +109,39 @@ AUTOGRAD_OP = r"^autograd::engine::evaluate_function|^torch::autograd::"
 """Pattern of the ops in which the autograd engine runs a node of the graph."""
 BACKWARD_OP = r"^autograd::|Backward"
 """Pattern of every op of a backward pass, nodes of the graph ("MulBackward0") among them."""
+BACKWARD_NODE = r"^autograd::engine|^torch::autograd::|Backward\d*$"
+"""Pattern of the ops of a backward pass alone: FSDP's "RegisterPostBackwardFunction" runs in the forward pass."""
+GRADIENT_PREPARATION = r"^_DDPSink$|^RegisterPostBackwardFunction|^_NoopSaveInputs$|^CheckpointFunction$"
+"""Pattern of the ops of a forward pass that prepare a backward pass: of DDP, FSDP and activation checkpointing."""
+USER_BACKWARD_RANGE = r"(?i)^(## )?(loss\.|model )?backward([ _]pass)?( ##)?$"
+"""Pattern of the ranges that people and frameworks put around the backward pass."""
+OPTIMIZER_RANGE = rf"{OPTIMIZER_STEP}|^(?i:(## )?optimizer([ _.]step)?( ##)?)$"
+"""Pattern of any range around an optimizer's step, PyTorch's or one by hand."""
+OPTIMIZER_OP = r"^aten::_fused_(adam|adamw|sgd|adagrad)_$"
+"""Pattern of the ops that only optimizers call."""
+OPTIMIZER_KERNEL = r"Fused(Adam|Sgd|SGD|Adagrad)|(Adam|SGD|LAMB|NovoGrad|Adagrad)\w*Functor|\badam_cuda|\blamb_cuda"
+"""Pattern of the kernels that only optimizers launch: PyTorch's fused ones and those of apex and DeepSpeed."""
+OPTIMIZER_FRAME = (
+    r"^torch/optim/(?!lr_|swa)[\w/]+\.py\(\d+\): step$|(^|/)(apex|deepspeed|bitsandbytes|megatron)/.*optim.*\): step$"
+)
+"""Pattern of the Python frame of an optimizer's `step`."""
+WEIGHT_GRADIENT_KERNEL = (
+    r"wgrad|_wrw_|batch_norm_backward|GammaBetaBackward|layer_norm_grad|split_embedding_backward|embedding_backward"
+)
+"""Pattern of the kernels that compute gradients of weights, in libraries that say so in the name."""
+DECODE_RANGE = r"(?i)^step\[\s*decode|_generation_[1-9]\d*\(|^(decode|generate)([ _](step|loop|token)s?)?$"
+"""Pattern of the ranges that serving engines and people put around the decoding of tokens."""
+DECODE_FRAME = r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search)$"
+"""Pattern of the Python frames of a loop that generates tokens."""
+EVALUATION_RANGE = (
+    r"(?i)(^|[^a-z])(evaluat(e|ion)|validat(e|ion))($|[^a-z_])|Evaluation_?Loop|validation_step|test_step"
+)
+"""Pattern of the ranges around an evaluation."""
+EVALUATION_FRAME = (
+    r"^(?!torch/|sympy/|<)[^\n]*\(\d+\): (evaluate|validate|evaluation_loop|prediction_step|validation_step|"
+    r"validation_epoch|eval_epoch|eval_step|test_step|test_epoch)$"
+)
+"""Pattern of the Python frames of an evaluation, by what people and trainers call the function."""
 ACCUMULATE_GRAD = r"AccumulateGrad"
 """Pattern of the ops that add to a parameter's gradient."""
 DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"
@@ -205,6 +238,12 @@ SYNC_CALL = r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cu|hip)(Ctx|Stream|E
 """Pattern of calls that wait for the device."""
 DEVICE_SYNC_CALL = r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize"
 """Pattern of calls that wait for all streams."""
+GRAPH_CAPTURE_CALL = r"StreamBeginCapture|StreamEndCapture|GraphInstantiate"
+"""Pattern of the calls that capture a graph and make it ready to be launched."""
+MODULE_LOAD_CALL = r"^(cu|hip)(Module|Library)Load|^(cuda|cu|hip)LaunchKernel|^hip(Ext)?ModuleLaunchKernel"
+"""Pattern of the calls that load code: those that ask for it, and launches, of which the first may load its module."""
+EVENT_TIME_CALL = r"EventElapsedTime"
+"""Pattern of the call that reads a time between two events, as a search for the fastest convolution does."""
 STREAM_SYNC_CALL, EVENT_SYNC_CALL = r"StreamSynchronize", r"EventSynchronize"
 """Patterns of calls that wait for one stream, and for an event on it."""
 EVENT_WAIT_CALL = r"StreamWait(Event|Value)"
@@ -283,6 +322,144 @@ def parse_frame(name: str) -> SourceLine | None:
 def _source_line(found: re.Match[str] | None) -> SourceLine | None:
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
 
+
+# Frameworks and kinds of parallelism. These patterns are searched in texts of one name a line: ^ and $ are its ends.
+
+
+class NameSigns(NamedTuple):
+    """By which names a framework or a kind of parallelism is known.
+
+    Attributes:
+        title: What people call it.
+        files: Parts of the paths of Python files, as plain texts: no search is as fast. They reach into the package,
+            because users name folders like packages, and start with the slash that precedes it.
+        ranges: Pattern of annotations; "" for none, as in the following.
+        ops: Pattern of operators.
+        kernels: Pattern of kernels.
+        groups: Pattern of the descriptions of process groups.
+    """
+
+    title: str
+    files: tuple[str, ...] = ()
+    ranges: str = ""
+    ops: str = ""
+    kernels: str = ""
+    groups: str = ""
+
+
+_TORCHREC_RANGES = (
+    r"^## (KJT|all2all_(tw_)?data:|alltoall_(fwd|bwd)_single|RecMetricModule|sparse_data_dist|start_sparse_data_dist|"
+    r"wait_sparse_data_dist|PooledEmbeddings|EmbeddingBag)"
+)
+_TORCHREC_OPS = r"^(All2All|AllToAll|ReduceScatter\w*)_(Pooled_|Seq_)?(Req|Wait)$"
+_TORCHREC_FILES = ("/torchrec/distributed/", "/torchrec/modules/", "/torchrec/metrics/", "/torchrec/sparse/")
+_LIGHTNING_FILES = ("/pytorch_lightning/", "/lightning_fabric/", "/lightning/pytorch/", "/lightning/fabric/")
+_TRANSFORMERS = ("models/", "generation/", "modeling_utils.py", "modeling_attn_mask_utils.py", "cache_utils.py")
+_ACCELERATE = ("accelerator.py", "optimizer.py", "scheduler.py", "data_loader.py", "hooks.py")
+_VLLM = ("v1/", "model_executor/", "engine/", "worker/", "attention/", "forward_context.py")
+
+
+def _within(package: str, *parts: str) -> tuple[str, ...]:
+    """Paths into a package."""
+    return tuple(f"/{package}/{part}" for part in parts)
+
+
+FRAMEWORK_SIGNS = (
+    NameSigns("PyTorch", ("/torch/nn/", "/torch/_ops.py", "/torch/utils/"), "", r"^aten::", r"\bat::native::"),
+    NameSigns("Lightning", _LIGHTNING_FILES, r"^\[(pl|lightning)\]\["),
+    NameSigns("Hugging Face Transformers", _within("transformers", *_TRANSFORMERS)),
+    NameSigns("Hugging Face Trainer", ("/transformers/trainer", "/trl/trainer/")),
+    NameSigns("Hugging Face pipeline", _within("transformers", "pipelines/")),
+    NameSigns("Accelerate", _within("accelerate", *_ACCELERATE)),
+    NameSigns(
+        "DeepSpeed", _within("deepspeed", "runtime/", "ops/", "comm/", "inference/"), r"^DeepSpeed", r"^deepspeed::"
+    ),
+    NameSigns("Megatron", _within("megatron", "core/", "training/", "legacy/", "model/")),
+    NameSigns("torchtitan", _within("torchtitan", "components/", "models/", "distributed/", "train.py")),
+    NameSigns("torchtune", _within("torchtune", "modules/", "training/", "models/")),
+    NameSigns("torchrec", _TORCHREC_FILES, _TORCHREC_RANGES, _TORCHREC_OPS),
+    NameSigns(
+        "Transformer Engine", _within("transformer_engine", "pytorch/", "common/"), "", "", r"\btransformer_engine::"
+    ),
+    # Kernels of vLLM run inside SGLang, and those of TensorRT-LLM inside both: they are no sign.
+    NameSigns("vLLM", _within("vllm", *_VLLM), "", r"^vllm::"),
+    NameSigns("SGLang", ("/sglang/srt/",), r"^step\[(DECODE|EXTEND|PREFILL)\b", r"^(sglang_profiler|sgl_kernel)::"),
+    NameSigns("TensorRT-LLM", ("/tensorrt_llm/",), "", r"^(trtllm|tensorrt_llm)::"),
+    NameSigns(
+        "TensorRT",
+        ("/torch_tensorrt/", "/tensorrt/tensorrt.py"),
+        r"^ExecutionContext::(enqueue|execute)|^TensorRT:",
+        r"^tensorrt::",
+        r"^trt_",
+    ),
+    NameSigns("Diffusers", _within("diffusers", "models/", "pipelines/", "schedulers/")),
+    NameSigns("timm", _within("timm", "models/", "layers/", "data/", "optim/", "scheduler/")),
+    NameSigns("Ultralytics", _within("ultralytics", "engine/", "nn/", "models/", "data/")),
+    NameSigns("Detectron2", _within("detectron2", "engine/", "modeling/", "layers/")),
+    NameSigns("MMEngine", _within("mmengine", "runner/", "model/", "optim/")),
+)
+"""How frameworks show, the most general first."""
+SERVING_ENGINES = frozenset({"vLLM", "SGLang", "TensorRT-LLM", "TensorRT"})
+"""The frameworks that only run models forward."""
+
+_FSDP_FILES = _within(
+    "torch/distributed", "fsdp/_fully_shard/", "fsdp/_runtime_utils.py", "fsdp/fully_sharded", "_composable/"
+)
+PARALLELISM_SIGNS = (
+    NameSigns("DDP", ("/torch/nn/parallel/distributed.py",), DDP_FORWARD, r"ddp\.reducer::|^_DDPSink"),
+    NameSigns(
+        "FSDP",
+        _FSDP_FILES,
+        rf"{FSDP_FORWARD}|^FSDP::|^FullyShardedDataParallel\.",
+        r"^fsdp::|^FSDP::|^RegisterPostBackwardFunction",
+        "",
+        r"(?i)\bfsdp\b|mesh_dp_shard",
+    ),
+    NameSigns("DataParallel", ("/torch/nn/parallel/data_parallel.py",), DATA_PARALLEL_FORWARD),
+    NameSigns("ZeRO", ("/deepspeed/runtime/zero/",)),
+    NameSigns("embedding sharding", ("/torchrec/distributed/embedding",), r"^## KJT.*AllToAll|^## all2all_"),
+    NameSigns(
+        "tensor parallel",
+        ("/torch/distributed/tensor/parallel/",),
+        "",
+        r"^Redistribute$|^vllm::all_reduce$",
+        "",
+        r"(?i)tensor_(model_)?parallel|mesh_tp\b|^tp(:\d+)?$",
+    ),
+    NameSigns(
+        "sequence parallel",
+        (),
+        "",
+        r"^_?SeqAllToAll|^AllToAll[45]D",
+        "",
+        r"(?i)sequence_parallel|mesh_sp\b|^sp(:\d+)?$",
+    ),
+    NameSigns(
+        "context parallel",
+        ("/xfuser/", "/yunchang/", "/ring_flash_attn/"),
+        r"(?i)ulysses|ring_?attention",
+        "",
+        "",
+        r"(?i)context_parallel|mesh_cp\b|^cp(:\d+)?$",
+    ),
+    NameSigns(
+        "expert parallel",
+        ("/deep_ep/",),
+        r"(?i)deep_?ep\b|expert_?parallel",
+        r"^deep_ep::",
+        r"\bdeep_ep::",
+        r"(?i)expert|mesh_ep\b|^ep(:\d+)?$",
+    ),
+    NameSigns(
+        "pipeline parallel",
+        ("/torch/distributed/pipelining/",),
+        r"^(nccl|rccl|gloo):(send|recv)",
+        "",
+        "",
+        r"(?i)pipeline|mesh_pp\b|^pp(:\d+)?$",
+    ),
+)
+"""How kinds of parallelism show."""
 
 ANNOTATION = "|".join(
     (PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE, SOURCE_MARK)
