@@ -50,10 +50,13 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
     """The Trace of one file.
 
     Raises:
-        TraceError: it holds no event of PyTorch's profiler.
+        TraceError: it holds no event of PyTorch's profiler, or the program ran on an accelerator that is not known.
     """
     blocks = {kind: _EventBlock(block) for kind, block in columns.finish().items()}
     dropped = columns.dropped + result.dropped
+    other_device = blocks.pop(c.OTHER_DEVICE, None)
+    if other_device is not None and not blocks.keys() & {c.GPU, c.CALLS}:
+        raise _other_device_error(result.path, other_device)
     if not blocks:
         raise _no_events_error(columns, result, dropped)
     strings = columns.strings.texts
@@ -251,6 +254,18 @@ def _build_frames(block: _EventBlock) -> Frames:
     if len(block) and not (keys >= 0).any():
         parent = parents(columns["start_ns"], columns["end_ns"], columns["thread"])
     return Frames(**columns, parent=parent)
+
+
+def _other_device_error(path: str, events: _EventBlock) -> TraceError:
+    """The error for a program on an accelerator that is not known: to call it a CPU program would mislead."""
+    counts = np.bincount(events.columns["kind"], minlength=len(c.OTHER_DEVICE_CATEGORIES))
+    most = int(counts.argmax())
+    seen = f"{count_of(int(counts[most]), 'event')} of category {c.OTHER_DEVICE_CATEGORIES[most]}"
+    return TraceError(
+        f"{path}: the program ran on an accelerator that is not known here "
+        f"({seen}, but neither kernels nor GPU copies); "
+        "give the trace of a run on NVIDIA or AMD GPUs, or use the tools of the accelerator's vendor"
+    )
 
 
 def _no_events_error(columns: EventColumns, result: ReaderResult, dropped: int) -> TraceError:

@@ -122,6 +122,8 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "duplicate correlation ids": (twins(), Read(4)),
     "events out of order": (shuffled(), Read(150)),
     "no events among the events": (events(b"3", b"null", b'"x"', b"[]"), Read(2, dropped=4)),
+    "another accelerator": (events(event(cat="mtia_ccp_events")), "an accelerator that is not known here (1 event of"),
+    "another accelerator beside kernels": (events(event(cat="xpu_runtime"), event(cat="kernel")), Read(3)),
 }
 
 
