@@ -89,7 +89,7 @@ class HostDeviceSync(RankAnalyzer):
         than the GPU anyway the idle time comes back as launch-bound time: the saving is an upper bound.
 
     Needs:
-        Kernels and their launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
+        Kernels or copies, with launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
 
     References:
         PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization".
@@ -97,7 +97,7 @@ class HostDeviceSync(RankAnalyzer):
 
     rule: ClassVar[str] = "PD102"
     name: ClassVar[str] = "host-device-sync"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization",

@@ -53,7 +53,7 @@ class GpuIdle(RankAnalyzer):
         without CPU events all idle time is unexplained; that is the trace's fault, and the confidence says so.
 
     Needs:
-        Kernels; their launches for pauses; Python stacks for the line.
+        Kernels or copies; their launches for pauses; Python stacks for the line.
 
     References:
         HolisticTraceAnalysis, idle time breakdown ("host wait" and "other").
@@ -61,7 +61,7 @@ class GpuIdle(RankAnalyzer):
 
     rule: ClassVar[str] = "PD103"
     name: ClassVar[str] = "gpu-idle"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items"})
     # min_share: higher than that of rules that know a cause. pause_ns as in PD104.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05, "pause_ns": 1_000_000})
     references: ClassVar[tuple[str, ...]] = (

@@ -62,7 +62,7 @@ class PageableCopy(RankAnalyzer):
         nothing. Without PCIe's generation the saving has bounds alone, and nothing is expected.
 
     Needs:
-        Kernels and launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
+        Copies and launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
 
     References:
         PyTorch, "A guide on good usage of non_blocking and pin_memory"; NVIDIA, "How to Optimize Data Transfers in
@@ -71,7 +71,7 @@ class PageableCopy(RankAnalyzer):
 
     rule: ClassVar[str] = "PD105"
     name: ClassVar[str] = "pageable-copy"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
     # min_share: a low finding's worth (contracts.md). min_bytes: up to 64 KB the runtime copies into its buffer and
     # returns at once (CUDA, "API synchronization behavior"); what waits for such small values is PD102's or PD106's.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_bytes": 1 << 16})

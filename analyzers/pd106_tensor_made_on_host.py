@@ -61,7 +61,7 @@ class TensorMadeOnHost(RankAnalyzer):
         of ops on the thread: an op that makes another tensor on the CPU right before a copy is taken for its maker.
 
     Needs:
-        Kernels, launches and ops. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
+        Copies, launches and ops. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
 
     References:
         PyTorch Performance Tuning Guide, "Create tensors directly on the target device".
@@ -69,7 +69,7 @@ class TensorMadeOnHost(RankAnalyzer):
 
     rule: ClassVar[str] = "PD106"
     name: ClassVar[str] = "tensor-made-on-host"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
     # min_share: a low finding's worth (contracts.md). batch_bytes: labels, masks and indices of the real traces are
     # under 64 KB, their batches 2 MB and more.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "batch_bytes": 1 << 20})

@@ -34,7 +34,7 @@ class AllocatorChurn(RankAnalyzer):
         The first steps of a program allocate; that does not recur. Record later steps.
 
     Needs:
-        Kernels and runtime calls.
+        Kernels or copies, and runtime calls.
 
     References:
         PyTorch CUDA semantics, "Memory management"; PyTorch Performance Tuning Guide, "Preallocate memory in case of
@@ -43,7 +43,7 @@ class AllocatorChurn(RankAnalyzer):
 
     rule: ClassVar[str] = "PD107"
     name: ClassVar[str] = "allocator-churn"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.03})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management",

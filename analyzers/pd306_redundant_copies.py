@@ -54,7 +54,7 @@ class RedundantCopies(RankAnalyzer):
         faster on a contiguous one.
 
     Needs:
-        Kernels and their launches by ops; stacks for the source line.
+        Kernels or copies, and their launches by ops; stacks for the source line.
 
     References:
         PyTorch, "Tensor Views"; PyTorch, "torch.Tensor.contiguous".
@@ -62,7 +62,7 @@ class RedundantCopies(RankAnalyzer):
 
     rule: ClassVar[str] = "PD306"
     name: ClassVar[str] = "redundant-copies"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "launches"})
     # min_share: on real traces programs that need their copies (concatenated features, windows of attention) spend up
     # to 4.6 % on them; those with copies to get rid of 7.9 to 14 %.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})

@@ -22,7 +22,7 @@ from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
-from perfdoctor.rules.requirements import REQUIREMENTS
+from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -246,7 +246,7 @@ def _missing_requirement(analyzer: Analyzer, data: Run | Fleet) -> str | None:
         return None
     partly = sorted(need for need in analyzer.needs if not all(need in available for available in of_ranks))
     need = (missing or partly)[0]
-    return REQUIREMENTS.get(need, f"it needs '{need}', which is not known here")
+    return explain_missing(need, data.available_data)
 
 
 def _apply_rule(analyzer: Analyzer, data: Run | Fleet) -> Iterable[Finding]:

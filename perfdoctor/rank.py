@@ -163,6 +163,7 @@ class Rank:
         launches = bool((trace.gpu.call >= 0).any())
         on_cpu = self.device_kind == "cpu"
         has = {
+            "gpu_items": bool(len(trace.gpu)),
             "kernels": kernels,
             "work": kernels or on_cpu,
             "cpu": bool(len(trace.ops) or len(trace.ranges) or len(trace.calls)),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import MappingProxyType
 
 REQUIREMENTS: Mapping[str, str] = MappingProxyType(
     {
+        "gpu_items": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
         "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
         "work": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
         "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
@@ -22,3 +23,22 @@ REQUIREMENTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The sentence of the report where a requirement is missing, by the name of the requirement."""
+
+_ONLY_COPIES = "the GPU only copies here, no kernel was recorded, and this rule looks at kernels"
+_WITHOUT_KERNELS = {
+    "kernels": _ONLY_COPIES,
+    "work": _ONLY_COPIES,
+    "launches": "no copy can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
+}
+
+
+def explain_missing(need: str, available: Set[str]) -> str:
+    """Return the sentence of the report for a requirement that is missing.
+
+    Args:
+        need: The requirement.
+        available: What the ranks have: where that is GPU items without kernels, a GPU was recorded, and it copied.
+    """
+    if need in _WITHOUT_KERNELS and "gpu_items" in available and "kernels" not in available:
+        return _WITHOUT_KERNELS[need]
+    return REQUIREMENTS.get(need, f"it needs '{need}', which is not known here")

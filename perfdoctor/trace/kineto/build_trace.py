@@ -16,12 +16,13 @@ from perfdoctor.trace.kineto.argument_values import parse_integers
 from perfdoctor.trace.kineto.build_comms import build_comms
 from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.merged_pids import MOST_RANKS, ranks_of_threads
+from perfdoctor.trace.tables.impossible_durations import find_impossible
 from perfdoctor.trace.tables.links import find_first, find_latest, make_rank_keys
 from perfdoctor.trace.tables.model import Calls, Comms, DeviceProperties, Frames, GpuItems, Ops, Ranges, Syncs, Trace
 from perfdoctor.trace.tables.nesting import innermost, parents
 from perfdoctor.trace.tables.split_ranks import ranks_in
 from perfdoctor.trace.tables.time_order import time_order
-from perfdoctor.trace.tables.trace_warnings import count_of, link_warnings, merged_warning
+from perfdoctor.trace.tables.trace_warnings import count_of, impossible_warning, link_warnings, merged_warning
 
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx[0-9]|MI[0-9]{2,3}[A-Z]?)\b", re.IGNORECASE)
 _NVIDIA = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce|RTX|GTX|TITAN|[ABHLTVP][0-9]{2,3}0?)\b", re.IGNORECASE)
@@ -50,10 +51,15 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
     """The Trace of one file.
 
     Raises:
-        TraceError: it holds no event of PyTorch's profiler.
+        TraceError: it holds no event of PyTorch's profiler, or the program ran on an accelerator that is not known.
     """
     blocks = {kind: _EventBlock(block) for kind, block in columns.finish().items()}
     dropped = columns.dropped + result.dropped
+    other_device = blocks.pop(c.OTHER_DEVICE, None)
+    if other_device is not None and not blocks.keys() & {c.GPU, c.CALLS}:
+        raise _other_device_error(result.path, other_device)
+    impossible = _drop_impossible_items(blocks)
+    dropped += impossible
     if not blocks:
         raise _no_events_error(columns, result, dropped)
     strings = columns.strings.texts
@@ -77,7 +83,9 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
         base_ns=_integer(result.top_level.get("baseTimeNanoseconds")) or 0,
     )
     _clear_work_item_grids(trace)
-    trace = replace(trace, vendor=_find_vendor(trace), warnings=tuple(_collect_warnings(trace, blocks, result)))
+    trace = replace(
+        trace, vendor=_find_vendor(trace), warnings=tuple(_collect_warnings(trace, blocks, result, impossible))
+    )
     trace.freeze()
     return trace
 
@@ -163,6 +171,28 @@ def _move_annotations(blocks: dict[str, _EventBlock], strings: list[str]) -> Non
         annotations = ops.select(rows)
         blocks[c.RANGES] = annotations if ranges is None else ranges.append(annotations).sort_by_time()
         blocks[c.OPS] = ops.select(~rows)
+
+
+def _drop_impossible_items(blocks: dict[str, _EventBlock]) -> int:
+    """Drop GPU items whose duration is impossible; returns how many."""
+    items = blocks.get(c.GPU)
+    if items is None:
+        return 0
+    host = [blocks[kind].columns for kind in (c.CALLS, c.OPS, c.RANGES, c.FRAMES) if kind in blocks]
+    begins = [int(columns["start_ns"][0]) for columns in host]
+    ends = [int((columns["start_ns"] + np.maximum(columns["dur_ns"], 0)).max()) for columns in host]
+    impossible = find_impossible(
+        items.columns["start_ns"],
+        items.columns["dur_ns"],
+        (items.rank, items.int32("device"), items.int64("stream")),
+        (min(begins), max(ends)) if host else None,
+    )
+    count = int(impossible.sum())
+    if count == len(items):
+        del blocks[c.GPU]
+    elif count:
+        blocks[c.GPU] = items.select(~impossible)
+    return count
 
 
 def _build_tables(blocks: dict[str, _EventBlock]) -> Trace:
@@ -253,6 +283,18 @@ def _build_frames(block: _EventBlock) -> Frames:
     return Frames(**columns, parent=parent)
 
 
+def _other_device_error(path: str, events: _EventBlock) -> TraceError:
+    """The error for a program on an accelerator that is not known: to call it a CPU program would mislead."""
+    counts = np.bincount(events.columns["kind"], minlength=len(c.OTHER_DEVICE_CATEGORIES))
+    most = int(counts.argmax())
+    seen = f"{count_of(int(counts[most]), 'event')} of category {c.OTHER_DEVICE_CATEGORIES[most]}"
+    return TraceError(
+        f"{path}: the program ran on an accelerator that is not known here "
+        f"({seen}, but neither kernels nor GPU copies); "
+        "give the trace of a run on NVIDIA or AMD GPUs, or use the tools of the accelerator's vendor"
+    )
+
+
 def _no_events_error(columns: EventColumns, result: ReaderResult, dropped: int) -> TraceError:
     """The error for a list of events that makes no trace."""
     if result.truncated_at is not None:
@@ -333,7 +375,7 @@ def _find_vendor(trace: Trace) -> str | None:
     return "amd" if trace.match_strings(trace.gpu, _AMD_KERNEL).any() else None
 
 
-def _collect_warnings(trace: Trace, blocks: dict[str, _EventBlock], result: ReaderResult) -> list[str]:
+def _collect_warnings(trace: Trace, blocks: dict[str, _EventBlock], result: ReaderResult, impossible: int) -> list[str]:
     """What the reader of a report should know about the file, one sentence each."""
     warnings: list[str] = []
     if result.truncated_at is not None:
@@ -341,8 +383,10 @@ def _collect_warnings(trace: Trace, blocks: dict[str, _EventBlock], result: Read
             f"the file is cut short or damaged at byte {result.truncated_at}: "
             f"{count_of(trace.events, 'event')} read, what followed is missing"
         )
-    if trace.dropped:
-        warnings.append(f"left out because they cannot be read: {count_of(trace.dropped, 'event')}")
+    if trace.dropped > impossible:
+        warnings.append(f"left out because they cannot be read: {count_of(trace.dropped - impossible, 'event')}")
+    if impossible:
+        warnings.append(impossible_warning(impossible))
     negative = sum(int((block.columns["dur_ns"] < 0).sum()) for kind, block in blocks.items() if kind != c.COMMS)
     if negative:
         warnings.append(f"taken to have no duration because theirs is negative: {count_of(negative, 'event')}")

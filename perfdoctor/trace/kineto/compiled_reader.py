@@ -22,7 +22,7 @@ from perfdoctor.trace.scanner.scan import Plan, Rows, Scanner
 from perfdoctor.trace.scanner.text_window import TextWindow
 from perfdoctor.trace.tables.model import KERNEL
 
-_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.COMMS)
+_KINDS = (c.GPU, c.CALLS, c.OPS, c.RANGES, c.GPU_RANGES, c.FRAMES, c.SYNCS, c.OTHER_DEVICE, c.COMMS)
 _EVERY_KIND = {
     "start_ns": (at.START, False),
     "dur_ns": (at.DURATION, False),
@@ -58,8 +58,10 @@ def _make_plan() -> Plan:
         columns = _EVERY_KIND if kind != c.COMMS else {"event_index": _EVERY_KIND["event_index"]}
         columns = columns | {name: (slots[name], False) for name in c.NUMBERS.get(kind, {})}
         columns |= {name: (slots[name], True) for name in _TEXTS_OF.get(kind, {})}
+        if kind in (c.GPU, c.OTHER_DEVICE):
+            columns |= {"kind": (at.MARK, True)}
         if kind == c.GPU:
-            columns |= {"kind": (at.MARK, True), "blocks": (slots["blocks"], False)}
+            columns |= {"blocks": (slots["blocks"], False)}
         kinds.append(columns)
     keys = {
         "ph": (at.TAG, at.PHASE),
@@ -76,14 +78,14 @@ def _make_plan() -> Plan:
 
 
 def _classify_tag(tag: bytes) -> tuple[int, int, int]:
-    """What a text means as a phase, as a category, and the kind of GPU item that it makes."""
+    """What a text means as a phase, as a category, and what its rows have in column `kind`."""
     category = _decode_string(tag).lower()
     kind = c.KIND_OF_CATEGORY.get(category)
     number = at.NONE if kind is None else _KINDS.index(kind)
     return (
         _PHASES.get(_decode_string(tag).encode(errors="replace"), at.PASSED),
         number,
-        c.ITEM_OF_CATEGORY.get(category, KERNEL),
+        c.MARK_OF_CATEGORY.get(category, KERNEL),
     )
 
 

@@ -25,6 +25,8 @@ from perfdoctor.trace.tables.time_order import time_order
 Event: TypeAlias = dict[str, Any]
 
 GPU, CALLS, OPS, RANGES, GPU_RANGES, FRAMES, SYNCS = "gpu", "calls", "ops", "ranges", "gpu_ranges", "frames", "syncs"
+OTHER_DEVICE = "other_device"
+"""Events of accelerators whose work is not recorded as kernels, and of which no fact is known."""
 COMMS = "comms"
 """Not a kind of event, but what events of any kind say of collectives: with the index of the event that says it."""
 
@@ -48,7 +50,25 @@ KIND_OF_CATEGORY = {
     "python_function": FRAMES,
     "cuda_sync": SYNCS,
 }
-ITEM_OF_CATEGORY = {"gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
+OTHER_DEVICE_CATEGORIES = (
+    # Kineto, libkineto/include/ActivityType.h.
+    "mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters", "hpu_op", "xpu_runtime", "xpu_driver",
+    "xpu_sync", "xpu_scope_profiler", "privateuse1_runtime", "privateuse1_driver",
+    # The copies of Kineto in torch_mlu (Cambricon) and torch_gcu (Enflame).
+    "mlu_runtime", "mlu_memcpy", "mlu_memset", "gcu_runtime", "gcu_driver", "gcu_memcpy", "gcu_memset",
+    # torch_npu (Ascend): the task queue to the device, whose own events have no category.
+    "enqueue", "dequeue",
+)  # fmt: skip
+"""Categories of the events of other accelerators, their calls on the CPU among them."""
+KIND_OF_CATEGORY |= dict.fromkeys(OTHER_DEVICE_CATEGORIES, OTHER_DEVICE)
+MARK_OF_CATEGORY = {
+    "gpu_memcpy": MEMCPY,
+    "memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "memset": MEMSET,
+    **{category: index for index, category in enumerate(OTHER_DEVICE_CATEGORIES)},
+}
+"""Column `kind`: what a GPU item does, KERNEL where nothing stands here; or an index into OTHER_DEVICE_CATEGORIES."""
 
 # For each kind the columns of numbers in the arguments, with the spellings seen in real files.
 NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -287,14 +307,14 @@ class EventColumns:
         args: list[Any] = [event.get("args") for event in events]
         if set(map(type, args)) != {dict}:
             args = [each if isinstance(each, dict) else {} for each in args]
-        for name, spellings in NUMBERS.get(kind, {}).items():
-            block[name] = parse_integers(_argument(args, spellings))
+        block |= _number_columns(kind, args)
         if kind == OPS:
             for name, spellings in TEXTS.items():
                 block[name] = self.strings.encode(map(to_json, _argument(args, spellings)), len(args))
+        if kind in (GPU, OTHER_DEVICE):
+            marks = [MARK_OF_CATEGORY.get(event["cat"].lower(), KERNEL) for event in events]
+            block["kind"] = np.array(marks, np.int32)
         if kind == GPU:
-            items = [ITEM_OF_CATEGORY.get(event["cat"].lower(), KERNEL) for event in events]
-            block["kind"] = np.array(items, np.int32)
             block["blocks"] = np.array([count_blocks(each.get(GRID)) for each in args], np.int64)
         self._blocks[kind].append(block)
         rows = [row for row, each in enumerate(args) if each.get(COLLECTIVE) is not None]
@@ -306,8 +326,7 @@ class EventColumns:
         block: dict[str, IntArray] = {"event_index": index}
         for name, spellings in LABELS.items():
             block[name] = self.strings.encode(map(to_label, _argument(args, spellings)), len(args))
-        for name, spellings in NUMBERS[COMMS].items():
-            block[name] = parse_integers(_argument(args, spellings))
+        block |= _number_columns(COMMS, args)
         self._blocks[COMMS].append(block)
 
     def _pair_half_events(self) -> list[Event]:
@@ -338,6 +357,11 @@ def _pop_column(blocks: list[dict[str, IntArray]], name: str) -> IntArray:
 
 def _reorder(column: IntArray, order: Int64Array | None) -> IntArray:
     return column if order is None else column[order]
+
+
+def _number_columns(kind: str, args: list[Event]) -> dict[str, IntArray]:
+    """The columns of numbers in the arguments of events of a kind."""
+    return {name: parse_integers(_argument(args, spellings)) for name, spellings in NUMBERS.get(kind, {}).items()}
 
 
 def _argument(args: list[Event], spellings: tuple[str, ...]) -> list[Any]:

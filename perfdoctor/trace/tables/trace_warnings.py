@@ -35,6 +35,11 @@ def merged_warning(ranks: int) -> str:
     return f"the file holds {ranks} ranks merged into one; they are analysed as one"
 
 
+def impossible_warning(count: int) -> str:
+    """The warning that GPU items were dropped because of their durations."""
+    return f"left out because their duration is negative or longer than the trace: {count_of(count, 'GPU item')}"
+
+
 def count_of(number: int, noun: str) -> str:
     """A number with its noun in the right form."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

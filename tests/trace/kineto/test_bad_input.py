@@ -89,6 +89,16 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "NaN in the arguments": (events(event(args={"a": float("nan"), "External id": float("inf")})), Read(3)),
     "1e300": (events(event(ts=1e300), event(dur=1e300)), Read(2, dropped=2)),
     "a negative duration": (events(event(dur=-5)), Read(3, warns="theirs is negative: 1 event")),
+    "a negative duration of a kernel": (
+        events(event(cat="kernel", dur=-5), event(cat="kernel", dur=5)),
+        Read(3, dropped=1, warns="longer than the trace: 1 GPU item"),
+    ),
+    "a kernel of 54 years": (
+        events(event(cat="kernel", dur=1.7e15), event(cat="kernel", ts=9, dur=5)),
+        Read(3, dropped=1, warns="longer than the trace: 1 GPU item"),
+    ),
+    "a kernel beyond all times": (events(event(cat="kernel", dur=2**62)), Read(2, dropped=1, warns="cannot be read")),
+    "a kernel that nobody waited for": (events(event(cat="kernel", dur=50_000)), Read(3)),
     "no duration": (events(event(dur=0)), Read(3)),
     "string numbers": (events(event(ts="5.125", dur="7", args={"External id": "0x10"})), Read(3)),
     "strings that are no numbers": (events(event(ts="soon"), event(dur="")), Read(2, dropped=2)),
@@ -122,6 +132,8 @@ BAD: dict[str, tuple[bytes, Read | str]] = {
     "duplicate correlation ids": (twins(), Read(4)),
     "events out of order": (shuffled(), Read(150)),
     "no events among the events": (events(b"3", b"null", b'"x"', b"[]"), Read(2, dropped=4)),
+    "another accelerator": (events(event(cat="mtia_ccp_events")), "an accelerator that is not known here (1 event of"),
+    "another accelerator beside kernels": (events(event(cat="xpu_runtime"), event(cat="kernel")), Read(3)),
 }
 
 
