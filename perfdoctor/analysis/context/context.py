@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
 from perfdoctor.analysis.context.names_in_trace import names_in_trace
 from perfdoctor.analysis.context.parallelism import parallelism_of
 from perfdoctor.analysis.context.program_phase import Phase, phase_of
@@ -70,9 +71,9 @@ def context_of(
         facts: What was captured beside the trace; None without a capture.
     """
     trace, names = classes.trace, names_in_trace(classes.trace)
-    signs = {each.title: names.find_sign(each) for each in vocabulary.FRAMEWORK_SIGNS}
+    signs = {each.title: names.find_sign(each) for each in FRAMEWORK_SIGNS}
     frameworks = {title: sign for title, sign in signs.items() if sign is not None}
-    phase = phase_of(trace, names, tuple(title for title in frameworks if title in vocabulary.SERVING_ENGINES))
+    phase = phase_of(trace, names, tuple(title for title in frameworks if title in SERVING_ENGINES))
     parallelism = parallelism_of(trace, names, phase.phase)
     kernels = (trace.gpu.kind == KERNEL) & in_window
     compiled, graphed = _count_compiled(trace, kernels, is_compiled), _count_graphed(trace, kernels)

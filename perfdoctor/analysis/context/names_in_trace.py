@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from perfdoctor.analysis.context.name_signs import NameSigns
 from perfdoctor.trace.arrays import IntArray
 from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.model import KERNEL, Trace
-from perfdoctor.trace.vocabulary import NameSigns
 
 _LONGEST_QUOTE = 70
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfdoctor.analysis.context.name_signs import PARALLELISM_SIGNS
 from perfdoctor.analysis.context.names_in_trace import NamesInTrace
 from perfdoctor.analysis.context.program_phase import Phase
 from perfdoctor.trace import vocabulary
@@ -20,7 +21,7 @@ def parallelism_of(trace: Trace, names: NamesInTrace, phase: Phase) -> Mapping[s
         names: Its names.
         phase: The phase of the program.
     """
-    signs = {each.title: names.find_sign(each) for each in vocabulary.PARALLELISM_SIGNS}
+    signs = {each.title: names.find_sign(each) for each in PARALLELISM_SIGNS}
     found = {title: sign for title, sign in signs.items() if sign is not None}
     kinds = _collective_kinds(trace)
     # DTensor gathers activations and scatters them again between its shards of the sequence.
