@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST
-from perfdoctor.analysis.launching_ops import match_launching_ops
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, intervals, remove_items, vocabulary
 
 
@@ -62,7 +61,7 @@ class CastTraffic(RankAnalyzer):
         cost_ns, cast_count = rank.per_step(intervals.total(time)), rank.per_step(len(casts))
         if cast_count < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost_ns):
             return
-        of_gradients = casts.where(match_launching_ops(rank.trace, vocabulary.CAST_BACKWARD))
+        of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
         of_weights = casts - of_gradients
         is_training = len(of_gradients) > 0 or bool((rank.traffic.optimizer_step >= 0).any())
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))

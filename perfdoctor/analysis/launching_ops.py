@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
 from perfdoctor.trace.tables import nesting
@@ -46,19 +47,34 @@ def match_launching_ops(trace: Trace, pattern: str | re.Pattern[str]) -> BoolArr
 
 def match_each_launching_op(trace: Trace, patterns: Sequence[str | re.Pattern[str]]) -> list[BoolArray]:
     """`match_launching_ops` for each of up to eight patterns, in one climb through the ops."""
-    gpu, ops = trace.gpu, trace.ops
-    matching = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
+    marks = np.zeros(len(trace.strings), np.uint8)  # a bit a pattern
     for i, pattern in enumerate(patterns):
-        matching[trace.match_strings(ops, pattern)] |= np.uint8(1 << i)
-    matched = np.zeros(len(gpu), np.uint8)
-    rows = np.flatnonzero(gpu.op >= 0) if matching.any() else np.zeros(0, np.int64)
+        marks[trace.match_strings(trace.ops, pattern)] |= np.uint8(1 << i)
+    found = marks_of_launching_ops(trace, marks[trace.ops.name])
+    return [(found & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
+
+
+def marks_of_launching_ops(trace: Trace, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """For each GPU item the marks of the op that launched it and of all ops around that one, or-ed bit by bit.
+
+    For example, for a kernel that the innermost of three nested ops launched::
+
+        MulBackward0 (marks 1) > aten::mul (0) > aten::copy_ (4)      the kernel: 5
+
+    Args:
+        trace: The trace.
+        marks: The marks of each op.
+    """
+    gpu, ops = trace.gpu, trace.ops
+    found = np.zeros(len(gpu), np.uint8)
+    rows = np.flatnonzero(gpu.op >= 0) if marks.any() else np.zeros(0, np.int64)
     op = gpu.op[rows]
     while len(rows):
-        matched[rows] |= matching[ops.name[op]]
+        found[rows] |= marks[op]
         op = ops.parent[op]
         nested = op >= 0
         op, rows = op[nested], rows[nested]
-    return [(matched & np.uint8(1 << i)) != 0 for i in range(len(patterns))]
+    return found
 
 
 def find_outermost_ops(trace: Trace, op: Int32Array, through: Callable[[str], bool]) -> tuple[Int32Array, Int32Array]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import Locations, SourceLocation
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.launching_ops import launching_ranges, match_launching_ops
+from perfdoctor.analysis.launching_ops import launching_ranges, marks_of_launching_ops, match_launching_ops
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
@@ -211,15 +211,7 @@ class OpQuery(_Query):
     @property
     def kernels(self) -> GpuQuery:
         """The GPU items that they launched, themselves or by an op inside them."""
-        gpu_op = self.facts.trace.gpu.op
-        found = np.zeros(len(gpu_op), bool)
-        rows = np.flatnonzero(gpu_op >= 0) if self.mask.any() else np.zeros(0, np.int64)
-        op = gpu_op[rows]
-        while len(rows):
-            found[rows] |= self.mask[op]
-            op = self.table.parent[op]
-            nested = op >= 0
-            op, rows = op[nested], rows[nested]
+        found = marks_of_launching_ops(self.facts.trace, self.mask.view(np.uint8)) != 0
         return GpuQuery(self.facts, found)
 
     @property
