@@ -56,7 +56,6 @@ class MatchedCollectives:
         in_window: Whether the last arriver arrived in its analysed window.
         has_group: Whether its process group is recorded.
         last_arriver: The rank that arrives last, as an index into `tables`.
-        second_arriver: The rank that arrives second-latest.
         last_arrival_ns: When the last arriver arrives.
         second_arrival_ns: When the second-latest rank arrives.
         total_wait_ns: Sum over ranks of the time from their arrival to the last one, even if they had other work.
@@ -76,7 +75,6 @@ class MatchedCollectives:
     in_window: BoolArray
     has_group: BoolArray
     last_arriver: Int32Array
-    second_arriver: Int32Array
     last_arrival_ns: Int64Array
     second_arrival_ns: Int64Array
     total_wait_ns: Int64Array
@@ -352,7 +350,6 @@ def _summarize(aligned: _AlignedRanks, unmatched: tuple[CollectiveTable, ...]) -
         "in_window": np.concatenate([table.in_window for table in tables])[of_last],
         "has_group": np.concatenate([table.group >= 0 for table in tables])[of_last],
         "last_arriver": rank[last],
-        "second_arriver": rank[last - 1],
         "last_arrival_ns": start[last],
         "second_arrival_ns": start[last - 1],
         "total_wait_ns": count[shared] * (start[last] - start[earliest]) - after_earliest,
