@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from types import MappingProxyType
 
+_NO_KERNELS = "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU"
+_NO_LAUNCHES = "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together"
+
 REQUIREMENTS: Mapping[str, str] = MappingProxyType(
     {
-        "gpu_items": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
-        "kernels": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
-        "work": "the trace has no GPU kernels: record with ProfilerActivity.CUDA on a machine with a GPU",
+        "gpu_items": _NO_KERNELS,
+        "kernels": _NO_KERNELS,
+        "work": _NO_KERNELS,
         "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
-        "launches": "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
-        "work_launches": "no kernel can be joined to its launch: record with ProfilerActivity.CPU and CUDA together",
+        "launches": _NO_LAUNCHES,
+        "work_launches": _NO_LAUNCHES,
         "steps": "no steps were found: call profiler.step() each iteration, or record with `perfdoctor run`",
         "shapes": "the trace has no input shapes: record with record_shapes=True",
         "stacks": "the trace has no Python frames: record with with_stack=True, or with `perfdoctor run`",
