@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,7 +16,9 @@ from perfdoctor.rules import registry
 
 # No deadlines: the first example of some tests compiles machine code, which takes seconds.
 settings.register_profile("perfdoctor", deadline=None)
-settings.load_profile("perfdoctor")
+# CI judges a change, so it tries the same examples each time; developers' runs look for new ones.
+settings.register_profile("ci", settings.get_profile("perfdoctor"), derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "perfdoctor"))
 
 # Plugins that happen to be installed change no result: the tests see the entry points of the built-in rules alone.
 _all_entry_points = registry.entry_points

@@ -16,8 +16,10 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 
 laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-# Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it.
+# Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it. A replay
+# cuts a share of each shortened activity down to a whole nanosecond: twice 666 of 1,000 are not 1,333 of 2,000.
 ROUNDING_NS = 8
+ROUNDING_PER_EVENT_NS = 1
 
 
 def report_of(files: Sequence[File], scale: int = 1, shift_us: float = 0) -> Report:
@@ -51,12 +53,13 @@ def test_twice_the_time_costs_twice_as_much(files: Sequence[File]) -> None:
     for a, b in zip(once.account, twice.account, strict=True):
         assert b.window_ns == 2 * a.window_ns
         assert {k: 2 * v for k, v in a.detail.items()} == dict(b.detail)
+    rounding_ns = ROUNDING_NS + ROUNDING_PER_EVENT_NS * sum(len(file["traceEvents"]) for file in files)
     pairs = list(zip(sorted(once.findings, key=finding_key), sorted(twice.findings, key=finding_key), strict=True))
     assert [finding_key(a) for a, _ in pairs] == [finding_key(b) for _, b in pairs]
     for a, b in pairs:
         assert a.severity == b.severity
         assert abs(b.cost_ns - 2 * a.cost_ns) <= 1
-        assert abs((b.saving.high_ns or 0) - 2 * (a.saving.high_ns or 0)) <= ROUNDING_NS
+        assert abs((b.saving.high_ns or 0) - 2 * (a.saving.high_ns or 0)) <= rounding_ns
 
 
 def finding_key(finding: Any) -> tuple[str, str, str, int]:
