@@ -16,8 +16,8 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 
 laws = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
-# Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it. A replay
-# cuts a share of each shortened activity down to a whole nanosecond: twice 666 of 1,000 are not 1,333 of 2,000.
+# Amounts a step are rounded to a nanosecond, and what is left for one finding depends on the amounts before it. A
+# replay cuts a share of each shortened activity down to a whole nanosecond: twice 666 of 1,000 are not 1,333 of 2,000.
 ROUNDING_NS = 8
 ROUNDING_PER_EVENT_NS = 1
 
