@@ -25,7 +25,7 @@ _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "bandwidth": ("more GPU work", "Is it larger inputs? Group batches by length, or cap it. Or an evaluation?"),
         "memcpy": ("more copying", "A checkpoint or a log copies tensors: do it rarely, from pinned memory."),
         "communication": ("longer collectives", "Another rank is late in these steps: analyse the ranks together."),
-        "kernel_latency": ("more small kernels", "An evaluation or a log runs in these steps: do it less often."),
+        "latency": ("more small kernels", "An evaluation or a log runs in these steps: do it less often."),
         "idle_dataloader": (
             "waits for the loader",
             "persistent_workers=True and a larger prefetch_factor even it out.",
@@ -43,7 +43,7 @@ _CPU_WORK = ("work on the CPU", "A checkpoint, an evaluation or a log: do it les
 _PART_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "memcpy": "copying",
-        "kernel_latency": "time in short kernels or ops",
+        "latency": "time in short kernels or ops",
         "idle_dataloader": "wait for the loader",
         "idle_sync": "wait for the GPU",
         "idle_launch": "time between launches or ops",

@@ -175,7 +175,7 @@ class LaunchBound(RankAnalyzer):
             confidence=0.8 if unprofiled.timed else 0.6,
             location=loop.location if loop else None,
             evidence=(
-                Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "kernel_latency"), "ns"),
+                Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
                 Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
                 Evidence("the line that calls most ops", str(line.location) if line else None),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TypeAlias
 
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
@@ -19,7 +20,7 @@ from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
-from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
+from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
@@ -109,6 +110,7 @@ def summarize_rank(
         facts=rank.facts,
         findings=priced,
         outcomes=tuple(outcomes),
+        context=rank.context,
     )
 
 
@@ -154,6 +156,9 @@ def report_on_summaries(
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
+        context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
+        limit=_limit_of_longest_step(fleet),
+        unexplained=tuple(each for summary in fleet.summaries for each in summary.unexplained),
     )
 
 
@@ -289,6 +294,7 @@ def _summarize_trace(rank: Rank) -> TraceSummary:
         span_ns=last - first,
         warnings=(*trace.warnings, *rank.notes),
         base_ns=trace.base_ns,
+        device_from=rank.hardware.source,
     )
 
 
@@ -296,4 +302,17 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     steps = rank.steps
     if not steps.count:
         return StepSummary()
-    return StepSummary(steps.count, steps.source, steps.median_ns, steps.variation, rank.unprofiled_step_ns)
+    return StepSummary(
+        steps.count,
+        steps.source,
+        steps.median_ns,
+        steps.variation,
+        unprofiled_ns=rank.unprofiled_step_ns,
+        mean_ns=rank.per_step(rank.window_ns),
+    )
+
+
+def _limit_of_longest_step(fleet: Fleet) -> Limit:
+    """The limit of the rank whose mean step is longest: the others wait for it."""
+    longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
+    return UNKNOWN_LIMIT if longest is None else longest.limit

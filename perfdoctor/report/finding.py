@@ -48,6 +48,32 @@ class Evidence:
     unit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How often what a finding is about comes back.
+
+    Attributes:
+        steps: The number of steps in which it occurs.
+        of: The number of analysed steps.
+        median_ns: What it costs a step in which it occurs, in the median.
+        max_ns: What it costs the step in which it costs most.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("steps", "of", "median_ns", "max_ns")
+
+    steps: int
+    of: int
+    median_ns: int
+    max_ns: int
+
+    def __post_init__(self) -> None:
+        figures = (self.steps, self.of, self.median_ns, self.max_ns)
+        if any(type(figure) is not int or figure < 0 or figure.bit_length() > 63 for figure in figures):
+            raise ValueError(f"recurrence is counted in whole numbers from 0 on, not {figures}")
+        if self.steps > self.of or self.median_ns > self.max_ns:
+            raise ValueError(f"recurrence needs steps <= of and median <= max, not {figures}")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FindingScope:
     """The limits that a finding on one rank has to fit into.
@@ -88,6 +114,8 @@ class Finding:
         order_key_ns: What the finding is ordered by instead of its saving. It lets a fix that pays only after another
             fix come after that one.
         scope: The limits of the finding; None where they are not known.
+        recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
+        covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -96,8 +124,19 @@ class Finding:
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("rule", "name", "severity", "confidence", "title", "rank", "cost_ns", "share_of_step", "saving", "location"),
-        *("evidence", "advice", "fix", "references"),
+        *(
+            "rule",
+            "name",
+            "severity",
+            "confidence",
+            "title",
+            "rank",
+            "cost_ns",
+            "share_of_step",
+            "recurrence",
+            "saving",
+        ),
+        *("covered_by", "location", "evidence", "advice", "fix", "references"),
     )
 
     rule: str
@@ -119,12 +158,16 @@ class Finding:
     edit: Edit | None = field(default=None, repr=False, compare=False)
     order_key_ns: float | None = field(default=None, repr=False, compare=False)
     scope: FindingScope | None = field(default=None, repr=False, compare=False)
+    recurrence: Recurrence | None = None
+    covered_by: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("rule", "name", "title", "advice", "subject"):
             _require_type(name, getattr(self, name), str)
         _require_type("fix", self.fix, str, None)
         _require_type("rank", self.rank, int, None)
+        _require_type("recurrence", self.recurrence, Recurrence, None)
+        _require_type("covered_by", self.covered_by, int, None)
         _require_type("cost_ns", self.cost_ns, int)
         _require_type("confidence", self.confidence, int, float)
         _require_number("confidence", self.confidence, most=1)

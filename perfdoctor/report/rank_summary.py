@@ -14,11 +14,12 @@ from typing import Any
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives, match_collectives
 from perfdoctor.analysis.communication.stragglers import LateRank, find_late_rank, lateness_of
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
-from perfdoctor.report.report import Outcome, StepSummary, TraceSummary
+from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, StepSummary, TraceSummary, UnexplainedSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class RankSummary:
         findings: The findings on the rank, in order, with savings capped within the rank. Their claims have only the
             intervals in exposed communication, which rules over ranks may claim too.
         outcomes: What became of each rule on this rank.
+        context: What program the rank runs.
+        limit: How short its step can get.
+        unexplained: The slices of its account that no finding on it claims.
     """
 
     trace: TraceSummary
@@ -54,6 +58,9 @@ class RankSummary:
     facts: Mapping[str, Any] | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
+    context: Context = UNKNOWN_CONTEXT
+    limit: Limit = UNKNOWN_LIMIT
+    unexplained: tuple[UnexplainedSlice, ...] = ()
 
     @property
     def rank(self) -> int | None:
@@ -87,6 +94,7 @@ class RankSummary:
             trace=replace(self.trace, rank=rank, warnings=(*self.trace.warnings, note)),
             timeline=replace(self.timeline, rank=rank),
             account=replace(self.account, rank=rank),
+            unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),
             collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
             findings=tuple(map(renumber_finding, self.findings)),
         )

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
+from perfdoctor.analysis.kernels.hardware import DeviceSource
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
+
+TABLES = ("kernels", "ops", "modules", "collectives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class TraceSummary:
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("path", "rank", "world_size", "device", "vendor", "complete", "events", "span_ns", "warnings"),
+        *("path", "rank", "world_size", "device", "device_from", "vendor", "complete", "events", "span_ns", "warnings"),
     )
 
     path: str
@@ -36,23 +40,29 @@ class TraceSummary:
     span_ns: int
     warnings: tuple[str, ...] = ()
     base_ns: int = 0
+    device_from: DeviceSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """The steps of a trace: the median and the variation (standard deviation over mean); None without steps.
+    """The steps of a trace: median, mean and variation (standard deviation over mean); None without steps.
+
+    `one_off_ns` is the time in the window of what happens once, which no step of those to come will repeat; None where
+    it is not known.
 
     `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
     reports that people read and not part of the schema: findings carry it as evidence.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "variation")
+    SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "mean_ns", "variation", "one_off_ns")
 
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
     variation: float | None = None
     unprofiled_ns: int | None = None
+    mean_ns: int | None = None
+    one_off_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +78,62 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """How short a step can get: now `StepSummary.median_ns`, then `after_fixes_ns`, at the limit `step_ns`.
+
+    Attributes:
+        step_ns: The step when every kernel runs at its roof and nothing waits; None where too little is known.
+        known_share: The share (0 to 1) of the kernel time whose roof is known; other kernels keep their time.
+        after_fixes_ns: The step after all fixes of the report, as expected; None where no fix has a figure.
+        basis: How these are known, in words.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("step_ns", "known_share", "after_fixes_ns", "basis")
+
+    step_ns: int | None = None
+    known_share: float | None = None
+    after_fixes_ns: int | None = None
+    basis: str = ""
+
+
+UNKNOWN_LIMIT = Limit()
+
+
+@dataclass(frozen=True, slots=True)
+class UnexplainedSlice:
+    """A slice of a rank's account that no finding claims, with what is known of it in a sentence.
+
+    `detail` is the name of the slice in the account, `ns` its time in the window that no finding claims, and `share`
+    (0 to 1) that time's share of the window.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("rank", "detail", "ns", "share", "sentence")
+
+    rank: int | None
+    detail: str
+    ns: int
+    share: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The result of an analysis: the findings in order, and a timeline and an account for each rank.
 
     `timeline` and `account` are in the order of `traces`. Ranks that could not be analysed stand at the end of `traces`
     and have neither. `late_ns` says by rank how much later than the second-latest it comes to the collectives of a
     step. It is empty where nobody waits or collectives could not be matched, and not part of the schema.
+
+    `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
+    is longest. `tables` and `trials` are for `perfdoctor show` and `perfdoctor try`, and empty without them.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
-        *("schema", "version", "traces", "steps", "timeline", "account", "findings", "outcomes"),
+        *("schema", "version", "traces", "context", "steps", "limit", "timeline", "account", "unexplained"),
+        *("findings", "tables", "trials", "outcomes"),
     )
 
-    schema: ClassVar[str] = "perfdoctor.report/1"
+    schema: ClassVar[str] = "perfdoctor.report/2"
 
     version: str
     traces: tuple[TraceSummary, ...]
@@ -90,6 +143,11 @@ class Report:
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
     late_ns: Mapping[int | None, int] = field(default_factory=dict)
+    context: Context = UNKNOWN_CONTEXT
+    limit: Limit = UNKNOWN_LIMIT
+    unexplained: tuple[UnexplainedSlice, ...] = ()
+    tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
+    trials: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:
@@ -97,6 +155,6 @@ class Report:
         return self.traces[len(self.timeline) :]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data by schema perfdoctor.report/1: times in int64 ns, None for unknown."""
+        """The report as plain data by schema perfdoctor.report/2: times in int64 ns, None for unknown."""
         plain: dict[str, Any] = to_plain(self)
         return plain

@@ -1,4 +1,4 @@
-"""The report as JSON, schema perfdoctor.report/1, and the JSON Schema that describes it."""
+"""The report as JSON, schema perfdoctor.report/2, and the JSON Schema that describes it."""
 
 from __future__ import annotations
 

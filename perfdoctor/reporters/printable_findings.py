@@ -21,9 +21,11 @@ def with_printable_findings(report: Report) -> Report:
     printable: list[Finding] = []
     failed: list[Finding] = []
     reasons: dict[str, str] = {}
-    for finding in report.findings:
+    new_position: dict[int | None, int] = {}
+    for position, finding in enumerate(report.findings):
         try:
             _check_again(finding)
+            new_position[position] = len(printable)
             printable.append(finding)
         except Exception as error:  # whatever the values of a third party raise
             failed.append(
@@ -36,6 +38,7 @@ def with_printable_findings(report: Report) -> Report:
         replace(outcome, status="failed", why=reasons[outcome.rule]) if outcome.rule in reasons else outcome
         for outcome in report.outcomes
     )
+    printable = [replace(finding, covered_by=new_position.get(finding.covered_by)) for finding in printable]
     return replace(report, findings=(*printable, *failed), outcomes=outcomes)
 
 
@@ -45,6 +48,9 @@ def _check_again(finding: object) -> None:
         raise TypeError(f"it is a {type(finding).__name__}, not a Finding")
     replace(finding)
     replace(finding.saving)
+    replace(finding.saving.alone)
+    if finding.recurrence is not None:
+        replace(finding.recurrence)
 
 
 def _text(finding: object, field: str, default: str) -> str:

@@ -23,7 +23,7 @@ DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
         "bandwidth": "memory-bound kernels",
         "memcpy": "copies",
         "communication": "exposed communication",
-        "kernel_latency": "kernels too short to fill the GPU",
+        "latency": "kernels too short to fill the GPU",
         "idle_dataloader": "idle, waiting for the DataLoader",
         "idle_sync": "idle after a host-device synchronisation",
         "idle_launch": "idle, waiting for launches",
@@ -37,7 +37,7 @@ CPU_DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
     {
         **DETAIL_LABELS,
         "bandwidth": "ops other than matrix products and convolutions",
-        "kernel_latency": "ops too short to do much work",
+        "latency": "ops too short to do much work",
         "idle_dataloader": "waiting for the DataLoader",
         "idle_sync": "waiting for a device",
         "idle_launch": "Python and the dispatcher, between ops",

@@ -41,7 +41,7 @@ _COLOURS: Mapping[str, str] = MappingProxyType(
         "bandwidth": "thread_state_runnable",
         "memcpy": "rail_load",
         "communication": "detailed_memory_dump",
-        "kernel_latency": "olive",
+        "latency": "olive",
         "idle_dataloader": "terrible",
         "idle_sync": "bad",
         "idle_launch": "thread_state_iowait",

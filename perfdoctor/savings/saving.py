@@ -12,30 +12,46 @@ BASES: tuple[Basis, ...] = ("measured", "replayed", "bounded", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
+class SavingAlone:
+    """What a fix would save by itself, with no other fix done: at least, as expected, at most; None where not known."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns")
+
+    low_ns: int | None = None
+    expected_ns: int | None = None
+    high_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_figures(self, self.low_ns, self.expected_ns, self.high_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """How much a fix would save, in ns a step (in ns of the window where there are no steps), and how that is known.
+
+    It is what the fix saves in its turn, after all fixes before it in the report.
 
     Attributes:
         low_ns, expected_ns, high_ns: At least, as expected, at most; each None where it is not known.
         basis: "measured": the fix was tried. "replayed": the trace was replayed with the fix. "bounded": the least and
             the most are proven. "unknown": there is no number, all are None.
+        alone: What the fix saves by itself; all None until the finding is priced.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
+    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis", "alone")
 
     low_ns: int | None = None
     expected_ns: int | None = None
     high_ns: int | None = None
     basis: Basis = "unknown"
+    alone: SavingAlone = field(default_factory=SavingAlone)
 
     def __post_init__(self) -> None:
-        known = [v for v in (self.low_ns, self.expected_ns, self.high_ns) if v is not None]
-        if any(type(v) is not int for v in known):
-            raise TypeError(f"a saving is in whole nanoseconds or None, not {self}")
+        known = _check_figures(self, self.low_ns, self.expected_ns, self.high_ns)
+        if type(self.alone) is not SavingAlone:
+            raise TypeError(f"what a fix saves alone is a SavingAlone, not {type(self.alone).__name__}")
         if self.basis not in BASES:
             raise ValueError(f"the basis of a saving is one of {', '.join(BASES)}, not {self.basis!r}")
-        if known != sorted(known) or any(v < 0 or v.bit_length() > 63 for v in known):
-            raise ValueError(f"a saving needs 0 <= low <= expected <= high, not {self}")
         if self.basis == "unknown" and known:
             raise ValueError("a saving with a number needs a basis")
 
@@ -44,7 +60,7 @@ class Saving:
         low, expected, high = (
             None if ns is None else min(ns, max_ns) for ns in (self.low_ns, self.expected_ns, self.high_ns)
         )
-        return Saving(low, expected, high, self.basis)
+        return Saving(low, expected, high, self.basis, self.alone)
 
     @property
     def likely_ns(self) -> float:
@@ -52,6 +68,16 @@ class Saving:
         if self.expected_ns is not None:
             return self.expected_ns
         return ((self.low_ns or 0) + (self.high_ns or 0)) / 2
+
+
+def _check_figures(saving: object, *figures_ns: int | None) -> list[int]:
+    """The figures of a saving that are known, checked: whole nanoseconds in rising order."""
+    known = [ns for ns in figures_ns if ns is not None]
+    if any(type(ns) is not int for ns in known):
+        raise TypeError(f"a saving is in whole nanoseconds or None, not {saving}")
+    if known != sorted(known) or any(ns < 0 or ns.bit_length() > 63 for ns in known):
+        raise ValueError(f"a saving needs 0 <= low <= expected <= high, not {saving}")
+    return known
 
 
 @dataclass(frozen=True, slots=True, eq=False)

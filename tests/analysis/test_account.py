@@ -78,7 +78,7 @@ def test_an_instant_goes_to_the_first_layer_that_covers_it() -> None:
     assert details_us(trace) == {"compute": 10, "bandwidth": 20, "memcpy": 50, "communication": 20}
 
 
-@pytest.mark.parametrize(("dur_us", "part"), [(5, "kernel_latency"), (5.001, "compute")])
+@pytest.mark.parametrize(("dur_us", "part"), [(5, "latency"), (5.001, "compute")])
 def test_a_kernel_of_five_microseconds_is_latency(dur_us: float, part: str) -> None:
     account = Rank(TraceBuilder().kernel(TENSOR_GEMM, 0, dur_us).trace()).account
     assert {name: ns for name, ns in account.detail.items() if ns} == {part: round(1000 * dur_us)}
@@ -138,7 +138,7 @@ def test_a_program_on_the_cpu_is_accounted_by_its_innermost_ops() -> None:
     times_us = details_us(trace)
     assert times_us["idle_dataloader"] == 100
     assert times_us["communication"] == 1000
-    assert times_us["kernel_latency"] == 4
+    assert times_us["latency"] == 4
     assert times_us["idle_launch"] == 100  # the break of 100 us between ops is Python
     assert times_us["idle_unexplained"] == 5000 - 4000 + 3000 - 1004
     assert times_us["compute"] + times_us["bandwidth"] == 800

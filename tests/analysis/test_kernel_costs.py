@@ -274,7 +274,7 @@ def test_account_follows_the_bounds() -> None:
 
     detail = rank.account.detail
     assert sum(detail.values()) == rank.account.window_ns
-    assert (detail["compute"], detail["bandwidth"], detail["kernel_latency"]) == (200_000, 240_000, 4_000)
+    assert (detail["compute"], detail["bandwidth"], detail["latency"]) == (200_000, 240_000, 4_000)
 
 
 def test_utilization_and_rates_of_the_window() -> None:

@@ -44,7 +44,7 @@ def test_several_outputs_are_written_at_once(perfdoctor, stalled):
     ended = perfdoctor("analyze", "-q", stalled, "-o", "r.json", "-o", "r.md", "-o", "r.txt", "-o", "a.json.gz")
     assert ended.code == 0
     assert ended.err == "wrote r.json\nwrote r.md\nwrote r.txt\nwrote a.json.gz\n"
-    assert json.loads(Path("r.json").read_bytes())["schema"] == "perfdoctor.report/1"
+    assert json.loads(Path("r.json").read_bytes())["schema"] == "perfdoctor.report/2"
     assert "PD101" in Path("r.md").read_text(encoding="utf-8")
     events = json.loads(gzip.decompress(Path("a.json.gz").read_bytes()))["traceEvents"]
     assert {"steps", "account"} <= {e["args"]["name"] for e in events if e["name"] == "thread_name"}

@@ -46,7 +46,7 @@ def account(
 def timeline(of: Account) -> Timeline:
     """The timeline that goes with a hand-made account."""
     d = of.detail
-    computation = d["compute"] + d["bandwidth"] + d["kernel_latency"]
+    computation = d["compute"] + d["bandwidth"] + d["latency"]
     busy = computation + d["communication"] + d["memcpy"]
     return Timeline(
         of.rank,
@@ -94,7 +94,7 @@ def healthy() -> Report:
                 compute=30,
                 bandwidth=9.5,
                 memcpy=0.2,
-                kernel_latency=0.1,
+                latency=0.1,
                 idle_launch=0.2,
                 idle_unexplained=0.1,
             ),
@@ -130,7 +130,7 @@ def loader_stall() -> Report:
         compute=12,
         bandwidth=8,
         memcpy=1.5,
-        kernel_latency=0.6,
+        latency=0.6,
         idle_dataloader=19,
         idle_launch=1.6,
         idle_unexplained=0.4,

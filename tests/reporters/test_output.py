@@ -35,7 +35,7 @@ def test_other_suffixes_are_refused_with_those_that_work(name):
 def test_saved_files_hold_the_rendered_report(tmp_path):
     for suffix in (".json", ".md", ".txt"):
         save_report(samples.loader_stall(), tmp_path / f"r{suffix}")
-    assert orjson.loads((tmp_path / "r.json").read_bytes())["schema"] == "perfdoctor.report/1"
+    assert orjson.loads((tmp_path / "r.json").read_bytes())["schema"] == "perfdoctor.report/2"
     assert (tmp_path / "r.md").read_text(encoding="utf-8").startswith("## perfdoctor")
     assert "DataLoader" in (tmp_path / "r.txt").read_text(encoding="utf-8")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "r.md", "r.txt"]

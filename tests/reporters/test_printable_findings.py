@@ -23,7 +23,7 @@ from perfdoctor.reporters.json_ import Json, load_schema
 from perfdoctor.reporters.markdown import Markdown
 from perfdoctor.reporters.printable_findings import with_printable_findings
 from perfdoctor.reporters.terminal import Terminal
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.savings.saving import Claim, Saving, SavingAlone
 from perfdoctor.testing import TraceBuilder
 
 
@@ -131,7 +131,7 @@ REPLACED: dict[str, Callable[[Finding], Any]] = {
     "a rule that raises when it is used": with_field("rule", HostileText("PD101")),
     "a cost that raises when it is used": with_field("cost_ns", HostileNumber(19 * samples.MS)),
     "a saving that raises when it is used": with_field(
-        "saving", unchecked(Saving, HostileNumber(0), None, HostileNumber(5), "bounded")
+        "saving", unchecked(Saving, HostileNumber(0), None, HostileNumber(5), "bounded", SavingAlone())
     ),
     "a location that raises when it is printed": with_field("location", HostileLocation("train.py", 41, "main")),
     "evidence that raises when it is used": with_field(

@@ -116,6 +116,8 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "location": (None,),
     "edit": (None,),
     "scope": (None,),
+    "recurrence": (None,),
+    "covered_by": (None, 3),
     "evidence": (),
     "references": (),
     "severity": (),

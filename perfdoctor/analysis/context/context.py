@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGINES
 from perfdoctor.analysis.context.names_in_trace import names_in_trace
@@ -39,6 +39,10 @@ class Context:
         evidence: A sentence for each claim.
     """
 
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("phase", "frameworks", "parallelism", "compiled_share", "graph_share", "torch_version", "steady", "evidence"),
+    )
+
     phase: Phase
     frameworks: tuple[str, ...]
     parallelism: tuple[str, ...]
@@ -48,6 +52,19 @@ class Context:
     device_generations: tuple[str, ...]
     steady: bool | None
     evidence: tuple[str, ...]
+
+
+UNKNOWN_CONTEXT = Context(
+    phase="unknown",
+    frameworks=(),
+    parallelism=(),
+    compiled_share=None,
+    graph_share=None,
+    torch_version=None,
+    device_generations=(),
+    steady=None,
+    evidence=(),
+)
 
 
 def context_of(

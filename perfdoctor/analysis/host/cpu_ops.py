@@ -39,7 +39,7 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
     breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _MAX_BREAK_NS]
     others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.add_time
-    return iv.subtract(iv.union_of((parts["kernel_latency"], breaks)), iv.union_of(others))
+    return iv.subtract(iv.union_of((parts["latency"], breaks)), iv.union_of(others))
 
 
 def ops_of_program(trace: Trace, window: Intervals) -> Int64Array:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.gpu import Device, find_device, has_tensor_cores
 from perfdoctor.gpu.calibration import apply_calibration, find_calibration
 from perfdoctor.trace.tables.model import Trace
+
+DeviceSource: TypeAlias = Literal["trace", "kernels", "option"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Hardware:
         vendor: "nvidia", "amd" or None.
         tensor_cores: Whether it has Tensor Cores (matrix cores), also proven by a kernel that uses them; None when
             unknown.
+        source: Where the label is from: the trace, its kernels, or the user; None when unknown.
     """
 
     device: Device | None
@@ -31,6 +35,7 @@ class Hardware:
     sm_count: int | None
     vendor: str | None
     tensor_cores: bool | None
+    source: DeviceSource | None = None
 
 
 def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = None) -> Hardware:
@@ -57,4 +62,5 @@ def hardware_of(trace: Trace, classes: KernelClasses, given_name: str | None = N
         sm_count=recorded.sm_count or (device.sm_count if device else None),
         vendor=trace.vendor,
         tensor_cores=tensor_cores,
+        source="option" if given_name else "trace" if recorded.name else "kernels" if device else None,
     )

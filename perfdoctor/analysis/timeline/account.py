@@ -1,7 +1,7 @@
 """The account: where each nanosecond of the analysed window went, by the definitions of contracts.md.
 
 The account is a partition: every instant of the window goes to the first of compute, bandwidth, communication, memcpy,
-kernel_latency and the causes of idle time that covers it, so its details add up to the window exactly.
+latency and the causes of idle time that covers it, so its details add up to the window exactly.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from perfdoctor.trace.tables.intervals import EMPTY, Intervals
 from perfdoctor.trace.tables.model import KERNEL, Ops, Trace
 from perfdoctor.trace.tables.steps import NO_STEPS, Steps
 
-BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "kernel_latency")
+BUSY_DETAILS = ("compute", "bandwidth", "communication", "memcpy", "latency")
 IDLE_CAUSES = ("dataloader", "sync", "launch", "communication", "allocator", "unexplained")
 DETAILS = (
     "compute",
     "bandwidth",
     "memcpy",
     "communication",
-    "kernel_latency",
+    "latency",
     *(f"idle_{cause}" for cause in IDLE_CAUSES),
 )
 BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -42,7 +42,7 @@ BUCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "compute": ("compute",),
         "bandwidth": ("bandwidth", "memcpy"),
         "communication": ("communication",),
-        "overhead": ("kernel_latency", *(f"idle_{cause}" for cause in IDLE_CAUSES)),
+        "overhead": ("latency", *(f"idle_{cause}" for cause in IDLE_CAUSES)),
     }
 )
 # CPU-only: an op this short is the framework's own time. (Kernels: `perfdoctor.gpu.roofline.kernel_bounds`.)
@@ -141,7 +141,7 @@ def gpu_layers(
         "bandwidth": (bounds.nearest_roof == BANDWIDTH) & ~latency,
         "communication": classes.match_rows(lambda k: k.category == "communication"),
         "memcpy": gpu.kind != KERNEL,
-        "kernel_latency": latency,
+        "latency": latency,
     }
     busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}
     return busy | {f"idle_{cause}": layer for cause, layer in idle_causes.items()}
@@ -166,7 +166,7 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
         "compute": matrix & ~short,
         "bandwidth": ~matrix & ~communication & ~short,
         "communication": communication,
-        "kernel_latency": short & ~communication,
+        "latency": short & ~communication,
     }
     layers = {name: iv.subtract(iv.union(start[rows], end[rows]), not_work) for name, rows in groups.items()}
     waiting = iv.subtract(iv.union(ranges.start_ns[waits], ranges.end_ns[waits]), loading)

@@ -30,7 +30,7 @@ LOADER, FORWARD, BACKWARD, OPTIMIZER, COMPUTE, SYNC, COPY, LAUNCH, ALLOCATOR, CO
     "communication",
     "other",
 )
-_WORK = ("compute", "bandwidth", "kernel_latency")
+_WORK = ("compute", "bandwidth", "latency")
 # The details of the account that are phases themselves.
 _DETAILS_OF_PHASE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
