@@ -18,14 +18,11 @@ from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
+from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
-from perfdoctor.analysis.kernels.launch_bounds import (
-    achieved_bytes_per_s,
-    launch_bounds_of,
-    model_flops_utilization,
-)
+from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, launch_bounds_of
 from perfdoctor.analysis.kernels.step_flops import step_flops
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
@@ -325,11 +322,11 @@ class Rank:
     def account(self) -> Account:
         """The window by where its time went."""
         loading = self.loader_waits.intervals
-        mfu = bytes_per_s = None
+        utilization, bytes_per_s = NO_UTILIZATION, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)
             layers = gpu_layers(self.kernel_classes, self.bounds, causes)
-            mfu = model_flops_utilization(
+            utilization = flops_utilization(
                 self.kernel_classes, self.kernel_costs, self.verdicts, self.device, self.in_window, self.window_ns
             )
             bytes_per_s = achieved_bytes_per_s(self.trace.gpu.dur_ns, self.kernel_costs, self.bounds, self.in_window)
@@ -343,7 +340,7 @@ class Rank:
             layers,
             tensor_core_use(self.kernel_classes, self.window),
             steps=self.steps,
-            mfu=mfu,
+            utilization=utilization,
             achieved_bytes_per_s=bytes_per_s,
         )
 

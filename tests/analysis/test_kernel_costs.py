@@ -288,10 +288,51 @@ def test_utilization_and_rates_of_the_window() -> None:
     assert adding.account.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
 
 
-def test_utilization_is_unknown_when_much_of_the_maths_is() -> None:
-    rank = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).rank()
+def test_utilization_is_a_lower_bound_when_some_of_the_maths_is_unknown() -> None:
+    known = Program().mm(4096, 4096, 4096, (FAST, 200)).rank().account
+    account = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).rank().account
+    unknown = Program().op("mine::product", [], [], (FAST, 100)).rank().account
 
-    assert rank.account.mfu is None
+    assert known.mfu_known_share == 1.0
+    assert account.mfu == pytest.approx(2 * 4096**3 / (account.window_ns / 1e9) / 989.4e12)
+    assert account.mfu_known_share == pytest.approx(2 / 3)
+    assert (unknown.mfu, unknown.mfu_known_share, unknown.mfu_peak_name) == (None, 0.0, None)
+
+
+def test_utilization_has_one_peak_that_of_the_type_with_most_time() -> None:
+    half = Program().mm(4096, 4096, 4096, (FAST, 400)).mm(1024, 1024, 1024, (SGEMM, 200), dtype="float").rank().account
+    single = Program().mm(4096, 4096, 4096, (SGEMM, 4000), dtype="float").rank().account
+
+    flops = 2 * (4096**3 + 1024**3)
+    assert (half.mfu_peak_name, half.mfu_peak_flops_per_s) == ("bf16", 989.4e12)
+    assert half.mfu == pytest.approx(flops / (half.window_ns / 1e9) / 989.4e12)
+    assert (single.mfu_peak_name, single.mfu_peak_flops_per_s) == ("fp32 without Tensor Cores", 66.9e12)
+
+
+def test_utilization_above_the_peak_of_one_type_takes_the_highest_peak_in_use() -> None:
+    account = Program().mm(4096, 4096, 4096, (FAST, 200)).mm(512, 512, 512, (SGEMM, 300), dtype="float").rank().account
+
+    assert account.mfu_peak_name == "bf16"
+    assert account.mfu is not None and account.mfu < 1
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "kernel", "dtype", "peak_name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "ampere_fp16_sgemm_fp16_128x128_nn", "c10::Half", "fp16"),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4", "float", "tf32"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), "nvjet_qqtst_128x128_128x5_2x1_v_bz_TNT", "c10::Float8_e4m3fn", "fp8"),
+    ],
+)
+def test_the_peak_of_utilization_is_that_of_the_type(
+    device: str, capability: tuple[int, int], kernel: str, dtype: str, peak_name: str
+) -> None:
+    op = "aten::_scaled_mm" if "Float8" in dtype else "aten::mm"
+    shapes: list[object] = [[4096, 4096], [4096, 4096]]
+    account = Program(device=device, capability=capability).op(op, shapes, [dtype] * 2, (kernel, 9000)).rank().account
+
+    assert account.mfu_peak_name == peak_name
+    assert account.mfu is not None and 0 < account.mfu < 1
 
 
 def ceilings(compute_ns: float, memory_ns: float) -> RooflineTimes:
