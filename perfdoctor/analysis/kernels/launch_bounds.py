@@ -140,13 +140,13 @@ def _is_misaligned(n: int | None, k: int | None, dtype: str) -> bool:
 
 
 def achieved_bytes_per_s(
-    dur_ns: Int64Array, costs: KernelCosts, bounds: KernelBounds, in_window: BoolArray
+    dur_ns: Int64Array, costs: KernelCosts, roof_classes: Int8Array, in_window: BoolArray
 ) -> float | None:
     """Compulsory bytes over time of the kernels in the window that memory bounds: how fast they move their data.
 
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
-    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.match_rows("latency") & in_window
+    moving = (roof_classes == BANDWIDTH) & in_window
     known = moving & ~np.isnan(costs.bytes)
     time_ns = int(dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(dur_ns[moving].sum()):

@@ -18,9 +18,9 @@ from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsU
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.gpu import classify_op
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, KernelBounds
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import Int32Array, Int64Array
+from perfdoctor.trace.arrays import Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
@@ -139,21 +139,22 @@ _LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
 
 
 def gpu_layers(
-    classes: KernelClasses, bounds: KernelBounds, idle_causes: Mapping[str, Intervals]
+    classes: KernelClasses, roof_classes: Int8Array, idle_causes: Mapping[str, Intervals]
 ) -> dict[str, Intervals]:
-    """The layers of a program on a GPU: kernels by what bounds them, copies, and the causes of idle time.
+    """The layers of a program on a GPU: kernels by the roof that they come near, copies, and the causes of idle time.
 
-    A kernel that neither compute nor memory bounds (inefficient), or whose roofline is invalid, belongs to the ceiling
-    that is nearest: it would bound a better kernel.
+    Args:
+        classes: The classes of the trace's kernels.
+        roof_classes: See `roof_classes_of`.
+        idle_causes: The causes of idle time.
     """
     gpu = classes.trace.gpu
-    latency = bounds.kind == LATENCY
     rows = {
-        "compute": (bounds.nearest_roof == COMPUTE) & ~latency,
-        "bandwidth": (bounds.nearest_roof == BANDWIDTH) & ~latency,
+        "compute": roof_classes == COMPUTE,
+        "bandwidth": roof_classes == BANDWIDTH,
         "communication": classes.match_rows(lambda k: k.category == "communication"),
         "memcpy": gpu.kind != KERNEL,
-        "latency": latency,
+        "latency": roof_classes == LATENCY,
     }
     busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}
     return busy | {f"idle_{cause}": layer for cause, layer in idle_causes.items()}
