@@ -105,17 +105,11 @@ class Edit:
 
     def __or__(self, other: Edit) -> Edit:
         """An edit that makes the changes of both, in each variant; an upper bound if both are."""
-        both = self._join(other)
+        both, (plain, other_plain) = self._join(other), (self._without_variants(), other._without_variants())
         if self.at_least is not None or other.at_least is not None:
-            both = replace(
-                both,
-                at_least=(self.at_least or self._without_variants())._join(other.at_least or other._without_variants()),
-            )
+            both = replace(both, at_least=(self.at_least or plain)._join(other.at_least or other_plain))
         if self.at_most is not None or other.at_most is not None:
-            both = replace(
-                both,
-                at_most=(self.at_most or self._without_variants())._join(other.at_most or other._without_variants()),
-            )
+            both = replace(both, at_most=(self.at_most or plain)._join(other.at_most or other_plain))
         return both
 
     def _without_variants(self) -> Edit:
@@ -158,12 +152,13 @@ def set_duration_range(
     expected_ns: npt.NDArray[np.floating],
     fastest_ns: npt.NDArray[np.floating],
 ) -> Edit:
-    """An edit that gives some GPU items new durations, as slow, as expected and as fast as they are known to become.
+    """An edit that gives some GPU items new durations, at worst, as expected and at best; none gets longer.
 
     Args:
         rows: The items.
-        slowest_ns, expected_ns, fastest_ns: The new durations of each, in ns; none gets longer, and an item whose
-            duration is NaN does not change.
+        slowest_ns: The new duration of each at worst, in ns; an item whose duration is NaN does not change.
+        expected_ns: The same as expected.
+        fastest_ns: The same at best.
     """
     return replace(
         set_durations(rows, expected_ns, is_upper_bound=False),
