@@ -135,7 +135,7 @@ class MissedTensorCores(RankAnalyzer):
                 *top_kernels(rank, rows),
             ),
             subject=missed.operand or "",
-            edit=None if is_float64 else after.edit(missed.kernels),
+            edit=None if is_float64 else after.edit(missed.kernels.rows),
         )
         return replace(finding, severity="info") if is_float64 else finding
 

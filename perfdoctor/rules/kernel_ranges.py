@@ -23,6 +23,7 @@ from perfdoctor.rules.matrix_kernels import Remedy
 from perfdoctor.savings.edits import Edit, scale_durations, set_duration_range
 from perfdoctor.savings.saving import Saving
 from perfdoctor.trace.arrays import FloatArray, Int64Array
+from perfdoctor.trace.tables.rows import GpuRows
 
 # Where less of the kernels' time is known, the rest may decide: a bound is given then, without a middle.
 _MIN_KNOWN_SHARE = 0.5
@@ -86,11 +87,11 @@ class DurationRange:
         least, expected, most = (round(cost_ns * share) for share in self.saved_shares)
         return Saving(least, expected, most, "bounded") if self.has_middle else Saving(0, None, most, "bounded")
 
-    def edit(self, kernels: GpuQuery) -> Edit:
-        """The fix as an edit of these kernels; an upper bound where too little is known of them."""
+    def edit(self, rows: GpuRows) -> Edit:
+        """The fix as an edit of these rows; an upper bound where too little is known of them."""
         if self.has_middle:
-            return set_duration_range(kernels.rows, self.slowest_ns, self.expected_ns, self.fastest_ns)
-        return scale_durations(kernels.rows, self.saved_shares[2])
+            return set_duration_range(rows, self.slowest_ns, self.expected_ns, self.fastest_ns)
+        return scale_durations(rows, self.saved_shares[2])
 
 
 def find_roofs(rank: Rank, kernels: GpuQuery) -> KernelRoofs:
@@ -145,7 +146,7 @@ def _durations(
     present: KernelRoofs | None,
     best_share: float | FloatArray,
 ) -> DurationRange:
-    """Durations by the roofs and the table; `present` are the roofs now where the kernels' own efficiency carries over."""
+    """Durations by the roofs and the table; with the roofs at `present` the kernels' own efficiency carries over."""
     family, dtype = cell
     now_ns = rank.trace.gpu.dur_ns[kernels.mask].astype(np.float64)
     generation = generation_of(rank)
@@ -176,6 +177,11 @@ def _own_fraction(now_ns: FloatArray, family: KernelFamily, present: KernelRoofs
         fraction[at] = present.roof_ns[at] / now_ns[at] / usual
     result: FloatArray = np.where(np.isnan(fraction), 1.0, np.minimum(fraction, 1.0))
     return result
+
+
+def efficiencies_on(rank: Rank, family: KernelFamily, dtype: str, roof_ns: FloatArray) -> FloatArray:
+    """What comparable kernels reach on the rank's device, (n, 3): low, expected and high; NaN where unknown."""
+    return efficiencies_of(family, dtype, roof_ns, generation_of(rank))
 
 
 def generation_of(rank: Rank) -> str:

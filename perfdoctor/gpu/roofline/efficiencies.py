@@ -1,9 +1,10 @@
 """Which share of its roof a kernel reaches: quartiles of what comparable kernels of recorded programs reached.
 
 The roof of a kernel is the longest of FLOPs over the peak of its unit, bytes over the peak bandwidth, and the 2 us that
-any kernel takes; its efficiency is that time over its duration. A roofline alone promises too much: kernels reach a tenth of a short roof, and three
-quarters of a long one. `data/efficiencies.csv` has the quartiles by family, type, size and generation;
-`python -m benchmarks.kernels efficiencies` makes it from recordings and checks it on those that it left out.
+any kernel takes; its efficiency is that time over its duration. A roofline alone promises too much: kernels reach a
+tenth of a short roof, and three quarters of a long one. `data/efficiencies.csv` has the quartiles by family, type, size
+and generation; `python -m benchmarks.kernels efficiencies` makes it from recordings and checks it on those that it left
+out.
 """
 
 from __future__ import annotations
