@@ -201,9 +201,9 @@ class Finding:
             raise ValueError(f"cost_ns is {self.cost_ns}, more than the {scope.step_ns} of the whole step")
         if scope.window is not None and len(iv.subtract(self.claim.intervals, scope.window)):
             raise ValueError("the claim holds time outside of the analysed window")
-        if self.edit is not None:
-            _require_rows_of("items", len(self.edit.items.table), len(self.edit.items), scope.gpu_items)
-            for calls in (self.edit.dropped_calls, self.edit.unblocked_calls):
+        for edit in self.edit.variants() if self.edit is not None else ():
+            _require_rows_of("items", len(edit.items.table), len(edit.items), scope.gpu_items)
+            for calls in (edit.dropped_calls, edit.unblocked_calls):
                 _require_rows_of("calls", len(calls.table), len(calls), scope.calls)
 
 

@@ -27,6 +27,7 @@ from perfdoctor.savings.edits import (
     remove_items,
     remove_waits,
     scale_durations,
+    set_duration_range,
     set_durations,
     shorten_launches,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "remove_items",
     "remove_waits",
     "scale_durations",
+    "set_duration_range",
     "set_durations",
     "shorten_launches",
     "top_kernels",

@@ -14,10 +14,9 @@ from itertools import pairwise
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
 
-# The strength of a fix whose edit is an upper bound: at least, as expected, at most. Kernels reach about half of what a
-# roofline allows, and hardly ever all of it.
+# The strength of a fix of which only an upper bound is known: at least, in the middle, at most. The middle decides the
+# order of fixes; it is no promise.
 _STRENGTHS_OF_BOUND = (0.0, 0.5, 1.0)
-_STRENGTHS_OF_EXACT = (1.0, 1.0, 1.0)
 _LOW, _EXPECTED, _HIGH = range(3)
 # A fix is masked if alone it saves less than a quarter of what it saves after others, where that is 1 % of the step.
 _MASKED_SHARE = 0.25
@@ -92,8 +91,7 @@ class _GreedyOrder:
 
     def step_ns(self, fixes: Iterable[int], level: int = _EXPECTED) -> float:
         """How long a step takes after some fixes: after the least, the expected or the most that they can do."""
-        edits = (self.edits[number] for number in fixes)
-        return self.replay.step_ns((edit, _strengths(edit)[level]) for edit in edits)
+        return self.replay.step_ns(_edit_at(self.edits[number], level) for number in fixes)
 
     def find(self) -> None:
         """Choose in each round the fix that saves most after those chosen before it."""
@@ -120,5 +118,9 @@ class _GreedyOrder:
         return self.numbers[rises.index(max(rises))] if saved[0] < _MASKED_SHARE * saved[-1] else None
 
 
-def _strengths(edit: Edit) -> tuple[float, float, float]:
-    return _STRENGTHS_OF_BOUND if edit.is_upper_bound else _STRENGTHS_OF_EXACT
+def _edit_at(edit: Edit, level: int) -> tuple[Edit, float]:
+    """What an edit changes at a level, and its strength: a variant of the edit, else a part of an upper bound."""
+    variant = (edit.at_least, None, edit.at_most)[level]
+    if variant is not None:
+        return variant, 1.0
+    return edit, _STRENGTHS_OF_BOUND[level] if edit.is_upper_bound else 1.0
