@@ -329,3 +329,9 @@ def shorten_launches(
         spans = iv.union(np.maximum(end_before_ns, earliest_ns)[launches], table.end_ns[on_thread[launches]])
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
+
+
+def remove_cause(edit: Edit) -> Edit:
+    """The edit that removes the whole cause, for what it costs: at its most, with nothing left of removed CPU time."""
+    most = edit.at_most or replace(edit, at_least=None)
+    return replace(most, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in most.removed_cpu_time))
