@@ -23,7 +23,7 @@ from perfdoctor.report.finding import (
 )
 from perfdoctor.savings.fix_order import (
     MASKED_SHARE,
-    MIN_MASKED_SHARE,
+    MIN_COVERED_SHARE,
     OrderedFix,
     SavingRange,
     order_fixes_greedily,
@@ -98,7 +98,7 @@ class _Priced:
     def note_coverage(self, others: Iterable[_Priced]) -> None:
         """Find out which fix has claimed most of the time of this one, if next to nothing is left for it."""
         alone_ns, claim = self.saving.alone.likely_ns, self.finding.claim
-        if alone_ns < MIN_MASKED_SHARE * self.step_ns or self.saving.likely_ns >= MASKED_SHARE * alone_ns:
+        if alone_ns < MIN_COVERED_SHARE * self.step_ns or self.saving.likely_ns >= MASKED_SHARE * alone_ns:
             return
         shared_ns, latest = 0, None
         for other in others:
@@ -108,16 +108,12 @@ class _Priced:
                     shared_ns, latest = overlap_ns, other
         self.covered_by = latest or self.covered_by
 
-    def note_overlap(self, others: Iterable[_Priced]) -> None:
-        """Find out which fix frees most of the same time, as both alone would save more than the whole step."""
+    def find_overlap(self, others: Iterable[_Priced]) -> _Priced | None:
+        """The fix that frees nearly all of the same time, as both alone would save more than the whole step."""
         alone_ns = self.saving.alone.high_ns or 0
-        if self.covered_by is not None or self.saving.likely_ns >= MASKED_SHARE * self.saving.alone.likely_ns:
-            return
         other = max(others, key=lambda other: other.saving.alone.high_ns or 0, default=None)
-        if other is not None:
-            overlap_ns = (other.saving.alone.high_ns or 0) + alone_ns - self.step_ns
-            if overlap_ns > (1 - MASKED_SHARE) * alone_ns:
-                self.covered_by = other
+        overlap_ns = 0.0 if other is None else (other.saving.alone.high_ns or 0) + alone_ns - self.step_ns
+        return other if overlap_ns > (1 - MASKED_SHARE) * alone_ns else None
 
     def build(self, rank: int | None = None, shareable: Intervals | None = None) -> Finding:
         """The finding with its price; a claim on `rank` is reduced to its time in `shareable`, unless that is None."""
@@ -210,10 +206,12 @@ def prioritize_fleet(
             each.note_coverage(of_fleet)
         each.cap(limit_ns)
     everything = sorted([*of_fleet, *of_ranks], key=lambda each: each.sort_key)
+    overlaps = [each.find_overlap(everything[:position]) for position, each in enumerate(everything)]
     left_ns = step_ns
-    for position, each in enumerate(everything):
+    for other, each in sorted(zip(overlaps, everything, strict=True), key=lambda pair: pair[0] is not None):
         left_ns -= each.cap(left_ns)
-        each.note_overlap(everything[:position])
+        if other is not None and each.saving.likely_ns < MASKED_SHARE * each.saving.alone.likely_ns:
+            each.covered_by = each.covered_by or other
     ordered = sorted(everything, key=lambda each: each.sort_key)
     return _finish([each.build() for each in ordered], max(unprofiled_ns, default=step_ns))
 

@@ -20,9 +20,11 @@ from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
 _STRENGTHS_OF_BOUND = (0.0, 0.5, 1.0)
 _LEVELS = _LOW, _EXPECTED, _HIGH = range(3)
 # A fix is masked if alone it saves less than a quarter of what it saves after others, where that is 1 % of the step. It
-# is covered if it is the other way round: next to nothing is left for it.
+# is covered if it is the other way round, and next to nothing is left of what it saves alone: said from a tenth of the
+# worth of a low finding on.
 MASKED_SHARE = 0.25
-MIN_MASKED_SHARE = 0.01
+_MIN_MASKED_SHARE = 0.01
+MIN_COVERED_SHARE = 0.001
 # Nodes of all replays together, which take some 0.3 s. Beyond that the savings of the last round decide. Besides the
 # replays of the rounds a fix takes up to five: alone at least, at most, and without its cause; in its turn two.
 _MAX_NODES = 60_000_000
@@ -160,7 +162,7 @@ class _GreedyOrder:
         """The fix without which this one saves next to nothing; None where it saves enough alone."""
         saved = self.saved_ns[number]
         rises = [after - before for before, after in pairwise(saved)]
-        if not rises or saved[-1] < MIN_MASKED_SHARE * self.replay.baseline_step_ns:
+        if not rises or saved[-1] < _MIN_MASKED_SHARE * self.replay.baseline_step_ns:
             return None
         return self.numbers[rises.index(max(rises))] if saved[0] < MASKED_SHARE * saved[-1] else None
 
@@ -173,7 +175,7 @@ class _GreedyOrder:
         """
         saved = self.saved_ns[number]
         position = self.numbers.index(number)
-        if saved[0] < MIN_MASKED_SHARE * self.replay.baseline_step_ns or in_turn_ns >= MASKED_SHARE * saved[0]:
+        if saved[0] < MIN_COVERED_SHARE * self.replay.baseline_step_ns or in_turn_ns >= MASKED_SHARE * saved[0]:
             return None
         falls = [before - after for before, after in pairwise((*saved[:position], in_turn_ns))]
         return self.numbers[falls.index(max(falls))] if falls else None

@@ -1,10 +1,10 @@
 """Starvation: idle time before late launches, and its root: what emptied the queue of the GPU.
 
-While the CPU launches ahead of the GPU, kernels wait in the queue. A sync, a wait for the DataLoader, an allocation or a
-pause makes the CPU lose that lead. Then the GPU idles not only right behind it: every kernel that is shorter than its
+While the CPU launches ahead of the GPU, kernels wait in the queue. A sync, a wait for the DataLoader, an allocation or
+a pause makes the CPU lose that lead. Then the GPU idles not only right behind it: every kernel that is shorter than its
 launch leaves another gap, until the CPU has its lead back. All these gaps together are as long as the lead that was
-lost, at most, and would not be there without the root. Only what is left has no root: there the CPU launches more slowly
-than the GPU works throughout.
+lost, at most, and would not be there without the root. Only what is left has no root: there the CPU launches more
+slowly than the GPU works throughout.
 """
 
 from __future__ import annotations
@@ -90,15 +90,13 @@ def find_starvation(trace: Trace, gaps: IdleGaps, loading: Intervals, window: In
     left_ns = np.where(origin >= 0, np.append(lost_ns, 0)[origin] - since_root_ns, 0)
     cut_ns = start_ns + np.clip(left_ns, 0, end_ns - start_ns)
     sync = np.where(root == StarvationRoot.SYNC, gaps.sync[late], NONE)
-    pieces = (
-        np.concatenate((start_ns, cut_ns)),
-        np.concatenate((cut_ns, end_ns)),
-        np.concatenate((np.append(root, 0)[origin], np.zeros(len(late), np.int8))).astype(np.int8),
-        np.concatenate((np.append(sync, NONE)[origin], np.full(len(late), NONE))).astype(np.int32),
-    )
-    order = np.lexsort((pieces[1], pieces[0]))
-    rows = order[(pieces[1] > pieces[0])[order]]
-    return Starvation(*(column[rows] for column in pieces))
+    from_ns, until_ns = np.concatenate((start_ns, cut_ns)), np.concatenate((cut_ns, end_ns))
+    no_root = np.zeros(len(late), np.int8)
+    root = np.concatenate((np.append(root, np.int8(StarvationRoot.NO_ROOT))[origin], no_root))
+    call = np.concatenate((np.append(sync, NONE)[origin], np.full(len(late), NONE)))
+    rows = np.flatnonzero(until_ns > from_ns)
+    rows = rows[np.lexsort((until_ns[rows], from_ns[rows]))]
+    return Starvation(from_ns[rows], until_ns[rows], root[rows].astype(np.int8), call[rows].astype(np.int32))
 
 
 def _roots_of_gaps(
@@ -141,7 +139,7 @@ def _time_of_events(
 
 
 def _breaks_before(trace: Trace, launch: Int32Array) -> Int64Array:
-    """For each launch the time since the launch before it returned, until it returned itself, in ns; 0 for the first."""
+    """For each launch the time from the end of the launch before it to its own end, in ns; 0 for the first."""
     calls = trace.calls
     launches = np.unique(trace.gpu.call[trace.gpu.call >= 0])
     latest_end_ns = np.maximum.accumulate(calls.end_ns[launches])
