@@ -115,6 +115,7 @@ def summarize_rank(
         findings=priced,
         outcomes=tuple(outcomes),
         context=rank.context,
+        limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
     )
 
 

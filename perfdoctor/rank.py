@@ -15,6 +15,7 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
+from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
@@ -25,6 +26,7 @@ from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_o
 from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, launch_bounds_of
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE, roof_classes_of
 from perfdoctor.analysis.kernels.step_flops import step_flops
+from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_limit_of
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
@@ -357,6 +359,23 @@ class Rank:
             steps=self.steps,
             utilization=utilization,
             achieved_bytes_per_s=bytes_per_s,
+        )
+
+    @cached_property
+    def limit(self) -> StepLimit:
+        """How short a step can get: every kernel at its roof, and nothing waits."""
+        if self.device_kind != "gpu":
+            return NO_LIMIT
+        return step_limit_of(
+            self.kernel_classes,
+            self.kernel_costs,
+            self.verdicts,
+            self.bounds,
+            self.hardware,
+            self.steps,
+            self.window,
+            self.exposed_parts["communication"],
+            pinned_bytes_per_s(self.facts, self.device),
         )
 
     @cached_property

@@ -138,6 +138,11 @@ class KernelBounds:
         return (self._times.compute_ns * known)[kind] * fraction, (self._times.memory_ns * known)[kind] * fraction
 
     @property
+    def shortest_kernel_ns(self) -> int:
+        """The shortest time of any kernel of the trace."""
+        return self._launches.shortest_kernel_ns
+
+    @property
     def roof_share(self) -> FloatArray:
         """The share of the nearest roof that each launch reaches (1 at the roof); NaN where it is unknown.
 
