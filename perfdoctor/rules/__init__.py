@@ -12,6 +12,12 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.analysis.timeline.recurrence import (
+    Recurrence,
+    count_recurrence,
+    median_step_ns,
+    split_one_offs,
+)
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
@@ -68,17 +74,20 @@ __all__ = [
     "Rank",
     "RankAnalyzer",
     "RankSummary",
+    "Recurrence",
     "Run",
     "Saving",
     "SourceLocation",
     "Trace",
     "captured_list",
     "captured_part",
+    "count_recurrence",
     "distinct",
     "distinct_rows",
     "fuse",
     "innermost_activity",
     "intervals",
+    "median_step_ns",
     "most_common_location",
     "nesting",
     "occurring",
@@ -90,6 +99,7 @@ __all__ = [
     "scale_durations",
     "set_durations",
     "shorten_launches",
+    "split_one_offs",
     "top_kernels",
     "top_op",
     "vocabulary",

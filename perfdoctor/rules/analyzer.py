@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope, severity_of
@@ -117,12 +118,14 @@ class Analyzer(ABC):
         fix: str | None = None,
         subject: str = "",
         edit: Edit | None = None,
+        recurrence: Recurrence | None = None,
     ) -> Finding:
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step; share and severity follow from the cost. With an `edit` the saving counts
         only where the trace cannot be replayed. If a capture timed steps without the profiler, their length is added to
-        the evidence. Without steps, evidence "per step" is labelled "per trace".
+        the evidence. Without steps, evidence "per step" is labelled "per trace". `count_recurrence` counts the
+        recurrence of some time.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -153,6 +156,7 @@ class Analyzer(ABC):
             subject=subject,
             edit=edit,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
+            recurrence=recurrence,
         )
 
 
