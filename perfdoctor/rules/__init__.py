@@ -10,7 +10,8 @@ from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
+from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
+from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
 from perfdoctor.analysis.timeline.recurrence import (
     Recurrence,
@@ -37,7 +38,7 @@ from perfdoctor.savings.edits import (
     shorten_launches,
 )
 from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
+from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals, nesting
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows, occurring
@@ -48,6 +49,7 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 __all__ = [
     "NONE",
     "REQUIREMENTS",
+    "Activity",
     "Analyzer",
     "BoolArray",
     "CallQuery",
@@ -63,6 +65,7 @@ __all__ = [
     "FloatArray",
     "GpuQuery",
     "GpuRows",
+    "HotPath",
     "Int8Array",
     "Int32Array",
     "Int64Array",
@@ -79,13 +82,15 @@ __all__ = [
     "Saving",
     "SourceLocation",
     "Trace",
+    "activity_kinds",
     "captured_list",
     "captured_part",
     "count_recurrence",
     "distinct",
     "distinct_rows",
+    "find_hot_path",
+    "find_pause_path",
     "fuse",
-    "innermost_activity",
     "intervals",
     "median_step_ns",
     "most_common_location",

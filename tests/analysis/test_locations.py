@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_activity, most_common_location
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.quote_lines import with_source_lines
@@ -78,17 +78,6 @@ def test_a_name_with_special_characters_is_no_pattern() -> None:
     trace.frame("a.py(1): f", 0, 12)
     trace.frame("b.py(2): g", 19, 12)
     assert Rank(trace.trace()).locations.of_op("mm.*") == SourceLocation("a.py", 1, "f")
-
-
-def test_the_innermost_activity_is_an_op_else_a_range() -> None:
-    trace = TraceBuilder(device=None).range("epoch", 0, 100).op("aten::linear", 10, 30).op("aten::mm", 15, 10).trace()
-    assert [innermost_activity(trace, 0, 1000 * us) for us in (5, 12, 20, 60, 200)] == [
-        "epoch",
-        "aten::linear",
-        "aten::mm",
-        "epoch",
-        None,
-    ]
 
 
 def test_the_most_common_location_is_the_one_found_most_often() -> None:

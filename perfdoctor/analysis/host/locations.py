@@ -142,15 +142,24 @@ def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list
 def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     """For each instant and thread the location of the innermost frame of the user's code, or None."""
     frames = trace.frames
-    known = [number for number in set(thread.tolist()) if (frames.thread == number).any()]
-    # Old files have all frames on a separate thread 0/0.
-    frame_thread = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
+    numbers = sorted(set(thread.tolist()))
+    frame_thread = np.array([frame_thread_of(trace, number) for number in numbers], np.int32)
+    frame_thread = frame_thread[np.searchsorted(numbers, thread)]
     rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread).tolist()
-    found = {row: _user_frame(trace, row) for row in set(rows)}
+    found = {row: user_frame(trace, row) for row in set(rows)}
     return [found[row] for row in rows]
 
 
-def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
+def frame_thread_of(trace: Trace, thread: int) -> int:
+    """The thread that has the Python frames of a thread: itself, or the one that has those of all in old files (0/0).
+
+    The threads of the autograd engine have none either: theirs are those of `backward()`.
+    """
+    frames = trace.frames
+    return thread if not len(frames) or (frames.thread == thread).any() else int(frames.thread.min())
+
+
+def user_frame(trace: Trace, row: int) -> SourceLocation | None:
     """The location of the first frame from `row` outwards that belongs to no library."""
     while row >= 0:
         location = _parse_user_frame(trace.strings[trace.frames.name[row]])
@@ -165,15 +174,3 @@ def _parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
-
-
-def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
-    """The name of the innermost op of a thread at an instant, else of its innermost range; None without either."""
-    threads, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
-    ops, ranges = trace.ops, trace.ranges
-    row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, threads)[0])
-    if row >= 0:
-        return trace.text(int(ops.name[row]))
-    row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, threads)[0])
-    name = trace.text(int(ranges.name[row])) if row >= 0 else None
-    return None if name is not None and re.search(vocabulary.PROFILER_STEP, name) else name
