@@ -51,6 +51,40 @@ def test_builtins_and_frozen_modules_are_no_location() -> None:
     assert location_at(trace, 25) is None
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "vllm/model_executor/parameter.py(122): __torch_function__",
+        "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(1594): event_loop_overlap",
+        "torchrec/distributed/train_pipeline.py(10): progress",
+        "deepspeed/runtime/engine.py(10): forward",
+        "megatron/core/pipeline_parallel/schedules.py(10): forward_step",
+        "flash_attn/flash_attn_interface.py(10): forward",
+        "timm/models/vision_transformer.py(10): forward",
+        "PIL/Image.py(10): resize",
+        "enum.py(10): __call__",
+        "json/decoder.py(10): decode",
+        "logging/__init__.py(10): info",
+        "datasets/arrow_dataset.py(10): __getitem__",
+        "/tmp/torchinductor_me/4o/c4o.py(10): call",
+    ],
+)
+def test_frames_of_libraries_are_no_location(frame: str) -> None:
+    trace = TraceBuilder(device=None)
+    trace.frame(frame, 10, 10, parent=trace.frame("train.py(3): main", 0, 100))
+    assert location_at(trace, 15) == SourceLocation("train.py", 3, "main")
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["profile.py", "project/datasets/faces.py", "/home/me/ray/train.py", "my_vllm/run.py", "types.py", "models.py"],
+)
+def test_files_of_users_are_locations(file: str) -> None:
+    trace = TraceBuilder(device=None)
+    trace.frame(f"{file}(3): main", 0, 100)
+    assert location_at(trace, 15) == SourceLocation(file, 3, "main")
+
+
 def test_a_line_of_5000_digits_is_no_location() -> None:
     trace = TraceBuilder(device=None).range("@a.py:" + "9" * 5000, 0, 10)
     trace.frame("a.py(" + "9" * 5000 + "): f", 0, 10)

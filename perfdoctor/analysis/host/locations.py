@@ -6,6 +6,7 @@ Exact where `perfdoctor run` recorded lines, else that of the innermost Python f
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +20,33 @@ from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
+# Packages whose names no folder of a user's project has, wherever they lie: from wheels, or built from their sources.
+_PACKAGES = (
+    "torch|torchvision|torchaudio|torchtext|torchdata|torchcodec|torchao|torchtune|torchtitan|torchrec|"
+    "torchmetrics|torch_geometric|torch_scatter|torch_sparse|torch_tensorrt|torch_xla|functorch|triton|"
+    "triton_kernels|tensorrt|tensorrt_llm|onnxruntime|jax|flax|tensorflow|lightning|pytorch_lightning|"
+    "lightning_fabric|lightning_utilities|fastai|accelerate|transformers|diffusers|peft|trl|optimum|"
+    "tokenizers|safetensors|timm|open_clip|huggingface_hub|sentence_transformers|sentencepiece|tiktoken|"
+    "bitsandbytes|xformers|einops|deepspeed|fairscale|fairseq|colossalai|transformer_engine|flash_attn|"
+    "flash_attn_interface|flashinfer|liger_kernel|vllm|sglang|sgl_kernel|lmdeploy|fbgemm_gpu|dgl|"
+    "detectron2|ultralytics|mmdet|mmcv|mmengine|llmfoundry|omegaconf|numpy|scipy|pandas|sklearn|skimage|"
+    "cv2|PIL|imageio|albumentations|kornia|decord|librosa|soundfile|webdataset|pyarrow|h5py|zarr|fsspec|"
+    "s3fs|gcsfs|boto3|botocore|wandb|mlflow|tensorboard|tensorboardX|tqdm|loguru|pydantic|fastapi|"
+    "uvicorn|starlette|uvloop|zmq|grpc|requests|urllib3|aiohttp|cupy|numba|sympy|networkx|pynvml"
+)
+# Packages whose names are words: only where the profiler has cut the path to it off, as it does for installed ones.
+_PACKAGES_AT_THE_TOP = (
+    "apex|attr|av|click|composer|dask|datasets|evaluate|horovod|hydra|ignite|joblib|monai|nemo|ray|rich|"
+    "typing_extensions|yaml"
+)
+# The profiler writes the standard library without its path, too: "json/decoder.py(344): decode", "enum.py(726): ...".
+# Users have files and folders with the names that are left out.
+_STANDARD_LIBRARY = "|".join(sorted(sys.stdlib_module_names - {"code", "profile", "test", "trace", "types"}))
 _LIBRARY = re.compile(
-    r"(^|/)(torch|torchvision|torchaudio|functorch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|apex|numpy)/"
-    r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
-    r"|perfdoctor/capture|<frozen|^nn\.Module: "
+    rf"(^|/)({_PACKAGES})/|^({_PACKAGES_AT_THE_TOP}|{_STANDARD_LIBRARY})(/|\.py\()"
+    r"|(^|/)megatron/(core|training|legacy|model)/|site-packages|dist-packages|/lib/python\d"
+    r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
+    r"|perfdoctor/capture|torchinductor_|^nn\.Module: "
 )
 # The most common location is found among so many instants: more would not change it.
 _MAX_INSTANTS = 256
