@@ -144,7 +144,10 @@ def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: flo
     if purpose is Purpose.CACHE:
         return f"{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None
     if purpose is Purpose.UNKNOWN:
-        return f"{stream}.{limit} The first copy of the weights to the GPU may be among them: no later step repeats it.", None
+        return (
+            f"{stream}.{limit} The first copy of the weights to the GPU may be among them: no later step repeats it.",
+            None,
+        )
     if purpose is Purpose.RESULTS:
         return f"{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.", _COPY_BACK
     return f"{stream}: the next batch while this one computes.{limit}", _PREFETCH_BATCH

@@ -6,9 +6,9 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies
+from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.report.slice_facts import Rows, SliceFacts, format_bytes, format_count, format_rate, format_time
 from perfdoctor.trace import vocabulary
-from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -114,7 +114,9 @@ def explain_latency(facts: SliceFacts, time: Intervals) -> str:
     rows = facts.items_in(time, _match_computing(facts))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
-    said = [f"{facts.count(len(rows), 'kernels')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
+    said = [
+        f"{facts.count(len(rows), 'kernels')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"
+    ]
     if _match_graph_launches(facts)[rows].mean() > 0.5:
         said.append("launched by graphs")
     said += [text for text in (_describe_grids(facts, rows), _describe_traffic(facts, rows)) if text]

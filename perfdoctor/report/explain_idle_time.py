@@ -82,7 +82,9 @@ def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
     waiting_ns = iv.overlap(ranges.start_ns[waiting], ranges.end_ns[waiting], time)
     if waiting_ns.sum() >= _MIN_PART * iv.total(time):
         longest = facts.trace.strings[ranges.name[waiting[np.argmax(waiting_ns)]]]
-        said.append(f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'calls')} of {longest}")
+        said.append(
+            f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'calls')} of {longest}"
+        )
     if not said:
         said.append(_describe_gaps(facts, rows, inside))
     return f"{'; '.join(said)}."
@@ -99,7 +101,11 @@ def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     unlinked, late = gaps.launch[rows] < 0, gaps.late_launch[rows]
     whole = max(int(inside.sum()), 1)
     said = []
-    for part, describe in ((late, _describe_late), (~unlinked & ~late, _describe_queued), (unlinked, _describe_unlinked)):
+    for part, describe in (
+        (late, _describe_late),
+        (~unlinked & ~late, _describe_queued),
+        (unlinked, _describe_unlinked),
+    ):
         if part.any() and inside[part].sum() >= _MIN_PART * whole:
             said.append(describe(facts, rows[part], inside[part]))
     longest = int(np.argmax(inside))
@@ -171,7 +177,9 @@ def _describe_longest(facts: SliceFacts, gap: int, inside_ns: int) -> str:
     """The longest gap, and what the launching thread did most of the time in it."""
     start_ns, end_ns = int(facts.gaps.start_ns[gap]), int(facts.gaps.end_ns[gap])
     activity = find_activity(facts, start_ns, end_ns, int(facts.gaps.launch[gap]))
-    doing = f", while the CPU was in {activity}" if activity else ", for most of which no op or call covers the CPU's time"
+    doing = (
+        f", while the CPU was in {activity}" if activity else ", for most of which no op or call covers the CPU's time"
+    )
     return f"the longest gap takes {format_time(inside_ns)}{doing}"
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
@@ -48,32 +49,6 @@ class Evidence:
     label: str
     value: float | int | str | None
     unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """How often what a finding is about comes back.
-
-    Attributes:
-        steps: The number of steps in which it occurs.
-        of: The number of analysed steps.
-        median_ns: What it costs a step in which it occurs, in the median.
-        max_ns: What it costs the step in which it costs most.
-    """
-
-    SCHEMA: ClassVar[tuple[str, ...]] = ("steps", "of", "median_ns", "max_ns")
-
-    steps: int
-    of: int
-    median_ns: int
-    max_ns: int
-
-    def __post_init__(self) -> None:
-        figures = (self.steps, self.of, self.median_ns, self.max_ns)
-        if any(type(figure) is not int or figure < 0 or figure.bit_length() > 63 for figure in figures):
-            raise ValueError(f"recurrence is counted in whole numbers from 0 on, not {figures}")
-        if self.steps > self.of or self.median_ns > self.max_ns:
-            raise ValueError(f"recurrence needs steps <= of and median <= max, not {figures}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
@@ -117,13 +118,14 @@ class Analyzer(ABC):
         fix: str | None = None,
         subject: str = "",
         edit: Edit | None = None,
+        recurrence: Recurrence | None = None,
     ) -> Finding:
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
         saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. If a
         capture timed steps without the profiler, their length is added to the evidence. Without steps, evidence "per
-        step" is labelled "per trace".
+        step" is labelled "per trace". `count_recurrence` counts the recurrence of some time.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -154,6 +156,7 @@ class Analyzer(ABC):
             subject=subject,
             edit=edit,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
+            recurrence=recurrence,
         )
 
 

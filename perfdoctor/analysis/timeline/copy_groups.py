@@ -17,7 +17,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import MEMCPY
 from perfdoctor.trace.tables.steps import Steps
 
 # Of the steps so many have the same copies where something is copied again in each: the first and last may be cut.
