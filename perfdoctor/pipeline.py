@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import TypeAlias
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
+from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
@@ -29,6 +30,9 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
+
+ACCOUNT_SETTINGS = "ACCOUNT"
+"""The settings of the account, which stand beside those of rules in `Settings`."""
 
 
 def diagnose_run(
@@ -201,9 +205,11 @@ def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
     """Check that every rule and threshold in `settings` exists.
 
     Raises:
-        UsageError: One does not exist.
+        UsageError: One does not exist, or a threshold of the account is out of range.
     """
+    min_roof_share_of(settings)
     known = {analyzer.rule: analyzer for analyzer in analyzers}
+    settings = {rule: thresholds for rule, thresholds in settings.items() if rule != ACCOUNT_SETTINGS}
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise UsageError(
@@ -211,6 +217,22 @@ def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
         )
     for rule, thresholds in settings.items():
         known[rule](thresholds)
+
+
+def min_roof_share_of(settings: Settings) -> float:
+    """`Rank.min_roof_share` by the settings, which have it as {"ACCOUNT": {"min_roof_share": 0.4}}.
+
+    Raises:
+        UsageError: The account has no such threshold, or it is no share.
+    """
+    thresholds = settings.get(ACCOUNT_SETTINGS, {})
+    unknown = sorted(set(thresholds) - {"min_roof_share"})
+    if unknown:
+        raise UsageError(f"the account has no threshold '{unknown[0]}'; it has min_roof_share")
+    share = thresholds.get("min_roof_share", MIN_ROOF_SHARE)
+    if not 0 <= share <= 1:
+        raise UsageError(f"{ACCOUNT_SETTINGS}.min_roof_share is a share from 0 to 1, not {share}")
+    return share
 
 
 def run_rule(

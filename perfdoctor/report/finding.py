@@ -161,6 +161,11 @@ class Finding:
     recurrence: Recurrence | None = None
     covered_by: int | None = None
 
+    @property
+    def is_one_off(self) -> bool:
+        """Whether it occurs in fewer than half of the steps, so that the median step does not have it."""
+        return self.recurrence is not None and 2 * self.recurrence.steps < self.recurrence.of
+
     def __post_init__(self) -> None:
         for name in ("rule", "name", "title", "advice", "subject"):
             _require_type(name, getattr(self, name), str)
