@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pytest
 
 import perfdoctor
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import STEP_AFTER, STEP_BEFORE, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.trace.tables import intervals as iv
 
@@ -213,6 +213,29 @@ def test_no_large_slice_stays_unsaid(case: Case, report_on: Callable[[str], Repo
             if detail != "compute" and share > LARGE_SLICE and (account.rank, detail) not in explained:
                 unsaid.append(f"{detail} {share:.0%}")
     assert not unsaid, unsaid
+
+
+@each_case
+def test_the_ladder_goes_down(case: Case, report_on: Callable[[str], Report]) -> None:
+    """Now, after each fix, after all fixes, at the limit: no step of the ladder is longer than the one before it."""
+    report = report_on(case.path)
+    labels = (STEP_BEFORE, STEP_AFTER)
+    after = [each.value for f in report.findings for each in f.evidence if each.label in labels and each.value]
+    known = [each for each in after if isinstance(each, int)]
+    assert known == sorted(known, reverse=True), [f"{each / 1e6:.2f} ms" for each in known]
+    ladder = (report.steps.median_ns, report.limit.after_fixes_ns, report.limit.step_ns)
+    rungs = [each for each in ladder if each is not None]
+    assert rungs == sorted(rungs, reverse=True), f"now, after fixes, limit: {ladder}"
+
+
+@each_case
+def test_what_a_better_fix_covers_is_at_most_low(case: Case, report_on: Callable[[str], Report]) -> None:
+    findings = report_on(case.path).findings
+    for position, finding in enumerate(findings):
+        if finding.covered_by is not None:
+            assert 0 <= finding.covered_by < len(findings)
+            assert finding.covered_by != position
+            assert finding.severity in ("info", "low"), finding.title
 
 
 def test_most_replayed_promises_begin_above_zero(report_on: Callable[[str], Report]) -> None:
