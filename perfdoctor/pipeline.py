@@ -18,7 +18,7 @@ from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.report.pricing import price_findings, prioritize_fleet
+from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
 from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
@@ -148,20 +148,21 @@ def report_on_summaries(
             found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
             of_fleet += found
     of_ranks = [finding for shared in part.shared.values() for finding in shared.merge()]
+    findings = prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries})
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
         steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
-        findings=prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries}),
+        findings=findings,
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
-        limit=_limit_of_longest_step(fleet),
+        limit=_limit_of_longest_step(fleet, findings),
         unexplained=tuple(each for summary in fleet.summaries for each in summary.unexplained),
     )
 
@@ -334,7 +335,11 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     )
 
 
-def _limit_of_longest_step(fleet: Fleet) -> Limit:
-    """The limit of the rank whose mean step is longest: the others wait for it."""
+def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding]) -> Limit:
+    """The limit of the rank whose mean step is longest: the others wait for it; and its step after all fixes."""
     longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
-    return UNKNOWN_LIMIT if longest is None else longest.limit
+    if longest is None:
+        return UNKNOWN_LIMIT
+    mean_ns = longest.per_step(longest.window_ns)
+    now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
+    return replace(longest.limit, after_fixes_ns=step_after_fixes_ns(findings, mean_ns, now_ns))

@@ -10,11 +10,13 @@ from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
+from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.advice import Advice, advise
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.rules.top_kernels import top_kernels, top_op
@@ -25,8 +27,11 @@ from perfdoctor.savings.edits import (
     remove_calls,
     remove_cpu_time,
     remove_items,
+    remove_pauses,
+    remove_sections,
     remove_waits,
     scale_durations,
+    set_duration_range,
     set_durations,
     shorten_launches,
 )
@@ -42,12 +47,14 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 __all__ = [
     "NONE",
     "REQUIREMENTS",
+    "Advice",
     "Analyzer",
     "BoolArray",
     "CallQuery",
     "CallRows",
     "Claim",
     "CollectiveTable",
+    "Context",
     "Edit",
     "Evidence",
     "Finding",
@@ -72,6 +79,7 @@ __all__ = [
     "Saving",
     "SourceLocation",
     "Trace",
+    "advise",
     "captured_list",
     "captured_part",
     "distinct",
@@ -86,8 +94,11 @@ __all__ = [
     "remove_calls",
     "remove_cpu_time",
     "remove_items",
+    "remove_pauses",
+    "remove_sections",
     "remove_waits",
     "scale_durations",
+    "set_duration_range",
     "set_durations",
     "shorten_launches",
     "top_kernels",
