@@ -43,9 +43,11 @@ from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
+from perfdoctor.analysis.timeline.starvation import Starvation, find_starvation
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
+from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace import vocabulary
@@ -428,6 +430,18 @@ class Rank:
     def replay(self) -> Replay | None:
         """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
         return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
+
+    def counterfactual_cost_ns(self, edit: Edit) -> int | None:
+        """What a cause costs: the step less its replay without it, alone; None where the replay cannot be trusted."""
+        replay = self.replay
+        if replay is None or replay.gates.reason is not None:
+            return None
+        return max(round(replay.step_ns() - replay.step_ns([(remove_cause(edit), 1.0)])), 0)
+
+    @cached_property
+    def starvation(self) -> Starvation:
+        """The idle time before late launches, and what emptied the queue before it."""
+        return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 
