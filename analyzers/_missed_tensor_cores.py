@@ -207,6 +207,12 @@ def find_half_of_tf32(rank: Rank, remedy: Remedy) -> Remedy | None:
     return Remedy("bf16 autocast", peak / base, 0.5, "bf16")
 
 
+def find_half_type(rank: Rank) -> str | None:
+    """The half precision type for which the device has Tensor Cores, as torch names it; None where it has none."""
+    names = (("bf16", "bfloat16"), ("fp16", "float16"))
+    return next((name for dtype, name in names if rank.device and rank.device.matrix_peak_flops(dtype)), None)
+
+
 def find_half_remedy(rank: Rank, operand: str) -> Remedy:
     """Tensor Cores for half precision on CUDA cores, whose peak is taken as that of float32, the lowest there."""
     device = rank.device

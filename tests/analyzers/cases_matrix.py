@@ -320,6 +320,18 @@ def attention_backward(length: int, products_us: float, softmax_us: float) -> li
     ]
 
 
+FMHA_FP32 = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
+FMHA_BF16 = (
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
+)
+
+
+def fused_attention(kernel: str, dur_us: float, dtype: str, length: int = 1024) -> Launch:
+    """Attention in one kernel: 2 sequences, 8 heads of size 64."""
+    size = [2, length, 8, 64]
+    return Launch(kernel, dur_us, "aten::_efficient_attention_forward", [size, size, size], [dtype] * 3)
+
+
 PD205 = [
     RuleCase(
         "PD205",
@@ -367,6 +379,29 @@ PD205 = [
         "short-but-much",
         lambda: step_of(*attention(30, 40, 128)),
         (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
+    ),
+    RuleCase(  # 2 x 8 heads of 64 over a sequence of 1024
+        "PD205",
+        "fused-in-float32",
+        lambda: step_of(fused_attention(FMHA_FP32, 500, FP32)),
+        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16", confidence=0.8),),
+    ),
+    RuleCase(
+        "PD205",
+        "fused-in-float32-on-volta",
+        lambda: step_of(fused_attention(FMHA_FP32.replace("sm80", "sm70"), 500, FP32), device=V100),
+        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="float16"),),
+    ),
+    RuleCase("PD205", "fused-in-half", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16))),
+    RuleCase(
+        "PD205",
+        "fused-in-float32-and-little",
+        lambda: step_of(fused_attention(FMHA_FP32, 15, FP32), until=2000),
+    ),
+    RuleCase(
+        "PD205",
+        "fused-in-float32-on-an-unknown-device",
+        lambda: step_of(fused_attention(FMHA_FP32, 500, FP32), device=None),
     ),
     RuleCase("PD205", "healthy", build_healthy_trace),
     RuleCase("PD205", "short-and-little", lambda: step_of(*attention(10, 10, 128, between=()), until=2000)),
