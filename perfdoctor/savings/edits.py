@@ -253,6 +253,8 @@ def remove_waits(calls: CallRows) -> Edit:
 def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
     """An edit that lets copies no longer block: their calls take no time, nor do the synchronize calls after them.
 
+    That is what the fix does and no upper bound: an asynchronous copy takes the CPU as little as a launch.
+
     Args:
         calls: The calls that copy.
         done_ns: For each of them when the CPU had synchronized, in ns.
@@ -263,7 +265,7 @@ def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
     inside = np.zeros(len(table), bool)
     for each in removed:
         inside |= (table.thread == each.thread) & iv.contains(each.intervals, table.start_ns)
-    return Edit(unblocked_calls=CallRows(table, inside), removed_cpu_time=removed, is_upper_bound=True)
+    return Edit(unblocked_calls=CallRows(table, inside), removed_cpu_time=removed)
 
 
 def remove_calls(calls: CallRows) -> Edit:
@@ -272,6 +274,46 @@ def remove_calls(calls: CallRows) -> Edit:
     table, rows = calls.table, calls.index
     removed = _remove_spans(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
     return Edit(dropped_calls=calls, removed_cpu_time=removed)
+
+
+def remove_pauses(
+    trace: Trace, pauses: Intervals, window: Intervals, remaining_share: float = 0.0, *, is_upper_bound: bool = False
+) -> Edit:
+    """An edit that removes pauses of the CPU, in which it launched nothing: a checkpoint, preprocessing in the loop.
+
+    Forward and backward run on different threads that hand work on to each other. So the time vanishes from all threads
+    that launch.
+
+    Args:
+        trace: The trace.
+        pauses: When the CPU did what is no longer there: from the end of a launch to the next launch, or a part of it.
+        window: The analysed time; time outside of it remains.
+        remaining_share: The share of the time that remains, 0 to 1.
+        is_upper_bound: Whether that is the best that the fix can do.
+    """
+    launches = trace.gpu.call[trace.gpu.call >= 0]
+    inside = iv.intersect(pauses, window)
+    threads = sorted(set(trace.calls.thread[launches].tolist()))
+    removed = tuple(RemovedCpuTime(thread, inside, remaining_share) for thread in threads)
+    return Edit(removed_cpu_time=removed, is_upper_bound=is_upper_bound)
+
+
+def remove_sections(trace: Trace, thread: int, sections: Intervals, window: Intervals) -> Edit:
+    """An edit that removes sections of a thread with all that they launch, such as DDP's broadcast of buffers.
+
+    Args:
+        trace: The trace.
+        thread: The thread, an index into `Trace.threads`.
+        sections: When it did what is no longer done.
+        window: The analysed time; time outside of it remains.
+    """
+    inside = iv.intersect(sections, window)
+    calls, gpu = trace.calls, trace.gpu
+    dropped = (calls.thread == thread) & iv.contains(inside, calls.start_ns)
+    items = (gpu.call >= 0) & np.append(dropped, False)[gpu.call]
+    rows = GpuRows(gpu, items)
+    removed = (RemovedCpuTime(thread, inside),)
+    return Edit(rows, np.zeros(len(rows), np.int64), CallRows(calls, dropped), removed_cpu_time=removed)
 
 
 def remove_cpu_time(
@@ -324,3 +366,9 @@ def shorten_launches(
         spans = iv.union(np.maximum(end_before_ns, earliest_ns)[launches], table.end_ns[on_thread[launches]])
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
+
+
+def remove_cause(edit: Edit) -> Edit:
+    """The edit that removes the whole cause, for what it costs: at its most, with nothing left of removed CPU time."""
+    most = edit.at_most or replace(edit, at_least=None)
+    return replace(most, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in most.removed_cpu_time))
