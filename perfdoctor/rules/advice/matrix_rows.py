@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _AMP = "https://docs.pytorch.org/docs/stable/amp.html"
@@ -24,138 +24,6 @@ _ENGINE_KERNELS = (
 )
 
 MATRIX_ROWS = (
-    *rows_of(
-        "float32 products: bfloat16",
-        (
-            When(uses=("vLLM",)),
-            "Serve the model in bfloat16.",
-            "vllm serve ... --dtype bfloat16",
-            "",
-            _VLLM,
-        ),
-        (
-            When(uses=("SGLang",)),
-            "Serve the model in bfloat16.",
-            "python -m sglang.launch_server ... --dtype bfloat16",
-            "",
-            _SGLANG,
-        ),
-        (
-            When(uses=("TensorRT", "TensorRT-LLM")),
-            "Build the engine in bfloat16 or float16.",
-            None,
-            "",
-            _TENSORRT,
-        ),
-        (
-            When(phases=FORWARD),
-            "Run the model in bfloat16: cast it once, before the loop.",
-            "model = model.to(torch.bfloat16)",
-            "",
-            _AMP,
-        ),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Train in bfloat16.",
-            "TrainingArguments(..., bf16=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (
-            When(uses=("Lightning",)),
-            "Train in bfloat16.",
-            'Trainer(precision="bf16-mixed")',
-            "",
-            "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html",
-        ),
-        (
-            When(uses=ZERO),
-            "Train in bfloat16.",
-            '"bf16": {"enabled": true}',
-            "",
-            "https://www.deepspeed.ai/docs/config-json/",
-        ),
-        (
-            When(phases=("training",)),
-            "Train under autocast in bfloat16.",
-            'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-            "",
-            _AMP,
-        ),
-        (
-            ANY,
-            "Run under autocast in bfloat16.",
-            'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-            "",
-            _AMP,
-        ),
-    ),
-    *rows_of(
-        "float32 products: float16",
-        (
-            When(uses=("vLLM",)),
-            "Serve the model in float16.",
-            "vllm serve ... --dtype float16",
-            "",
-            _VLLM,
-        ),
-        (
-            When(uses=("SGLang",)),
-            "Serve the model in float16.",
-            "python -m sglang.launch_server ... --dtype float16",
-            "",
-            _SGLANG,
-        ),
-        (
-            When(uses=("TensorRT", "TensorRT-LLM")),
-            "Build the engine in float16.",
-            None,
-            "",
-            _TENSORRT,
-        ),
-        (
-            When(phases=FORWARD),
-            "Run the model in float16: cast it once, before the loop.",
-            "model = model.to(torch.float16)",
-            "",
-            _AMP,
-        ),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Train in float16.",
-            "TrainingArguments(..., fp16=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (
-            When(uses=("Lightning",)),
-            "Train in float16.",
-            'Trainer(precision="16-mixed")',
-            "",
-            "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html",
-        ),
-        (
-            When(uses=ZERO),
-            "Train in float16.",
-            '"fp16": {"enabled": true}',
-            "",
-            "https://www.deepspeed.ai/docs/config-json/",
-        ),
-        (
-            When(phases=("training",)),
-            "Train under autocast in float16 with a GradScaler.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            "",
-            _AMP,
-        ),
-        (
-            ANY,
-            "Run under autocast in float16.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...',
-            "",
-            _AMP,
-        ),
-    ),
     *rows_of(
         "unfused attention",
         (
