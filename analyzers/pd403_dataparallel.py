@@ -74,7 +74,7 @@ class DataParallelUsed(RankAnalyzer):
         devices = len(distinct(trace.gpu.device[trace.gpu.device >= 0]))
         if devices < self.settings["min_devices"] or not (count or _is_captured(rank)):
             return
-        parts = rank.account.parts
+        parts = rank.exposed_parts
         transfers = rank.ops.named(_TRANSFER_OPS).kernels
         exposed = iv.intersect(transfers.time, iv.union_of((parts["memcpy"], parts["communication"])))
         cost = rank.per_step(iv.total(exposed))

@@ -163,6 +163,27 @@ LAUNCH_ROWS = (
         ),
     ),
     *rows_of(
+        "launch-bound, syncs within",
+        *_ENGINE_LAUNCHES,
+        _AFTER_GRAPHS,
+        (
+            When(min_compiled=MOSTLY),
+            "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
+            "TORCH_LOGS=graph_breaks python ...",
+            "PyTorch 2.0",
+            "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+        ),
+        *_WRAPPED_LAUNCHES,
+        (
+            ANY,
+            "First remove the {syncs} in each {unit}: no CUDA graph can capture one. Until then torch.compile leaves "
+            "out Python and launches fewer kernels between them.",
+            "model = torch.compile(model)",
+            "PyTorch 2.0",
+            _GRAPHS,
+        ),
+    ),
+    *rows_of(
         "launch-bound in Python",
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
@@ -187,7 +208,8 @@ LAUNCH_ROWS = (
         (When(uses=ENGINES), "Or serve more requests at a time.", None, "", _VLLM_GRAPHS),
         (
             ANY,
-            "Or give each kernel more work: a batch about {times} times as large would keep the GPU busy.",
+            "Or give each kernel more work by a larger batch: up to the size at which kernels fill the GPU it costs no "
+            "time.",
             None,
             "",
             _GRAPHS,
