@@ -44,7 +44,7 @@ def step_of_collectives(
 
 
 def between_layers() -> TraceBuilder:
-    """Small all-reduces between the layers of a tensor-parallel model, and a large one that shows what the link does."""
+    """Small all-reduces between the layers of a tensor-parallel model, and a large one that shows the link."""
     trace = step_of_collectives(20, 10, 10_000, large=(160, 16_000_000))
     return trace.op("Redistribute", 100, 5)
 
