@@ -114,7 +114,7 @@ class LaunchBound(RankAnalyzer):
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = rank.kernels.in_steps()
-        gaps = rank.gaps.late_launch_time(below_ns=self.settings["pause_ns"])
+        gaps = rank.gaps.late_launch_time(below_ns=min(self.settings["pause_ns"], rank.pause_threshold_ns))
         starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
         late = _count_late_kernels(rank, starved, kernels.mask)
         cost_ns = rank.per_step(iv.total(starved))

@@ -25,6 +25,7 @@ from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.savings.ledger import Ledger
+from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -309,6 +310,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.variation,
         unprofiled_ns=rank.unprofiled_step_ns,
         mean_ns=rank.per_step(rank.window_ns),
+        one_off_ns=iv.total(rank.one_offs),
     )
 
 
