@@ -52,7 +52,7 @@ class GpuIdle(RankAnalyzer):
 
         What the CPU did in the pauses is found by inclusive time: the deepest function, range, op or call that takes
         60 % of them, on the thread that launched what came after. Its name says what kind of work that is. Pauses that
-        have no such thing in common are told apart, and a finding each.
+        have no such thing in common are findings of their own.
 
         Pauses that stand out in one or two steps, or only in the first half of the steps, happen once: they cost the
         median step nothing. In a trace of one step or none those do that load code, capture a graph or compile, and

@@ -17,7 +17,6 @@ from perfdoctor.analysis.communication.collectives import CollectiveTable, colle
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
-from perfdoctor.analysis.host.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
@@ -42,6 +41,7 @@ from perfdoctor.analysis.timeline.account import (
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
+from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.analysis.timeline.recurrence import split_one_offs

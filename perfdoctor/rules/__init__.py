@@ -13,8 +13,8 @@ from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
 from perfdoctor.analysis.host.loader_waits import find_epoch_starts, find_worker_startups
 from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
-from perfdoctor.analysis.host.pauses import PauseGroup, pausing_threads
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.analysis.timeline.pauses import PauseGroup, pausing_threads
 from perfdoctor.analysis.timeline.recurrence import (
     Recurrence,
     count_recurrence,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoctor.analysis.host.pauses import PauseGroup
+from perfdoctor.analysis.timeline.pauses import PauseGroup
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 

@@ -181,7 +181,7 @@ def find_pause_path(
 ) -> tuple[HotPath, BoolArray]:
     """Where the time of some pauses went, and of which pauses that is true: of all where they have it in common.
 
-    Where they have no kind of work in common, those of one kind are told apart if they are a third of the time. Where
+    Where they have no kind of work in common, those of one kind are separated if they are a third of the time. Where
     no activity takes most of all, or only one around the whole loop, the pauses of one name that are longest together
     are named, if they are a fifth of it.
 

@@ -21,7 +21,7 @@ _ALWAYS_A_PAUSE_NS = 1_000_000
 # In shorter steps a gap is one if it is long beside the step and beside the time from one launch to the next.
 _PAUSE_SHARE = 0.02
 _PAUSE_LAUNCHES = 10
-# So many groups at most are told apart: what is left is one group.
+# So many groups at most are separated: what is left is one group.
 _MOST_GROUPS = 4
 # An op that takes so many times as long as the others of its name does what they do not need: a first use.
 _UNUSUALLY_LONG = 10
