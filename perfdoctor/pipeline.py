@@ -345,7 +345,9 @@ def _unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[Un
     Where such a finding claims the wait of one rank for a late one, the waits of all ranks are explained.
     """
     late, waits_are_claimed = fleet.late_rank, False
-    claimed = {s.rank: iv.union_of(f.claim.intervals for f in findings if f.claim.rank == s.rank) for s in fleet.summaries}
+    claimed = {
+        s.rank: iv.union_of(f.claim.intervals for f in findings if f.claim.rank == s.rank) for s in fleet.summaries
+    }
     if late is not None:
         waits_are_claimed = any(
             table.rank in claimed and len(iv.intersect(claimed[table.rank], late.any_wait_time_of(table)))

@@ -6,9 +6,9 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies
+from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.report.slice_facts import Rows, SliceFacts, format_bytes, format_count, format_rate, format_time
 from perfdoctor.trace import vocabulary
-from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
 from perfdoctor.trace.arrays import BoolArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -52,7 +52,9 @@ def _match_doubtful(facts: SliceFacts) -> BoolArray:
     near_op = np.zeros(len(facts.trace.ops) + 1, bool)  # the last entry is for items without an op
     near_op[op[near]] = True
     near_op[-1] = False
-    return _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near & ~(np.isnan(efficiency) & near_op[op])
+    near |= np.isnan(efficiency) & near_op[op]
+    doubtful: BoolArray = _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near
+    return doubtful
 
 
 def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
@@ -87,8 +89,8 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
     else:
         why = "their work does not follow from the recorded inputs of their ops"
     return (
-        f"{facts.count(len(rows), 'kernels')}, most of their time in {facts.launched_by(rows)}: how near they are to the "
-        f"limit cannot be judged, because {why}."
+        f"{facts.count(len(rows), 'kernels')}, most of their time in {facts.launched_by(rows)}: how near they are to "
+        f"the limit cannot be judged, because {why}."
     )
 
 
@@ -101,8 +103,8 @@ def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
     if not len(rows):
         rows = np.flatnonzero(own_ns > 0)
     return (
-        f"{facts.count(len(rows), noun)}, most of their time in {facts.ops_named(rows, own_ns[rows], 3)}; the peaks of a "
-        "CPU are not known, so how near they are to the limit cannot be judged."
+        f"{facts.count(len(rows), noun)}, most of their time in {facts.ops_named(rows, own_ns[rows], 3)}; the peaks of "
+        "a CPU are not known, so how near they are to the limit cannot be judged."
     )
 
 
@@ -114,7 +116,9 @@ def explain_latency(facts: SliceFacts, time: Intervals) -> str:
     rows = facts.items_in(time, _match_computing(facts))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
-    said = [f"{facts.count(len(rows), 'kernels')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
+    said = [
+        f"{facts.count(len(rows), 'kernels')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"
+    ]
     if _match_graph_launches(facts)[rows].mean() > 0.5:
         said.append("launched by graphs")
     said += [text for text in (_describe_grids(facts, rows), _describe_traffic(facts, rows)) if text]
@@ -169,8 +173,8 @@ def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
     exposed = total.exposed_ns / max(facts.steps.count, 1)
     each = " a step" if facts.steps.count else ""
     return (
-        f"{facts.count(total.count, f'{total.kind} collectives')} {size} in the mean{group}{ranks}, {format_time(exposed)}{each} of "
-        "their time exposed"
+        f"{facts.count(total.count, f'{total.kind} collectives')} {size} in the mean{group}{ranks}, "
+        f"{format_time(exposed)}{each} of their time exposed"
     )
 
 
@@ -188,8 +192,8 @@ def explain_copies(facts: SliceFacts, time: Intervals) -> str:
     set_ns = iv.total(iv.intersect(iv.union(gpu.start_ns[sets], gpu.end_ns[sets]), time))
     if len(sets) and (not groups or 4 * set_ns > groups[0].exposed_ns):
         said.append(
-            f"{facts.count(len(sets), 'memsets')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the median, "
-            f"from {facts.launched_by(sets)}"
+            f"{facts.count(len(sets), 'memsets')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the "
+            f"median, from {facts.launched_by(sets)}"
         )
     return f"{'; '.join(said)}."
 

@@ -17,7 +17,7 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows
 from perfdoctor.trace.tables.intervals import Intervals
-from perfdoctor.trace.tables.model import MEMCPY, Trace
+from perfdoctor.trace.tables.model import MEMCPY
 from perfdoctor.trace.tables.steps import Steps
 
 # Of the steps so many have the same copies where something is copied again in each: the first and last may be cut.
@@ -100,7 +100,7 @@ def group_copies(
         groups.append(
             CopyGroup(
                 direction=int(direction[row]),
-                host_memory=int(np.bincount(memory[some] + 1, weights=dur_ns).argmax()) - 1,
+                host_memory=int(np.bincount(memory[number == group] + 1, weights=dur_ns).argmax()) - 1,
                 rows=some,
                 exposed=iv.intersect(running, exposed),
                 running_ns=iv.total(running),
