@@ -115,7 +115,8 @@ class TransferBound(RankAnalyzer):
         return self.finding(
             rank,
             title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
-            f"the {rank.unit_name} and nothing overlaps them: {count:,.3g} a {rank.unit_name}{size} of {purpose.value}",
+            f"the {rank.unit_name}, and nothing computes meanwhile: {count:,.3g} a {rank.unit_name}{size} of "
+            f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, most_ns, "bounded"),
             advice=advice,

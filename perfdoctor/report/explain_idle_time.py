@@ -28,7 +28,7 @@ def explain_dataloader(facts: SliceFacts, time: Intervals) -> str:
     name = facts.trace.strings[waits.name[rows[np.argmax(dur_ns)]]] if len(rows) else "a DataLoader"
     found = re.search(rf"{vocabulary.SINGLE_PROCESS_LOADER}|{vocabulary.MULTI_PROCESS_LOADER}", name)
     median = format_time(float(np.median(dur_ns))) if len(rows) else "nothing"
-    batches = facts.count(len(rows), "batches")
+    batches = facts.count(len(rows), "batch", "batches")
     return f"The loop waits for {batches}, {median} each in the median ({found[0] if found else name})."
 
 
@@ -47,7 +47,7 @@ def explain_sync(facts: SliceFacts, time: Intervals) -> str:
     where = f", from {op}" if op else ""
     line = f" at {location}" if location else ""
     return (
-        f"The queue runs empty in {facts.count(waits, 'waits')} of the CPU, {facts.calls_named(sync, inside)}{where}"
+        f"The queue runs empty in {facts.count(waits, 'wait')} of the CPU, {facts.calls_named(sync, inside)}{where}"
         f"{line}; {format_time(float(np.median(inside)))} of idle time after each in the median, "
         f"{format_time(int(inside.max()))} at most."
     )
@@ -61,7 +61,7 @@ def explain_allocator(facts: SliceFacts, time: Intervals) -> str:
     rows, inside = rows[inside > 0], inside[inside > 0]
     op = facts.ops_named(calls.op[rows], inside)
     return (
-        f"{facts.count(len(rows), 'calls')} that allocate or free memory ({facts.calls_named(rows, inside, 2)})"
+        f"{facts.count(len(rows), 'call')} to allocate or free memory ({facts.calls_named(rows, inside, 2)})"
         f"{f', from {op}' if op else ''}."
     )
 
@@ -82,9 +82,7 @@ def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
     waiting_ns = iv.overlap(ranges.start_ns[waiting], ranges.end_ns[waiting], time)
     if waiting_ns.sum() >= _MIN_PART * iv.total(time):
         longest = facts.trace.strings[ranges.name[waiting[np.argmax(waiting_ns)]]]
-        said.append(
-            f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'calls')} of {longest}"
-        )
+        said.append(f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'call')} of {longest}")
     if not said:
         said.append(_describe_gaps(facts, rows, inside))
     return f"{'; '.join(said)}."
@@ -119,7 +117,7 @@ def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
     if len(rows) == 1:
         return f"One gap of {format_time(int(inside[0]))}"
     median, longest = format_time(float(np.median(inside))), format_time(int(inside.max()))
-    return f"{facts.count(len(rows), 'gaps')}, {median} in the median, {longest} at most"
+    return f"{facts.count(len(rows), 'gap')}, {median} in the median, {longest} at most"
 
 
 def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
@@ -178,9 +176,7 @@ def _describe_longest(facts: SliceFacts, gap: int, inside_ns: int) -> str:
     """The longest gap, and what the launching thread did most of the time in it."""
     start_ns, end_ns = int(facts.gaps.start_ns[gap]), int(facts.gaps.end_ns[gap])
     activity = find_activity(facts, start_ns, end_ns, int(facts.gaps.launch[gap]))
-    doing = (
-        f", while the CPU was in {activity}" if activity else ", for most of which no op or call covers the CPU's time"
-    )
+    doing = f"while the CPU was in {activity}" if activity else "most of it outside of all ops and calls of the CPU"
     return f"the longest gap takes {format_time(inside_ns)}, {doing}"
 
 

@@ -96,13 +96,13 @@ class SliceFacts:
         rows = np.flatnonzero(inside)
         return rows, inside[rows]
 
-    def count(self, number: int, noun: str) -> str:
+    def count(self, number: int, noun: str, plural: str | None = None) -> str:
         """A number of events of the window, in words: "12 gaps a step", "12 gaps" without steps."""
         if not self.steps.count:
-            return f"{number:,} {noun if number != 1 else noun.removesuffix('s')}"
+            return format_count(number, noun, plural)
         each = number / self.steps.count
         figure = f"{each:,.0f}" if each >= 10 or each == round(each) else f"{each:.2g}"
-        return f"{figure} {noun if figure != '1' else noun.removesuffix('s')} a step"
+        return f"{figure} {noun if figure == '1' else plural or noun + 's'} a step"
 
     def launched_by(self, rows: Rows, most: int = 2) -> str:
         """The ops that launched some GPU items, those with most time first: "mm in linear (62 %), copy_ (30 %)".
@@ -189,6 +189,8 @@ def _demangle(name: str) -> str:
     parts, rest = [], name.removeprefix("_ZN").removeprefix("_Z")
     while rest != name and (found := re.match(r"(\d{1,3})(?=[A-Za-z_])", rest)):
         end = found.end() + int(found[1])
+        if end > len(rest):
+            break
         parts.append(rest[found.end() : end])
         rest = rest[end:]
     return "::".join(parts) or name

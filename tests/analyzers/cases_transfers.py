@@ -123,7 +123,7 @@ PD109 = [
                 "high",
                 8_000_000,
                 (0, None, 1_600_000),
-                title="from the host take 83% of the step and nothing overlaps them: 8 a step, 192 MB of weights",
+                title="from the host take 83% of the step, and nothing computes meanwhile: 8 a step, 192 MB of weights",
                 advice="The kernels can hide only 20% of it",
                 fix="torch.cuda.Stream()",
                 evidence={
@@ -218,7 +218,7 @@ PD109 = [
                 "high",
                 1_000_000,
                 (0, None, 1_000_000),
-                title="within the GPU's memory take 10% of the step and nothing overlaps them: 20 a step, 200 MB",
+                title="within the GPU's memory take 10% of the step, and nothing computes meanwhile: 20 a step, 200 MB",
                 fix='backend="inductor"',
                 evidence={"achieved": 200.0, "large copies on this link or memory": 684.2},
             ),
