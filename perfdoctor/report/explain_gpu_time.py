@@ -96,12 +96,11 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
 
 def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
     ops = facts.trace.ops
-    own_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
-    is_leaf = np.ones(len(ops), bool)
-    is_leaf[ops.parent[ops.parent >= 0]] = False
-    rows = np.flatnonzero((own_ns > 0) & is_leaf)
-    if not len(rows):
-        rows = np.flatnonzero(own_ns > 0)
+    inside_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
+    nested = ops.parent >= 0
+    of_children_ns = np.bincount(ops.parent[nested], weights=inside_ns[nested], minlength=len(ops))
+    own_ns = inside_ns - of_children_ns.astype(np.int64)
+    rows = np.flatnonzero(own_ns > 0)
     names = facts.ops_named(rows, own_ns[rows], 3)
     return (
         f"{facts.count(len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not known, so "

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count, format_time
 from perfdoctor.trace import vocabulary
@@ -91,7 +92,7 @@ def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
 def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     """Whether launches came late, or the device took its few microseconds between queued items."""
     if facts.device_kind == "cpu":
-        return "Python and the framework between ops, or compiling: nothing computes meanwhile."
+        return _explain_cpu_breaks(facts, time)
     gaps = facts.gaps
     rows, inside = facts.gaps_in(time)
     if not len(rows):
@@ -110,6 +111,21 @@ def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     if inside[longest] >= _LONGEST_SHARE * whole and len(rows) > 1:
         said.append(_describe_longest(facts, int(rows[longest]), int(inside[longest])))
     return f"{'; '.join(text for text in said if text)}."
+
+
+def _explain_cpu_breaks(facts: SliceFacts, time: Intervals) -> str:
+    compiling = iv.intersect(compile_time(facts.trace), time)
+    breaks = iv.subtract(time, compiling)
+    said = []
+    if iv.total(compiling) >= _MIN_PART * iv.total(time):
+        said.append(f"torch.compile compiles for {format_time(iv.total(compiling))}")
+    if len(breaks):
+        median = format_time(float(np.median(breaks[:, 1] - breaks[:, 0])))
+        said.append(
+            f"{facts.count(len(breaks), 'break')} between ops, {median} each in the median, in which Python and the "
+            "framework run and nothing computes"
+        )
+    return f"{'; '.join(said)}."
 
 
 def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:

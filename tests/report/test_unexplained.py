@@ -249,6 +249,23 @@ def test_a_program_on_the_cpu() -> None:
     )
 
 
+def test_breaks_between_ops_on_the_cpu() -> None:
+    trace = TraceBuilder(device=None)
+    for at in (0, 100, 200):
+        trace.op("aten::addmm", at, 50)
+    assert slices_of(trace)["idle_launch"].sentence == (
+        "2 breaks between ops, 50 us each in the median, in which Python and the framework run and nothing computes."
+    )
+
+
+def test_time_of_nested_ops_belongs_to_the_innermost() -> None:
+    trace = TraceBuilder(device=None).op("ConvolutionBackward0", 0, 100).op("aten::convolution_backward", 0, 100)
+    trace.op("aten::empty", 0, 10)
+    assert "1 op on the CPU, most of the time in convolution_backward in ConvolutionBackward0;" in (
+        slices_of(trace)["compute"].sentence
+    )
+
+
 def test_what_a_finding_claims_is_not_listed(tmp_path: Path) -> None:
     """Weights that are copied before each layer: PD109 claims their time."""
     trace = TraceBuilder(device=A100)
