@@ -8,15 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._pd103_pause_work import describe_pause
 from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    Int32Array,
     Intervals,
     Rank,
     RankAnalyzer,
     Saving,
-    innermost_activity,
+    SourceLocation,
+    find_pause_path,
     most_common_location,
 )
 from perfdoctor.rules import intervals as iv
@@ -44,9 +47,13 @@ class GpuIdle(RankAnalyzer):
         recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered, and
         less than a tenth of the numbers are there).
 
+        What the CPU did in the pauses is found by inclusive time: the deepest function, range, op or call that takes
+        60 % of them, on the thread that launched what came after. Its name says what kind of work that is.
+
     How to fix:
-        Move the work out of the step, into another thread or into the DataLoader's workers. For unexplained gaps:
-        look at the exported trace, or record again with CPU activities and Python stacks.
+        By kind of work: warm-up (graph capture, first launches, compilation) before the recorded steps, preprocessing
+        ahead of the loop, checkpoints and logs less often or from another thread, garbage collection at chosen times.
+        For unexplained gaps: look at the exported trace, or record again with CPU activities and Python stacks.
 
     When it is wrong:
         A trace that covers start-up or compilation shows pauses that do not recur. In a trace that was recorded
@@ -82,24 +89,26 @@ class GpuIdle(RankAnalyzer):
             yield self._report_unrecorded(rank, rank.missing_kernels)
 
     def _report_pauses(self, rank: Rank, idle: Intervals, count: int) -> Finding:
-        longest = idle[np.argsort(idle[:, 0] - idle[:, 1], kind="stable")[:_LONGEST_PAUSES]]
-        middle_ns = longest.mean(axis=1).astype(np.int64)
-        thread = np.full(len(middle_ns), rank.launching_thread, np.int32)
-        location = most_common_location(rank.locations.at(thread, middle_ns))
-        activity = innermost_activity(rank.trace, rank.launching_thread, int(middle_ns[0]))
+        path, part = find_pause_path(rank.trace, idle, _pausing_threads(rank, idle), rank.window)
+        work = describe_pause(path, has_loader=len(rank.loader_waits) > 0)
+        location = path.location or most_common_location(_lines_in_longest(rank, part))
         cost_ns = rank.per_step(iv.total(idle))
         where = f" at {location.short}" if location else ""
         pauses = "one pause" if count == 1 else f"{count} pauses"
+        doing = work.doing if len(part) == len(idle) else f"mostly {work.doing}".replace("mostly is in", "is mostly in")
+        once = "Warm-up: the" if work.is_warm_up else "The"
         return self.finding(
             rank,
-            title=f"The GPU waits while the CPU does something else{where}: {pauses} of 1 ms and more",
+            title=f"{once} GPU waits while the CPU {doing}{where}: {pauses} of 1 ms and more",
             cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Move this work out of the step: into DataLoader workers, another thread, or before the loop.",
+            # What runs only once is not saved in each step, and the advice is about the pauses that have it in common.
+            saving=Saving() if work.is_warm_up else Saving(0, None, rank.per_step(iv.total(part)), "bounded"),
+            advice=work.advice,
+            fix=work.fix,
             claim=Claim(idle),
             confidence=0.7,
             location=location,
-            evidence=(*_gap_evidence(rank, idle, count), Evidence("what the CPU was in", activity)),
+            evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
             subject="pauses",
         )
 
@@ -152,6 +161,21 @@ class GpuIdle(RankAnalyzer):
             ),
             subject="unrecorded",
         )
+
+
+def _pausing_threads(rank: Rank, pauses: Intervals) -> Int32Array:
+    """For each pause the thread that launched the item after it: what it did meanwhile is why the item came late."""
+    gaps = rank.gaps
+    gap = np.searchsorted(gaps.start_ns, pauses[:, 0], side="right") - 1
+    result: Int32Array = rank.trace.calls.thread[gaps.launch[gap]]
+    return result
+
+
+def _lines_in_longest(rank: Rank, pauses: Intervals) -> list[SourceLocation | None]:
+    """The user's lines that were executing in the middle of the longest pauses."""
+    longest = pauses[np.argsort(pauses[:, 0] - pauses[:, 1], kind="stable")[:_LONGEST_PAUSES]]
+    middle_ns = longest.mean(axis=1).astype(np.int64)
+    return rank.locations.at(_pausing_threads(rank, longest), middle_ns)
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

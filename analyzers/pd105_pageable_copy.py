@@ -100,13 +100,13 @@ class PageableCopy(RankAnalyzer):
         gpu = rank.trace.gpu
         call_ns = rank.trace.calls.start_ns[copies.calls]
         lead_ns = copies.resume_ns - call_ns if to_device else gpu.dur_ns[copies.rows]
-        lost = time_lost_by_copies(rank.trace, rank.account.parts, copies, lead_ns)
+        lost = time_lost_by_copies(rank.trace, rank.exposed_parts, copies, lead_ns)
         cost_ns = rank.per_step(iv.total(lost))
         if not self.exceeds_min_share(rank, cost_ns):
             return
         size_bytes, copy_ns = int(gpu.bytes[copies.rows].sum()), int(gpu.dur_ns[copies.rows].sum())
         bytes_per_ns, pinned = size_bytes / max(copy_ns, 1), pinned_bytes_per_s(rank.facts, rank.device)
-        exposed = iv.intersect(rank.time_in_window(copies.rows), rank.account.parts["memcpy"])
+        exposed = iv.intersect(rank.time_in_window(copies.rows), rank.exposed_parts["memcpy"])
         exposed_ns = rank.per_step(iv.total(exposed))
         expected_ns = None if pinned is None else round(exposed_ns * max(0.0, 1 - bytes_per_ns * 1e9 / pinned))
         pinned_ns = np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9

@@ -11,6 +11,15 @@ import numpy as np
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, nesting, remove_calls, vocabulary
 from perfdoctor.rules import intervals as iv
 
+_WITH_CACHE = "Allocate once: warm up with the largest input, keep input sizes few, leave memory free."
+_WITHOUT_CACHE = (
+    "The driver allocates every tensor: PyTorch's caching allocator is off. Take the variable that turns it off, which "
+    "is there for debugging, out of the environment."
+)
+# With the cache on at most 1 op in 6 asked the driver in the recordings that we have, warm-up included; without it all.
+_UNCACHED_SHARE = 0.5
+_MIN_UNCACHED = 20
+
 
 class AllocatorChurn(RankAnalyzer):
     """The GPU idles while the driver allocates and frees memory, in the middle of the steps.
@@ -28,7 +37,9 @@ class AllocatorChurn(RankAnalyzer):
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
         less memory than the device has; never call torch.cuda.empty_cache() in the loop. On ROCm a new convolution
-        shape makes MIOpen allocate workspace while it searches: warm up, or set MIOPEN_FIND_MODE.
+        shape makes MIOpen allocate workspace while it searches: warm up, or set MIOPEN_FIND_MODE. Where aten::empty
+        asks the driver each time, the cache is off: unset PYTORCH_NO_CUDA_MEMORY_CACHING (on ROCm also
+        PYTORCH_NO_HIP_MEMORY_CACHING).
 
     When it is wrong:
         The first steps of a program allocate; that does not recur. Record later steps.
@@ -38,7 +49,7 @@ class AllocatorChurn(RankAnalyzer):
 
     References:
         PyTorch CUDA semantics, "Memory management"; PyTorch Performance Tuning Guide, "Preallocate memory in case of
-        variable input length".
+        variable input length"; PyTorch, CUDA environment variables.
     """
 
     rule: ClassVar[str] = "PD107"
@@ -60,14 +71,16 @@ class AllocatorChurn(RankAnalyzer):
         found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
         longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]
         op = nesting.outermost(trace.ops.parent, calls.op[[longest]])[0] if len(trace.ops) else -1
+        uncached = _allocates_without_cache(rank)
         count = "one call" if len(found) == 1 else f"{len(found)} calls"
         yield self.finding(
             rank,
-            title=f"The GPU idles while memory is allocated and freed: {count} to the driver",
+            title="The GPU idles while memory is allocated and freed"
+            f"{' without a cache' if uncached else ''}: {count} to the driver",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
-            fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            advice=_WITHOUT_CACHE if uncached else _WITH_CACHE,
+            fix=_uncached_fix(rank) if uncached else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
             claim=Claim(idle),
             edit=remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
@@ -79,3 +92,23 @@ class AllocatorChurn(RankAnalyzer):
                 Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),
             ),
         )
+
+
+def _allocates_without_cache(rank: Rank) -> bool:
+    """Whether most of the ops that allocate a tensor in the steps ask the driver, and the memory is freed again."""
+    allocating = rank.ops.named(r"^aten::empty(_strided)?$").in_steps()
+    mallocs, frees = (rank.calls.named(rf"^(cuda|hip){verb}").in_steps() for verb in ("Malloc", "Free"))
+    op = rank.trace.calls.op[mallocs.mask]
+    asking = np.zeros(len(rank.trace.ops), bool)
+    asking[op[op >= 0]] = True
+    asked = int(np.count_nonzero(asking & allocating.mask))
+    return asked >= max(_MIN_UNCACHED, _UNCACHED_SHARE * len(allocating)) and 2 * len(frees) >= len(mallocs)
+
+
+def _uncached_fix(rank: Rank) -> str:
+    """The command that starts the program with the cache."""
+    names = [
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        *(["PYTORCH_NO_HIP_MEMORY_CACHING"] if rank.trace.vendor == "amd" else []),
+    ]
+    return f"env {' '.join(f'-u {name}' for name in names)} python train.py"

@@ -11,6 +11,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     MissedKernels,
     MissedTensorCores,
     find_float32_remedy,
+    find_half_of_tf32,
     find_half_remedy,
     is_tf32_allowed,
 )
@@ -95,7 +96,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
                 confidence,
             )
         remedy = find_float32_remedy(rank) if missed.operand == "fp32" else Remedy()
-        advice, fix = _ADVICES[remedy.name], _FIXES.get(remedy.name or "")
+        advice, fix, better = _ADVICES[remedy.name], _FIXES.get(remedy.name or ""), find_half_of_tf32(rank, remedy)
         if remedy.name == "tf32" and is_tf32_allowed(rank, "gemm"):
             return Cause(
                 "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make "
@@ -103,6 +104,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
                 remedy,
                 confidence,
                 title_end=" although TF32 is on",
+                better=better,
             )
         if missed.operand == "fp32" and (half := _find_prevailing_half_type(rank)):
             return Cause(
@@ -112,8 +114,9 @@ class GemmWithoutTensorCores(MissedTensorCores):
                 confidence,
                 fix,
                 f", the others in {half}",
+                better,
             )
-        return Cause(advice, remedy, confidence, fix)
+        return Cause(advice, remedy, confidence, fix, better=better)
 
 
 def _find_prevailing_half_type(rank: Rank) -> str | None:

@@ -11,6 +11,7 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     MissedKernels,
     MissedTensorCores,
     find_float32_remedy,
+    find_half_of_tf32,
     find_half_remedy,
     is_tf32_allowed,
 )
@@ -111,4 +112,5 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
             remedy = Remedy() if missed.operand == "fp64" else find_float32_remedy(rank)
             case = "tf32 is on" if remedy.name == "tf32" and is_tf32_allowed(rank, "convolution") else remedy.name
         advice, fix = _ADVICES[case]
-        return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, fix)
+        better = find_half_of_tf32(rank, remedy)
+        return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, fix, better=better)

@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     Trace,
+    advise,
     fuse,
     intervals,
     top_kernels,
@@ -91,16 +92,15 @@ class UnfusedPointwise(RankAnalyzer):
             return
         bytes_known = not np.isnan(chains.saved_bytes).any()
         costliest, kernels = _find_costliest_chain(rank.trace, chains)
+        advice = advise("unfused pointwise kernels", rank.context)
         yield self.finding(
             rank,
             title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that could "
             "be fused",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_saving_ns, "bounded"),
-            advice="Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, "
-            "gelu, scaled_dot_product_attention."
-            + (" Some of the program is compiled; these are not." if rank.traffic.is_compiled.any() else ""),
-            fix="model = torch.compile(model)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time, kernels=True),
             confidence=0.8 if bytes_known else 0.5,
             location=rank.locations.of_items(kernels),

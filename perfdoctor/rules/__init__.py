@@ -10,11 +10,20 @@ from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
-from perfdoctor.analysis.host.locations import SourceLocation, innermost_activity, most_common_location
+from perfdoctor.analysis.context.context import Context
+from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
+from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.analysis.timeline.recurrence import (
+    Recurrence,
+    count_recurrence,
+    median_step_ns,
+    split_one_offs,
+)
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.advice import Advice, advise
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.rules.top_kernels import top_kernels, top_op
@@ -25,13 +34,16 @@ from perfdoctor.savings.edits import (
     remove_calls,
     remove_cpu_time,
     remove_items,
+    remove_pauses,
+    remove_sections,
     remove_waits,
     scale_durations,
+    set_duration_range,
     set_durations,
     shorten_launches,
 )
 from perfdoctor.savings.saving import Claim, Saving
-from perfdoctor.trace import vocabulary
+from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals, nesting
 from perfdoctor.trace.tables.distinct import distinct, distinct_rows, occurring
@@ -42,12 +54,15 @@ from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 __all__ = [
     "NONE",
     "REQUIREMENTS",
+    "Activity",
+    "Advice",
     "Analyzer",
     "BoolArray",
     "CallQuery",
     "CallRows",
     "Claim",
     "CollectiveTable",
+    "Context",
     "Edit",
     "Evidence",
     "Finding",
@@ -57,6 +72,7 @@ __all__ = [
     "FloatArray",
     "GpuQuery",
     "GpuRows",
+    "HotPath",
     "Int8Array",
     "Int32Array",
     "Int64Array",
@@ -68,17 +84,23 @@ __all__ = [
     "Rank",
     "RankAnalyzer",
     "RankSummary",
+    "Recurrence",
     "Run",
     "Saving",
     "SourceLocation",
     "Trace",
+    "activity_kinds",
+    "advise",
     "captured_list",
     "captured_part",
+    "count_recurrence",
     "distinct",
     "distinct_rows",
+    "find_hot_path",
+    "find_pause_path",
     "fuse",
-    "innermost_activity",
     "intervals",
+    "median_step_ns",
     "most_common_location",
     "nesting",
     "occurring",
@@ -86,10 +108,14 @@ __all__ = [
     "remove_calls",
     "remove_cpu_time",
     "remove_items",
+    "remove_pauses",
+    "remove_sections",
     "remove_waits",
     "scale_durations",
+    "set_duration_range",
     "set_durations",
     "shorten_launches",
+    "split_one_offs",
     "top_kernels",
     "top_op",
     "vocabulary",

@@ -34,12 +34,19 @@ class Remedy:
         peak_ratio: Its peak FLOP/s over the peak of the unit that is used now; None if unknown.
         flops_per_s: The FLOP/s that it attains; None if unknown.
         bytes_ratio: Its memory traffic over the present one: a half where operands get half as wide.
+        peak_type: The unit that it uses, a key of `Device.peaks_flops`; None if unknown.
     """
 
     name: str | None = None
     peak_ratio: float | None = None
     flops_per_s: float | None = None
     bytes_ratio: float = 1.0
+    peak_type: str | None = None
+
+    @property
+    def best_share(self) -> float:
+        """The share of its present time that a kernel takes at best, by the ratio of peaks; 0 where that is unknown."""
+        return min(1 / self.peak_ratio, 1.0) if self.peak_ratio else 0.0
 
 
 def find_matrix_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations, innermost_activity, most_common_location
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, most_common_location
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.quote_lines import with_source_lines
@@ -51,6 +51,40 @@ def test_builtins_and_frozen_modules_are_no_location() -> None:
     assert location_at(trace, 25) is None
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "vllm/model_executor/parameter.py(122): __torch_function__",
+        "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(1594): event_loop_overlap",
+        "torchrec/distributed/train_pipeline.py(10): progress",
+        "deepspeed/runtime/engine.py(10): forward",
+        "megatron/core/pipeline_parallel/schedules.py(10): forward_step",
+        "flash_attn/flash_attn_interface.py(10): forward",
+        "timm/models/vision_transformer.py(10): forward",
+        "PIL/Image.py(10): resize",
+        "enum.py(10): __call__",
+        "json/decoder.py(10): decode",
+        "logging/__init__.py(10): info",
+        "datasets/arrow_dataset.py(10): __getitem__",
+        "/tmp/torchinductor_me/4o/c4o.py(10): call",
+    ],
+)
+def test_frames_of_libraries_are_no_location(frame: str) -> None:
+    trace = TraceBuilder(device=None)
+    trace.frame(frame, 10, 10, parent=trace.frame("train.py(3): main", 0, 100))
+    assert location_at(trace, 15) == SourceLocation("train.py", 3, "main")
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["profile.py", "project/datasets/faces.py", "/home/me/ray/train.py", "my_vllm/run.py", "types.py", "models.py"],
+)
+def test_files_of_users_are_locations(file: str) -> None:
+    trace = TraceBuilder(device=None)
+    trace.frame(f"{file}(3): main", 0, 100)
+    assert location_at(trace, 15) == SourceLocation(file, 3, "main")
+
+
 def test_a_line_of_5000_digits_is_no_location() -> None:
     trace = TraceBuilder(device=None).range("@a.py:" + "9" * 5000, 0, 10)
     trace.frame("a.py(" + "9" * 5000 + "): f", 0, 10)
@@ -78,17 +112,6 @@ def test_a_name_with_special_characters_is_no_pattern() -> None:
     trace.frame("a.py(1): f", 0, 12)
     trace.frame("b.py(2): g", 19, 12)
     assert Rank(trace.trace()).locations.of_op("mm.*") == SourceLocation("a.py", 1, "f")
-
-
-def test_the_innermost_activity_is_an_op_else_a_range() -> None:
-    trace = TraceBuilder(device=None).range("epoch", 0, 100).op("aten::linear", 10, 30).op("aten::mm", 15, 10).trace()
-    assert [innermost_activity(trace, 0, 1000 * us) for us in (5, 12, 20, 60, 200)] == [
-        "epoch",
-        "aten::linear",
-        "aten::mm",
-        "epoch",
-        None,
-    ]
 
 
 def test_the_most_common_location_is_the_one_found_most_often() -> None:

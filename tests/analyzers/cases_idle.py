@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cases_syncs import sync_wait
@@ -31,6 +32,44 @@ def checkpoint() -> TraceBuilder:
     return trace
 
 
+def pause_in(*frames: str, loader: bool = False) -> TraceBuilder:
+    """A pause of 2000 us in frames, each in the one before."""
+    trace = pauses(2000)
+    parent = trace.frame("train.py(3): main", 0, 4000)
+    for depth, name in enumerate(frames):
+        parent = trace.frame(name, 1010 + 10 * depth, 1960 - 20 * depth, parent=parent)
+    return trace.range(LOADER, 1002, 2) if loader else trace
+
+
+def short_pauses_in(frame: str) -> TraceBuilder:
+    """Two pauses of 900 us in a function."""
+    trace = pauses(900, 900)
+    for at in (1000, 2900):
+        trace.frame(frame, at, 890)
+    return trace
+
+
+def pause_of_calls(*calls: tuple[str, float, float], op: str = "") -> TraceBuilder:
+    """A pause of 2000 us with calls in it, all of them in one op."""
+    trace = pauses(2000)
+    for name, start, dur in calls:
+        trace.call(name, start, dur)
+    return trace.op(op, 1005, 1980) if op else trace
+
+
+def buffers_of_ddp() -> TraceBuilder:
+    trace = pauses(2000).range("DistributedDataParallel.forward", 1000, 2100)
+    return trace.op("aten::flatten_dense_tensors", 1010, 400).op("aten::unflatten_dense_tensors", 1500, 1400)
+
+
+def pauses_of_two_kinds() -> TraceBuilder:
+    """Two pauses for DDP's buffers and two of other ops, which have only the loop around them in common."""
+    trace = pauses(2000, 2000, 2000, 1000).range("loop", 0, 12000)
+    for at in (1000, 4000):
+        trace.op("aten::unflatten_dense_tensors", at + 5, 1900)
+    return trace.op("aten::_foreach_add_", 7005, 1900).op("aten::_foreach_mul_", 10005, 900)
+
+
 def gpu_only(*spans: tuple[float, float]) -> TraceBuilder:
     trace = TraceBuilder()
     for start, end in spans:
@@ -55,6 +94,22 @@ def graph_launch(*starts_us: float) -> TraceBuilder:
     return trace
 
 
+def pause_case(
+    name: str,
+    build: Callable[[], TraceBuilder],
+    title: str,
+    advice: str,
+    fix: str = "",
+    location: str | None = None,
+    cost_ns: int = 2_000_000,
+    once: bool = False,
+) -> RuleCase:
+    """One pause; what happens once promises nothing."""
+    saving = (None, None, None) if once else (0, None, cost_ns)
+    expected = ExpectedFinding("high", cost_ns, saving, location, title, advice, fix)
+    return RuleCase("PD103", name, build, (expected,))
+
+
 PD103 = [
     RuleCase(
         "PD103",
@@ -72,6 +127,92 @@ PD103 = [
             ),
         ),
         via_file=True,
+    ),
+    pause_case(
+        "preprocessing",
+        lambda: pause_in("/x/site-packages/videomae/image_processing_videomae.py(8): preprocess"),
+        "The GPU waits while the CPU prepares data in preprocess (image_processing_videomae.py) at train.py:3",
+        "Prepare the next input in another thread or process",
+        location="train.py:3",
+    ),
+    pause_case(
+        "preprocessing-with-a-loader",
+        lambda: pause_in("data.py(9): preprocess", loader=True),
+        "prepares data in preprocess at data.py:9",
+        "DataLoader's workers",
+        location="data.py:9",
+        cost_ns=1_998_000,
+    ),
+    pause_case(
+        "an-op-in-the-middle",
+        lambda: pause_in("data.py(9): resize").op("aten::mul", 1900, 200),
+        "is in resize at data.py:9",
+        "into another thread",
+        location="data.py:9",
+    ),
+    pause_case(
+        "garbage-collection",
+        lambda: pause_in("<built-in function collect>"),
+        "collects garbage",
+        "gc.freeze()",
+        "gc.disable()",
+        location="train.py:3",
+    ),
+    pause_case(
+        "sleep",
+        lambda: pause_in("retry.py(4): poll", "<built-in function sleep>"),
+        "sleeps in built-in function sleep at retry.py:4",
+        "Wait for the event itself",
+        location="retry.py:4",
+    ),
+    pause_case(
+        "first-launch",
+        lambda: pause_of_calls(("cudaLaunchKernel", 1010, 1900), op="aten::masked_fill_"),
+        "Warm-up: the GPU waits while the CPU loads kernels at their first launch: one pause",
+        "Run a few steps as warm-up",
+        once=True,
+    ),
+    pause_case(
+        "graph-capture",
+        lambda: pause_of_calls(
+            ("cudaStreamBeginCapture", 2700, 5), ("cudaStreamEndCapture", 2800, 5), op="CompiledFunction"
+        ),
+        "Warm-up: the GPU waits while the CPU captures a CUDA graph",
+        "pad inputs to few shapes",
+        once=True,
+    ),
+    pause_case(
+        "buffers-of-ddp",
+        buffers_of_ddp,
+        "flattens and unflattens DDP's buffers",
+        "broadcast_buffers=False",
+        "DistributedDataParallel(model, broadcast_buffers=False)",
+    ),
+    pause_case(
+        "one-op-without-frames",
+        lambda: pause_of_calls(op="aten::split_with_sizes").op("aten::narrow", 1010, 1700),
+        "is in aten::split_with_sizes: one pause",
+        "fewer and larger tensors",
+    ),
+    pause_case(
+        "graph-launch",
+        lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
+        "launches a CUDA graph",
+        "asynchronous scheduling",
+    ),
+    pause_case("nothing-recorded", lambda: pauses(2000), "does something else: one pause", "with_stack=True"),
+    RuleCase(
+        "PD103",
+        "pauses-of-two-kinds",
+        pauses_of_two_kinds,
+        (
+            ExpectedFinding(
+                "high",
+                7_000_000,
+                (0, None, 4_000_000),  # what the advice is about
+                title="mostly flattens and unflattens DDP's buffers: 4 pauses",
+            ),
+        ),
     ),
     RuleCase(
         "PD103",
@@ -137,6 +278,24 @@ PD103 = [
     ),
     RuleCase("PD103", "whole-graph", lambda: graph_launch(10, 215, 420, 620, 820)),
     RuleCase("PD103", "healthy", build_healthy_trace),
+    *(
+        RuleCase(
+            "PD103", f"{name}-while-the-gpu-works", lambda build=build: build().kernel(TENSOR_GEMM, 0, 4000, stream=9)
+        )
+        for name, build in (
+            ("preprocessing", lambda: pause_in("data.py(9): preprocess")),
+            ("garbage-collection", lambda: pause_in("<built-in function collect>")),
+            ("sleep", lambda: pause_in("<built-in function sleep>")),
+            ("first-launch", lambda: pause_of_calls(("cudaLaunchKernel", 1010, 1900))),
+            ("graph-capture", lambda: pause_of_calls(("cudaStreamBeginCapture", 1010, 5), op="CompiledFunction")),
+            ("buffers", buffers_of_ddp),
+            ("op", lambda: pause_of_calls(op="aten::split_with_sizes")),
+            ("graph-launch", lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900))),
+        )
+    ),
+    RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
+    RuleCase("PD103", "short-preprocessing", lambda: short_pauses_in("data.py(9): preprocess")),
+    RuleCase("PD103", "short-collection", lambda: short_pauses_in("<built-in function collect>")),
     RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
     RuleCase("PD103", "loader", lambda: long_gap(loader=True)),
     RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
@@ -311,6 +470,20 @@ def allocation_of_an_op() -> TraceBuilder:
     return trace
 
 
+def tensors_of_the_driver(count: int, frees: int, cached: int = 0) -> TraceBuilder:
+    """As many tensors that the driver allocates while the GPU idles, and others that it does not."""
+    trace = step_of((0, 100)).kernel(TENSOR_GEMM, 910, 90, launch_us=905)
+    for row in range(count):
+        at = 110 + 750 * row / count
+        trace.op("aten::empty", at, 750 / count - 2)
+        trace.call("hipMalloc", at + 1, 750 / count - 5)
+    for row in range(frees):
+        trace.call("hipFree", 870 + row, 0.5)
+    for row in range(cached):
+        trace.op("aten::empty", 0.5 + row, 0.4)
+    return trace
+
+
 def allocation_in_one_of_two_steps() -> TraceBuilder:
     return allocations(("cudaMalloc", 410, 600)).step(1000, 1000).kernel(TENSOR_GEMM, 1000, 1000, launch_us=1000)
 
@@ -344,6 +517,29 @@ PD107 = [
         "free",
         lambda: allocations(("cudaFree", 300, 500), ("cudaFree", 520, 560)),
         (ExpectedFinding("high", 140_000, title="2 calls"),),
+    ),
+    RuleCase(
+        "PD107",
+        "without-cache",
+        lambda: tensors_of_the_driver(20, 20),
+        (
+            ExpectedFinding(
+                "high", 660_000, title="without a cache: 40 calls", fix="env -u PYTORCH_NO_CUDA_MEMORY_CACHING"
+            ),
+        ),
+    ),
+    *(
+        RuleCase(
+            "PD107",
+            name,
+            lambda arguments=arguments: tensors_of_the_driver(*arguments),
+            (ExpectedFinding("high", cost_ns, title="freed: ", fix="expandable_segments"),),
+        )
+        for name, arguments, cost_ns in (
+            ("most-tensors-from-the-cache", (20, 20, 21), 660_000),
+            ("nothing-freed", (20, 5), 652_500),
+            ("few-tensors", (15, 15), 682_500),
+        )
     ),
     RuleCase("PD107", "hip", lambda: allocations(("hipMalloc", 420, 520)), (ExpectedFinding("high", 100_000),)),
     RuleCase(

@@ -70,7 +70,7 @@ PD404 = [
                 200_000,
                 (0, 188_000, 200_000),
                 title="20 small collectives (all_reduce) a step move 0.8 MB",
-                fix="bucket_cap_mb",
+                fix="flat = torch.cat",
                 evidence={
                     "small collectives per step": 20,
                     "median size": 40_000,

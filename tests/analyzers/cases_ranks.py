@@ -205,7 +205,7 @@ PD402 = [
                 300_000,
                 (0, None, 300_000),
                 title="none of it overlaps",
-                fix="bucket_cap_mb",
+                fix="async_op=True",
                 evidence={
                     "collectives per step": 1,
                     "communication per step": 300_000,

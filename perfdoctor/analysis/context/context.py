@@ -37,6 +37,7 @@ class Context:
             or no kernel proves one.
         steady: False where the analysed time holds what happens once, such as compilation; None where unknown.
         evidence: A sentence for each claim.
+        decodes: Whether it generates tokens one by one.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -52,6 +53,7 @@ class Context:
     device_generations: tuple[str, ...]
     steady: bool | None
     evidence: tuple[str, ...]
+    decodes: bool = False
 
 
 UNKNOWN_CONTEXT = Context(
@@ -114,6 +116,7 @@ def context_of(
         device_generations=generations,
         steady=steadiness.steady,
         evidence=evidence,
+        decodes=phase.decodes,
     )
 
 

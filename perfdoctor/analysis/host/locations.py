@@ -6,6 +6,7 @@ Exact where `perfdoctor run` recorded lines, else that of the innermost Python f
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +20,33 @@ from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
+# Packages whose names no folder of a user's project has, wherever they lie: from wheels, or built from their sources.
+_PACKAGES = (
+    "torch|torchvision|torchaudio|torchtext|torchdata|torchcodec|torchao|torchtune|torchtitan|torchrec|"
+    "torchmetrics|torch_geometric|torch_scatter|torch_sparse|torch_tensorrt|torch_xla|functorch|triton|"
+    "triton_kernels|tensorrt|tensorrt_llm|onnxruntime|jax|flax|tensorflow|lightning|pytorch_lightning|"
+    "lightning_fabric|lightning_utilities|fastai|accelerate|transformers|diffusers|peft|trl|optimum|"
+    "tokenizers|safetensors|timm|open_clip|huggingface_hub|sentence_transformers|sentencepiece|tiktoken|"
+    "bitsandbytes|xformers|einops|deepspeed|fairscale|fairseq|colossalai|transformer_engine|flash_attn|"
+    "flash_attn_interface|flashinfer|liger_kernel|vllm|sglang|sgl_kernel|lmdeploy|fbgemm_gpu|dgl|"
+    "detectron2|ultralytics|mmdet|mmcv|mmengine|llmfoundry|omegaconf|numpy|scipy|pandas|sklearn|skimage|"
+    "cv2|PIL|imageio|albumentations|kornia|decord|librosa|soundfile|webdataset|pyarrow|h5py|zarr|fsspec|"
+    "s3fs|gcsfs|boto3|botocore|wandb|mlflow|tensorboard|tensorboardX|tqdm|loguru|pydantic|fastapi|"
+    "uvicorn|starlette|uvloop|zmq|grpc|requests|urllib3|aiohttp|cupy|numba|sympy|networkx|pynvml"
+)
+# Packages whose names are words: only where the profiler has cut the path to it off, as it does for installed ones.
+_PACKAGES_AT_THE_TOP = (
+    "apex|attr|av|click|composer|dask|datasets|evaluate|horovod|hydra|ignite|joblib|monai|nemo|ray|rich|"
+    "typing_extensions|yaml"
+)
+# The profiler writes the standard library without its path, too: "json/decoder.py(344): decode", "enum.py(726): ...".
+# Users have files and folders with the names that are left out.
+_STANDARD_LIBRARY = "|".join(sorted(sys.stdlib_module_names - {"code", "profile", "test", "trace", "types"}))
 _LIBRARY = re.compile(
-    r"(^|/)(torch|torchvision|torchaudio|functorch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|apex|numpy)/"
-    r"|site-packages|dist-packages|/lib/python\d|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
-    r"|perfdoctor/capture|<frozen|^nn\.Module: "
+    rf"(^|/)({_PACKAGES})/|^({_PACKAGES_AT_THE_TOP}|{_STANDARD_LIBRARY})(/|\.py\()"
+    r"|(^|/)megatron/(core|training|legacy|model)/|site-packages|dist-packages|/lib/python\d"
+    r"|(^|/)(threading|runpy|contextlib|functools|multiprocessing/\w+)\.py\("
+    r"|perfdoctor/capture|torchinductor_|^nn\.Module: "
 )
 # The most common location is found among so many instants: more would not change it.
 _MAX_INSTANTS = 256
@@ -142,15 +166,24 @@ def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list
 def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     """For each instant and thread the location of the innermost frame of the user's code, or None."""
     frames = trace.frames
-    known = [number for number in set(thread.tolist()) if (frames.thread == number).any()]
-    # Old files have all frames on a separate thread 0/0.
-    frame_thread = np.where(np.isin(thread, known), thread, frames.thread.min()).astype(np.int32)
+    numbers = sorted(set(thread.tolist()))
+    frame_thread = np.array([frame_thread_of(trace, number) for number in numbers], np.int32)
+    frame_thread = frame_thread[np.searchsorted(numbers, thread)]
     rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread).tolist()
-    found = {row: _user_frame(trace, row) for row in set(rows)}
+    found = {row: user_frame(trace, row) for row in set(rows)}
     return [found[row] for row in rows]
 
 
-def _user_frame(trace: Trace, row: int) -> SourceLocation | None:
+def frame_thread_of(trace: Trace, thread: int) -> int:
+    """The thread that has the Python frames of a thread: itself, or the one that has those of all in old files (0/0).
+
+    The threads of the autograd engine have none either: theirs are those of `backward()`.
+    """
+    frames = trace.frames
+    return thread if not len(frames) or (frames.thread == thread).any() else int(frames.thread.min())
+
+
+def user_frame(trace: Trace, row: int) -> SourceLocation | None:
     """The location of the first frame from `row` outwards that belongs to no library."""
     while row >= 0:
         location = _parse_user_frame(trace.strings[trace.frames.name[row]])
@@ -165,15 +198,3 @@ def _parse_user_frame(frame: str) -> SourceLocation | None:
     """The location in a frame's name; None for a frame of a library."""
     line = vocabulary.parse_frame(frame)
     return None if line is None or _LIBRARY.search(frame) else SourceLocation(*line)
-
-
-def innermost_activity(trace: Trace, thread: int, at_ns: int) -> str | None:
-    """The name of the innermost op of a thread at an instant, else of its innermost range; None without either."""
-    threads, at = np.array([thread], np.int32), np.array([at_ns], np.int64)
-    ops, ranges = trace.ops, trace.ranges
-    row = int(nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at, threads)[0])
-    if row >= 0:
-        return trace.text(int(ops.name[row]))
-    row = int(nesting.innermost(ranges.start_ns, ranges.end_ns, ranges.thread, at, threads)[0])
-    name = trace.text(int(ranges.name[row])) if row >= 0 else None
-    return None if name is not None and re.search(vocabulary.PROFILER_STEP, name) else name

@@ -1,0 +1,431 @@
+"""What a thread of the CPU did in some time: the functions, ops, calls and ranges that take most of it.
+
+The argument is inclusive time: how much of the asked time an activity covers, wherever it was called from. For a pause
+of 10 ms::
+
+    main            ########## 10 ms   frame
+      preprocess    ######### 9 ms     frame    <- the deepest that takes 60 %
+        aten::mul   ##  2 ms           op
+      aten::copy_            # 1 ms    op
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from perfdoctor.analysis.host.locations import (
+    SourceLocation,
+    find_locations,
+    frame_thread_of,
+    user_frame,
+)
+from perfdoctor.trace import activity_kinds, vocabulary
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Calls, Frames, Ops, Ranges, Trace
+
+_Recorded: TypeAlias = Frames | Ranges | Ops | Calls
+ActivityTable: TypeAlias = Literal["frame", "range", "op", "call"]
+
+DOMINATING_SHARE = 0.6
+"""An activity that takes less of the time is not what the time was spent on."""
+# A launch takes 3 to 10 us; one of a millisecond, with an idle GPU, loads the kernel's module first.
+_MIN_LOADING_NS = 1_000_000
+# Names that take less of the time are not asked what kind of work they are: only their sum could matter.
+_MIN_KIND_SHARE = 0.01
+# The user's line is looked up at so many of the longest runs of the dominating activity.
+_MOST_LOOKUPS = 16
+# What is around that much of the time without pauses does not explain the pauses.
+_MOST_OF_THE_REST = 0.8
+# Steps say nothing about what is done in them, and lines of code are locations.
+_UNNAMED = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK)))
+_KERNEL_LAUNCH = re.compile(rf"^(?!.*(Memcpy|{vocabulary.GRAPH_LAUNCH_CALL})).*({vocabulary.LAUNCH_CALL})")
+
+_TABLES: tuple[ActivityTable, ...] = ("frame", "range", "op", "call")
+
+
+class Activity(NamedTuple):
+    """A function, range, op or call by its name, and how much of the asked time it takes, wherever it was called.
+
+    Attributes:
+        name: Its name, without the address of an object.
+        table: What it is.
+        time_ns: Its inclusive time in the asked time; where it calls itself that counts once.
+        runs: How often it ran, calls of itself not counted.
+    """
+
+    name: str
+    table: ActivityTable
+    time_ns: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotPath:
+    """Where the CPU's time went.
+
+    Attributes:
+        time_ns: Length of the asked time.
+        activities: Those that take `DOMINATING_SHARE` of it and more: the deepest last, before it those around it.
+        kind: One of `activity_kinds.KINDS` that takes `DOMINATING_SHARE`; None where no name says it.
+        kind_ns: The time of that kind; 0 without one.
+        location: The first line of the user's own code at or above the deepest activity.
+    """
+
+    time_ns: int = 0
+    activities: tuple[Activity, ...] = ()
+    kind: str | None = None
+    kind_ns: int = 0
+    location: SourceLocation | None = None
+
+    @property
+    def deepest(self) -> Activity | None:
+        """The innermost activity that takes most of the time; None where nothing was recorded that does."""
+        return self.activities[-1] if self.activities else None
+
+    @property
+    def outermost_op(self) -> Activity | None:
+        """The outermost op that takes most of the time: the one that Python called."""
+        return next((activity for activity in self.activities if activity.table == "op"), None)
+
+
+class _Runs(NamedTuple):
+    """Rows of several tables that overlap the asked time.
+
+    Attributes:
+        start_ns: Start of each.
+        end_ns: End of each.
+        lane: The thread that was asked about.
+        table: Index into `_TABLES`.
+        row: Row of its table.
+        name: Number of its name in `names`.
+        inside_ns: How much of it lies in the asked time.
+        names: The distinct names, without addresses.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    lane: Int32Array
+    table: Int8Array
+    row: Int64Array
+    name: Int64Array
+    inside_ns: Int64Array
+    names: tuple[str, ...]
+
+
+def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> HotPath:
+    """Where the time of a thread went.
+
+    Args:
+        trace: The trace.
+        time: The intervals that are asked about, all together.
+        thread: The thread, an index into `Trace.threads`, or one for each interval.
+    """
+    by_thread = dict(_split_by_thread(time, thread))
+    total_ns = iv.total(time)
+    if not total_ns:
+        return HotPath()
+    runs = _find_runs(trace, by_thread)
+    least_ns = DOMINATING_SHARE * total_ns
+    # Where an activity calls itself the sum is too large: it only decides which names are looked at.
+    sums_ns = _sum_by_name(runs.name, runs.inside_ns, len(runs.names))
+    measured = {
+        name: _inclusive_ns(runs, np.flatnonzero(runs.name == name), by_thread)
+        for name in np.flatnonzero(sums_ns >= least_ns).tolist()
+        if not _is_unnamed(runs.names[name])
+    }
+    measured = {name: time_ns for name, time_ns in measured.items() if time_ns >= least_ns}
+    activities, deepest = _order_by_depth(runs, measured)
+    kind, kind_ns = _find_kind(trace, runs, sums_ns, by_thread, least_ns)
+    return HotPath(total_ns, activities, kind, kind_ns, _find_location(trace, runs, deepest, by_thread))
+
+
+def find_pause_path(
+    trace: Trace, pauses: Intervals, thread: Int32Array, window: Intervals
+) -> tuple[HotPath, Intervals]:
+    """Where the time of some pauses went, and the pauses of which that is true: all where they have it in common.
+
+    Where no activity takes most of all, or only one around the whole loop, the pauses of one kind that are longest
+    together speak for them, if they are half of the time.
+
+    Args:
+        trace: The trace.
+        pauses: The pauses.
+        thread: The thread of each.
+        window: The analysed time.
+    """
+    path = find_hot_path(trace, pauses, thread)
+    if path.kind is not None or (path.deepest is not None and not _runs_anyway(trace, path.deepest, pauses, window)):
+        return path, pauses
+    chosen = _find_longest_part(trace, pauses, thread, path)
+    part = find_hot_path(trace, pauses[chosen], thread[chosen])
+    known = {activity.name for activity in path.activities}
+    says_more = part.kind is not None or (part.deepest is not None and part.deepest.name not in known)
+    if not says_more or 2 * part.time_ns < path.time_ns:
+        return path, pauses
+    return part, pauses[chosen]
+
+
+def _runs_anyway(trace: Trace, activity: Activity, pauses: Intervals, window: Intervals) -> bool:
+    """Whether an activity is around most of the time without pauses, too: then it explains none."""
+    rest = iv.subtract(window, pauses)
+    table = _tables(trace)[_TABLES.index(activity.table)]
+    codes = [
+        code for code in trace.name_ids(table) if activity_kinds.without_address(trace.strings[code]) == activity.name
+    ]
+    rows = np.isin(table.name, codes)
+    around = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), rest)
+    return iv.total(around) > _MOST_OF_THE_REST * iv.total(rest)
+
+
+def _find_longest_part(trace: Trace, time: Intervals, thread: Int32Array, path: HotPath) -> BoolArray:
+    """Which intervals have most of the time in common with each other, where their common path says nothing.
+
+    Each interval is given to the outermost single run that takes most of it and is not on the path of all; the
+    intervals with the same name, that have the most time together, are the answer.
+
+    Args:
+        trace: The trace.
+        time: The intervals.
+        thread: The thread of each.
+        path: Their hot path, all together.
+    """
+    runs = _find_runs(trace, dict(_split_by_thread(time, thread)))
+    known = {activity.name for activity in path.activities}
+    common = np.array([name in known or _is_unnamed(name) for name in runs.names], bool)
+    length = time[:, 1] - time[:, 0]
+    label = np.full(len(time), -1, np.int64)
+    order = np.argsort(runs.start_ns - runs.end_ns, kind="stable")  # longest first
+    rows = order[~common[runs.name[order]] & (runs.inside_ns[order] >= DOMINATING_SHARE * length.min(initial=0))]
+    # The pairs of a run and an interval that it overlaps.
+    low = np.searchsorted(time[:, 1], runs.start_ns[rows], side="right")
+    count = np.maximum(np.searchsorted(time[:, 0], runs.end_ns[rows], side="left") - low, 0)
+    pair = np.repeat(rows, count)
+    which = np.arange(len(pair)) + np.repeat(low - (np.cumsum(count) - count), count)
+    inside = np.minimum(runs.end_ns[pair], time[which, 1]) - np.maximum(runs.start_ns[pair], time[which, 0])
+    takes_most = (inside >= DOMINATING_SHARE * length[which]) & (runs.lane[pair] == thread[which])
+    first, at = np.unique(which[takes_most], return_index=True)
+    label[first] = runs.name[pair[takes_most][at]]
+    sums_ns = np.bincount(label + 1, weights=length)
+    longest: BoolArray = label + 1 == sums_ns.argmax()
+    return longest
+
+
+def _is_unnamed(name: str) -> bool:
+    return any(pattern.search(name) for pattern in _UNNAMED)
+
+
+def _split_by_thread(time: Intervals, thread: int | Int32Array) -> Iterator[tuple[int, Intervals]]:
+    """Each thread with its intervals."""
+    threads = np.broadcast_to(np.asarray(thread, np.int32), len(time))
+    for number in sorted(set(threads.tolist())):
+        yield number, time[threads == number]
+
+
+def _find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> _Runs:
+    """The rows of all tables that overlap the asked time of their thread."""
+    tables = _tables(trace)
+    found: list[tuple[_Recorded, int, int, Int64Array]] = []
+    inside_ns: list[Int64Array] = []
+    for lane, time in by_thread.items():
+        for number, table in enumerate(tables):
+            thread = frame_thread_of(trace, lane) if table is trace.frames else lane
+            rows = _rows_during(table, thread, time)
+            found.append((table, number, lane, rows))
+            inside_ns.append(iv.overlap(table.start_ns[rows], table.end_ns[rows], time))
+    code = np.concatenate([table.name[rows] for table, _, _, rows in found])
+    numbers: dict[str, int] = {}
+    number_of = np.zeros(len(trace.strings), np.int64)
+    for each in occurring(code).tolist():
+        number_of[each] = numbers.setdefault(activity_kinds.without_address(trace.strings[each]), len(numbers))
+    return _Runs(
+        np.concatenate([table.start_ns[rows] for table, _, _, rows in found]),
+        np.concatenate([table.end_ns[rows] for table, _, _, rows in found]),
+        np.concatenate([np.full(len(rows), lane, np.int32) for _, _, lane, rows in found]),
+        np.concatenate([np.full(len(rows), number, np.int8) for _, number, _, rows in found]),
+        np.concatenate([rows for _, _, _, rows in found]),
+        number_of[code],
+        np.concatenate(inside_ns),
+        tuple(numbers),
+    )
+
+
+def _tables(trace: Trace) -> tuple[_Recorded, ...]:
+    """The tables in the order of `_TABLES`: of events at the same time the first is around the next."""
+    return trace.frames, trace.ranges, trace.ops, trace.calls
+
+
+def _rows_during(table: _Recorded, thread: int, time: Intervals) -> Int64Array:
+    """The rows of a thread that overlap the time, in the order of the table; those without length do not."""
+    start, end = table.start_ns, table.end_ns
+    if not len(start) or not len(time):
+        return np.empty(0, np.int64)
+    begun = np.searchsorted(start, time[:, 0])
+    until = np.searchsorted(start, time[:, 1])
+    # Rows that began before an interval: the next interval after each of them, if it still runs then.
+    early = int(begun[-1])
+    next_start = np.repeat(time[:, 0], np.diff(np.concatenate(([0], begun))))
+    reaching = np.flatnonzero(end[:early] > next_start)
+    count = until - begun
+    inside = np.arange(int(count.sum())) + np.repeat(begun - (np.cumsum(count) - count), count)
+    inside = inside[end[inside] > start[inside]]
+    chosen = np.zeros(len(start), bool)
+    chosen[reaching] = chosen[inside] = True
+    result: Int64Array = np.flatnonzero(chosen & (table.thread == thread))
+    return result
+
+
+def _inclusive_ns(runs: _Runs, rows: Int64Array, by_thread: dict[int, Intervals]) -> int:
+    """The asked time that some runs cover together."""
+    if len(rows) == 1:
+        return int(runs.inside_ns[rows[0]])
+    covered = 0
+    for lane, time in by_thread.items():
+        of_lane = rows[runs.lane[rows] == lane]
+        covered += iv.total(iv.intersect(iv.union(runs.start_ns[of_lane], runs.end_ns[of_lane]), time))
+    return covered
+
+
+def _order_by_depth(runs: _Runs, measured: dict[int, int]) -> tuple[tuple[Activity, ...], Int64Array]:
+    """The dominating activities from the outermost to the deepest, and the runs of the deepest.
+
+    The depth of a name is that of its outermost runs among all of them, weighted by time.
+    """
+    is_measured = np.zeros(len(runs.names), bool)
+    is_measured[list(measured)] = True
+    rows = np.flatnonzero(is_measured[runs.name])
+    parent = nesting.parents(runs.start_ns[rows], runs.end_ns[rows], runs.lane[rows])
+    name, depth, inner = runs.name[rows], np.zeros(len(rows), np.int64), np.zeros(len(rows), bool)
+    up = parent
+    while (up >= 0).any():
+        depth += up >= 0
+        inner |= (up >= 0) & (name[np.maximum(up, 0)] == name)
+        up = np.where(up >= 0, parent[np.maximum(up, 0)], up)
+    found: list[tuple[float, int]] = []
+    for number in measured:
+        outer = (name == number) & ~inner
+        found.append((float(np.average(depth[outer], weights=runs.inside_ns[rows[outer]])), number))
+    if not found:
+        return (), rows
+    is_deepest = (name == max(found)[1]) & ~inner
+    above = _sum_above(is_deepest, parent, name, runs.inside_ns[rows], len(runs.names))
+    activities: list[Activity] = []
+    for _, number in sorted(found):
+        if number != max(found)[1] and above[number] < DOMINATING_SHARE * runs.inside_ns[rows[is_deepest]].sum():
+            continue  # it takes most of the time, but elsewhere
+        outer = (name == number) & ~inner
+        table = _TABLES[int(runs.table[rows[np.argmax(outer)]])]
+        activities.append(Activity(runs.names[number], table, measured[number], int(outer.sum())))
+    return tuple(activities), rows[is_deepest]
+
+
+def _sum_by_name(name: Int64Array, time_ns: Int64Array, count: int) -> FloatArray:
+    result: FloatArray = np.zeros(count) + np.bincount(name, weights=time_ns, minlength=count)
+    return result
+
+
+def _sum_above(
+    chosen: BoolArray, parent: Int32Array, name: Int64Array, inside_ns: Int64Array, count: int
+) -> FloatArray:
+    """For each name the time of the chosen runs that lie in runs of that name."""
+    result = np.zeros(count)
+    weight_ns, up = inside_ns[chosen], parent[chosen]
+    while (up >= 0).any():
+        weight_ns, up = weight_ns[up >= 0], up[up >= 0]
+        result += _sum_by_name(name[up], weight_ns, count)
+        up = parent[up]
+    return result
+
+
+def _find_kind(
+    trace: Trace, runs: _Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], least_ns: float
+) -> tuple[str | None, int]:
+    """The first kind of work that takes most of the time, and its time; None and 0 where none does."""
+    kinds: dict[str, list[int]] = {}
+    asked_ns = sum(iv.total(time) for time in by_thread.values())
+    for number in np.flatnonzero(sums_ns >= _MIN_KIND_SHARE * asked_ns).tolist():
+        for kind in activity_kinds.kinds_of_work(runs.names[number]):
+            kinds.setdefault(kind, []).append(number)
+    for kind in activity_kinds.KINDS:
+        of_kind = np.zeros(len(runs.names), bool)
+        of_kind[kinds.get(kind, [])] = True
+        rows = of_kind[runs.name] if of_kind.any() else np.zeros(len(runs.name), bool)
+        if kind == activity_kinds.MODULE_LOAD:
+            rows |= _is_long_launch(runs)
+        time_ns = _inclusive_ns(runs, np.flatnonzero(rows), by_thread) if rows.any() else 0
+        if kind == activity_kinds.GRAPH_CAPTURE:
+            time_ns = max(time_ns, _capture_ns(trace, by_thread))
+        if time_ns >= least_ns:
+            return kind, time_ns
+    return None, 0
+
+
+def _is_long_launch(runs: _Runs) -> BoolArray:
+    """The launches of kernels that take as long as only the first one of a module does."""
+    long: BoolArray = (runs.table == _TABLES.index("call")) & (runs.end_ns - runs.start_ns >= _MIN_LOADING_NS)
+    long[long] = [bool(_KERNEL_LAUNCH.search(runs.names[name])) for name in runs.name[long].tolist()]
+    return long
+
+
+def _capture_ns(trace: Trace, by_thread: dict[int, Intervals]) -> int:
+    """The asked time in which graphs are captured: in the op that begins it, else until the call that ends it.
+
+    torch.cuda.graph collects garbage and empties the allocator's cache before it begins: that takes most of the time.
+    """
+    calls, ops = trace.calls, trace.ops
+    begins = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_BEGIN_CALL))
+    if not len(begins):
+        return 0
+    ends = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_END_CALL))
+    captured = 0
+    for lane, time in by_thread.items():
+        begin, end = begins[calls.thread[begins] == lane], ends[calls.thread[ends] == lane]
+        at = np.searchsorted(calls.start_ns[end], calls.start_ns[begin])
+        last = calls.end_ns[end[np.minimum(at, len(end) - 1)]] if len(end) else calls.end_ns[begin]
+        until = np.where(at < len(end), last, calls.end_ns[begin])
+        op = calls.op[begin]
+        in_op = op[op >= 0]
+        capture = iv.union_of(
+            (iv.union(calls.start_ns[begin], until), iv.union(ops.start_ns[in_op], ops.end_ns[in_op]))
+        )
+        captured += iv.total(iv.intersect(capture, time))
+    return captured
+
+
+def _find_location(
+    trace: Trace, runs: _Runs, deepest: Int64Array, by_thread: dict[int, Intervals]
+) -> SourceLocation | None:
+    """The user's line: the recorded one that takes most of the time, else the first user's frame above the activity."""
+    spent_ns: Counter[SourceLocation] = Counter()
+    is_mark = np.array([name.startswith("@") and bool(re.search(vocabulary.SOURCE_MARK, name)) for name in runs.names])
+    marks = np.flatnonzero(is_mark[runs.name]) if len(runs.names) else deepest[:0]
+    for number in set(runs.name[marks].tolist()):
+        line = vocabulary.parse_source_mark(runs.names[number])
+        if line is not None:
+            rows = marks[runs.name[marks] == number]
+            spent_ns[SourceLocation(*line)] += _inclusive_ns(runs, rows, by_thread)
+    if not spent_ns:
+        longest = deepest[np.argsort(-runs.inside_ns[deepest], kind="stable")[:_MOST_LOOKUPS]]
+        for row in longest.tolist():
+            location = _user_location(trace, runs, row)
+            if location is not None:
+                spent_ns[location] += int(runs.inside_ns[row])
+    return max(spent_ns, key=lambda location: (spent_ns[location], str(location))) if spent_ns else None
+
+
+def _user_location(trace: Trace, runs: _Runs, row: int) -> SourceLocation | None:
+    """The user's line at or above a run."""
+    if runs.table[row] == _TABLES.index("frame"):
+        return user_frame(trace, int(runs.row[row]))
+    if not len(trace.frames):
+        return None
+    return find_locations(trace, runs.lane[row : row + 1], runs.start_ns[row : row + 1])[0]

@@ -1,0 +1,115 @@
+"""How often something comes back: its time step by step, and which part of it happens once in the trace.
+
+A pause of 300 ms in one of 10 steps is no 30 ms in each: no step to come repeats it. So what an amount costs a step is
+its median over the steps, and what stands out of that in one step, or a few at the beginning, is a one-off::
+
+    step            1     2     3     4
+    pauses, ms    343+5   5     5     5      -> 5 recur in 4 of 4 steps, 343 happen once in this trace
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.steps import Steps
+
+# An interval so many times as long as the longest in a usual step has a cause of its own: steps of steady recordings
+# lie within 1.2 of their median, pauses in them within 2.
+_STANDS_OUT = 2
+# What occurs in so many steps, from the first half of the trace to its second, comes back.
+_RECURRING_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How often what a finding is about comes back.
+
+    Attributes:
+        steps: The number of steps in which it occurs.
+        of: The number of analysed steps.
+        median_ns: What it costs a step in which it occurs, in the median.
+        max_ns: What it costs the step in which it costs most.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("steps", "of", "median_ns", "max_ns")
+
+    steps: int
+    of: int
+    median_ns: int
+    max_ns: int
+
+    def __post_init__(self) -> None:
+        figures = (self.steps, self.of, self.median_ns, self.max_ns)
+        if any(type(figure) is not int or figure < 0 or figure.bit_length() > 63 for figure in figures):
+            raise ValueError(f"recurrence is counted in whole numbers from 0 on, not {figures}")
+        if self.steps > self.of or self.median_ns > self.max_ns:
+            raise ValueError(f"recurrence needs steps <= of and median <= max, not {figures}")
+
+
+class OneOffs(NamedTuple):
+    """Some time, split by whether it comes back.
+
+    Attributes:
+        recurring: What comes back from step to step.
+        once: What happens in one step, or in a few at the beginning.
+    """
+
+    recurring: Intervals
+    once: Intervals
+
+
+def time_by_step(time: Intervals, steps: Steps) -> Int64Array:
+    """How much of some time lies in each step, in ns."""
+    return iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], time)
+
+
+def count_recurrence(time: Intervals, steps: Steps) -> Recurrence | None:
+    """In how many steps some time occurs, and how much of it there; None without steps."""
+    if not steps.count:
+        return None
+    by_step_ns = time_by_step(time, steps)
+    costs_ns = by_step_ns[by_step_ns > 0]
+    median_ns = int(np.median(costs_ns)) if len(costs_ns) else 0
+    return Recurrence(len(costs_ns), steps.count, median_ns, int(costs_ns.max(initial=0)))
+
+
+def median_step_ns(time: Intervals, steps: Steps) -> int:
+    """How much of some time the median step has, 0 where most steps have none; without steps all of it."""
+    return int(np.median(time_by_step(time, steps))) if steps.count else iv.total(time)
+
+
+def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
+    """Split intervals into those that come back and those that happen once.
+
+    Intervals happen once if they are more than twice as long as the longest in a usual step (one of the half that has
+    least), and lie in one or two steps, or in steps of the first half of the trace alone, and never in most of them.
+    A trace of one step, or of none, does not tell: all of it counts as recurring.
+
+    Args:
+        time: The intervals; each belongs to the step of its start.
+        steps: The analysed steps.
+    """
+    step = steps.at(time[:, 0])
+    inside = np.flatnonzero(step >= 0)
+    if steps.count < 2 or not len(inside):
+        return OneOffs(time, time[:0])
+    length_ns = time[:, 1] - time[:, 0]
+    by_step_ns = np.bincount(step[inside], weights=length_ns[inside], minlength=steps.count)
+    usual = by_step_ns <= np.sort(by_step_ns)[(steps.count - 1) // 2]
+    usual_ns = length_ns[inside[usual[step[inside]]]].max(initial=0)
+    stands_out = (step >= 0) & (length_ns > _STANDS_OUT * usual_ns)
+    if not _is_rare(np.unique(step[stands_out]), steps.count):
+        stands_out[:] = False
+    return OneOffs(time[~stands_out], time[stands_out])
+
+
+def _is_rare(steps: Int64Array, count: int) -> bool:
+    """Whether some of `count` steps are so few, or so early, that what they have in common does not come back."""
+    few = len(steps) < _RECURRING_STEPS or steps[-1] < count // 2
+    return bool(0 < 2 * len(steps) <= count and few)

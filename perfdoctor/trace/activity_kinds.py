@@ -1,0 +1,127 @@
+"""What the CPU does in a function, op, call or range, by its name: the patterns of each kind of work, once.
+
+Functions of a Python library stand as the profiler writes them, "file(line): function", those in C as
+"<built-in method read of _io.BufferedReader object at 0x7f...>".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from perfdoctor.trace import vocabulary
+
+GRAPH_CAPTURE = "graph capture"
+MODULE_LOAD = "lazy module load"
+COMPILATION = "compilation"
+BUFFER_BROADCAST = "buffer broadcast"
+ALLOCATION = "allocation without cache"
+GARBAGE_COLLECTION = "garbage collection"
+CHECKPOINT = "checkpoint"
+LOGGING = "logging"
+TOKENIZING = "tokenizing"
+IMAGE_DECODING = "image decoding"
+LISTS_TO_TENSORS = "Python lists to tensors"
+FILE_OR_SOCKET = "file or socket wait"
+LOCK_WAIT = "lock wait"
+SLEEP = "sleep"
+PREPROCESSING = "data preprocessing"
+GRAPH_LAUNCH = "graph launch"
+
+_BUILT_IN = r"^<built-in (function|method) "
+# In the order in which they are asked: a checkpoint writes files, and preprocessing may read them or sleep.
+_PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        GRAPH_CAPTURE: (
+            r"torch/cuda/graphs\.py\(\d+\): (capture_begin|capture_end|make_graphed_callables)",
+            r"^(cuda|cu|hip)GraphInstantiate",
+        ),
+        MODULE_LOAD: (r"^(cuda|cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetModule|KernelGetFunction)",),
+        COMPILATION: (
+            vocabulary.COMPILE_PHASE,
+            r"torch/_dynamo/convert_frame\.py",
+            r"torch/_inductor/(compile_fx|codecache|async_compile|scheduler)\.py",
+            r"triton/compiler/",
+            r"torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)",
+            r"torch/jit/_(script|trace)\.py",
+        ),
+        BUFFER_BROADCAST: (
+            r"^aten::(un)?flatten_dense_tensors$",
+            r"^c10d::broadcast_$",
+            r"nn/parallel/distributed\.py\(\d+\): _sync_(module_)?buffers",
+        ),
+        ALLOCATION: (vocabulary.ALLOCATOR_CALL,),
+        GARBAGE_COLLECTION: (rf"{_BUILT_IN}collect\b", r"^Python GC"),
+        CHECKPOINT: (
+            r"torch/serialization\.py\(\d+\): _?(save|load)$",
+            r"torch/distributed/checkpoint/",
+            r"\): _?(save|load)_(checkpoint|pretrained|model|state)\b",
+            r"safetensors/\w+\.py\(\d+\): (save|load)",
+        ),
+        LOGGING: (
+            r"(^|/)logging/__init__\.py\(",
+            rf"{_BUILT_IN}print\b",
+            r"(^|/)(wandb|loguru|rich|mlflow|tensorboard)/",
+            r"tqdm/\w+\.py\(\d+\): (update|display|refresh|status_printer)",
+        ),
+        TOKENIZING: (
+            r"transformers/tokenization_",
+            r"(^|/)(tokenizers|sentencepiece|tiktoken)/",
+            r"\): (tokenize|batch_encode|encode_batch)",
+        ),
+        IMAGE_DECODING: (
+            r"(^|/)PIL/(Image|ImageFile|\w+ImagePlugin)\.py\(\d+\): (open|load|decode)",
+            r"ImagingDecoder",
+            r"\b(imread|imdecode|read_image|decode_(image|jpeg|png|webp|video))\b",
+            r"(^|/)(decord|torchcodec|imageio|torchvision/io)/",
+            r"\): read_video",
+        ),
+        LISTS_TO_TENSORS: (rf"{_BUILT_IN}(tensor|as_tensor|FloatTensor|LongTensor|IntTensor|BoolTensor) of type",),
+        FILE_OR_SOCKET: (
+            rf"{_BUILT_IN}(read\w*|write\w*|recv\w*|send\w*|open|poll|select|connect|accept|fsync|flush)\b",
+            r"(^|/)(socket|ssl|selectors|http/client)\.py\(",
+            r"(^|/)(urllib3?|requests|fsspec|s3fs|gcsfs|botocore)/",
+        ),
+        LOCK_WAIT: (
+            rf"{_BUILT_IN}(__enter__|acquire) of _?(thread|multiprocessing)\.",
+            r"(^|/)threading\.py\(\d+\): (wait|join|acquire|_wait_for_tstate_lock)",
+            r"(^|/)queue\.py\(\d+\): (get|put)",
+            r"multiprocessing/synchronize\.py",
+        ),
+        SLEEP: (rf"{_BUILT_IN}sleep\b",),
+        PREPROCESSING: (
+            r"\): \w*(preprocess|augment|collate)\w*$",
+            r"(image_processing|feature_extraction)_",
+            r"(^|/)(torchvision/transforms|albumentations|kornia/augmentation)/",
+        ),
+        GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
+    }
+)
+_COMPILED = tuple((kind, re.compile("|".join(patterns))) for kind, patterns in _PATTERNS.items())
+KINDS = tuple(_PATTERNS)
+"""Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
+
+# Names of functions in C end with the address of their object, which differs from object to object.
+_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
+_PLAIN_FRAME = re.compile(r"^(?:.*[/\\])?(?P<file>[^/\\(]+)\((?P<line>\d+)\): (?P<function>.+)$")
+
+
+@lru_cache(maxsize=1 << 14)
+def kinds_of_work(name: str) -> tuple[str, ...]:
+    """The kinds of work that the name of a function, op, call or range means; mostly none."""
+    return tuple(kind for kind, pattern in _COMPILED if pattern.search(name))
+
+
+def without_address(name: str) -> str:
+    """The name of a function without the address of its object: one name for all objects of a class."""
+    return _ADDRESS.sub("", name) if " object at 0x" in name else name
+
+
+def short_name(name: str) -> str:
+    """A name for titles: of a Python function "preprocess (image_processing.py)", of one in C its name and class."""
+    frame = _PLAIN_FRAME.match(name)
+    if frame:
+        return f"{frame['function']} ({frame['file']})"
+    return without_address(name).removeprefix("<").removesuffix(">")

@@ -1,0 +1,95 @@
+"""What the CPU does in the pauses of real recordings, as their raw JSON says: the cause and the advice of PD103."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import perfdoctor
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.report.report import Report
+from perfdoctor.trace.tables.split_ranks import split_ranks
+
+pytestmark = pytest.mark.corpus
+
+WORKERS = "DataLoader"
+# By trace: the rule, what the title must say, and what advice or fix must say. By raw JSON and scripts of their own:
+PAUSES = {
+    # image_processing_videomae.preprocess takes 178 of 218 ms, its _preprocess_image 164.
+    "h100-timesformer-bf16.json.gz": ("PD103", "prepares data in _preprocess_image", "in another thread or process"),
+    # cudaStreamBeginCapture in three regions of 210 to 219 ms.
+    "a100-vit-graph-bf16.json.gz": (
+        "PD103",
+        "Warm-up: the GPU waits while the CPU captures a CUDA graph",
+        "captured once",
+    ),
+    # One cudaLaunchKernel of 343 (368) of 406 ms, in aten::masked_fill_.
+    "rtx4090-llama-2ranks/rank0.json.gz": ("PD103", "Warm-up: the GPU waits while the CPU loads kernels", "warm-up"),
+    "rtx4090-llama-2ranks/rank1.json.gz": ("PD103", "Warm-up: the GPU waits while the CPU loads kernels", "warm-up"),
+    # 815 of 815 aten::empty call hipMalloc.
+    "mi300x-resnet18-ddp.json.gz": ("PD107", "without a cache", "PYTORCH_NO_HIP_MEMORY_CACHING"),
+    # aten::(un)flatten_dense_tensors take 81 of the 94 ms in DistributedDataParallel.forward.
+    "a100-nccl-config/rank0.json.gz": (
+        "PD103",
+        "mostly flattens and unflattens DDP's buffers",
+        "broadcast_buffers=False",
+    ),
+    # aten::split_with_sizes takes 73 of 100 ms.
+    "v100-resnet18-2ranks/rank0.json.gz": ("PD103", "is in aten::split_with_sizes", "fewer and larger tensors"),
+    "v100-resnet18-2ranks/rank1.json.gz": ("PD103", "is in aten::split_with_sizes", "fewer and larger tensors"),
+    # A cudaGraphLaunch of 0.98 ms.
+    "b300-decode-graph.json.gz": ("PD103", "launches a CUDA graph", "asynchronous scheduling"),
+    # A hipLaunchKernel of 6.5 ms.
+    "mi250-minitoy.json.gz": ("PD103", "Warm-up: the GPU waits while the CPU loads kernels", "warm-up"),
+    # Sleeps of 1 s in this range; without Python stacks that is all there is.
+    "v100-torchrec-4ranks/rank2.json.gz": ("PD103", "is in # running sparse arch", "with_stack=True"),
+}
+# Their pauses are 4 % and 0 of the trace: syncs, not pauses, are what they wait for.
+WITHOUT_PAUSES = ("a100-sam-bf16.json.gz", "a100-sam-fp32.json.gz")
+
+
+def finding_of(report: Report, rule: str) -> Finding:
+    (finding,) = (
+        f for f in report.findings if (f.rule == rule and "waits while" in f.title) or f.rule == rule == "PD107"
+    )
+    return finding
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_pauses_are_named_by_what_takes_most_of_them(name: str, report_on: Callable[[str], Report]) -> None:
+    rule, title, advice = PAUSES[name]
+    finding = finding_of(report_on(name), rule)
+    assert title in finding.title
+    assert advice in f"{finding.advice} {finding.fix}"
+    assert WORKERS not in finding.advice
+    assert (finding.saving.expected_ns is None) or not finding.title.startswith("Warm-up")
+
+
+@pytest.mark.parametrize("name", WITHOUT_PAUSES)
+def test_traces_that_wait_in_syncs_have_no_pauses(name: str, report_on: Callable[[str], Report]) -> None:
+    assert not [finding for finding in report_on(name).findings if finding.rule == "PD103"]
+
+
+def test_workers_are_advised_only_where_there_is_a_loader(corpus: Path, report_on: Callable[[str], Report]) -> None:
+    checked = 0
+    for path in sorted(corpus.rglob("*.json.gz")):
+        trace = perfdoctor.read(path)
+        rank = Rank((split_ranks(trace) or (trace,))[0])
+        for finding in report_on(str(path.relative_to(corpus))).findings:
+            if finding.rule == "PD103":
+                checked += 1
+                assert WORKERS not in finding.advice or len(rank.loader_waits)
+    assert checked >= 10
+
+
+def test_where_frames_are_recorded_the_cpu_is_somewhere(corpus: Path, report_on: Callable[[str], Report]) -> None:
+    checked = 0
+    for path in sorted(corpus.rglob("*.json.gz")):
+        for finding in report_on(str(path.relative_to(corpus))).findings:
+            if finding.rule == "PD103" and "waits while" in finding.title and len(perfdoctor.read(path).frames):
+                checked += 1
+                assert any(each.label == "what the CPU was in" and each.value for each in finding.evidence)
+    assert checked >= 3
