@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
     BoolArray,
@@ -27,11 +26,11 @@ from perfdoctor.rules import (
     Saving,
     captured_part,
     occurring,
-    scale_durations,
     top_kernels,
     top_op,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.kernel_ranges import DurationRange, apply_remedy
 from perfdoctor.rules.matrix_kernels import (
     MIN_TIME_NS,
     MatrixCategory,
@@ -39,7 +38,6 @@ from perfdoctor.rules.matrix_kernels import (
     exclude_small_products,
     find_matrix_kernels,
     find_tensor_core_kernels,
-    saved_share,
 )
 
 # What one kernel of a category computes, in words, and the captured flag that allows TF32 for it.
@@ -77,13 +75,17 @@ class MissedKernels:
 
 
 class Cause(NamedTuple):
-    """Why kernels run on CUDA cores, what helps, and how sure that is; `title_end` ends the finding's title."""
+    """Why kernels run on CUDA cores, what helps, and how sure that is; `title_end` ends the finding's title.
+
+    `better` is a remedy that asks for more than `remedy` does, and gives more: half precision in place of TF32.
+    """
 
     advice: str
     remedy: Remedy
     confidence: float
     fix: str | None = None
     title_end: str = ""
+    better: Remedy | None = None
 
 
 class MissedTensorCores(RankAnalyzer):
@@ -102,18 +104,25 @@ class MissedTensorCores(RankAnalyzer):
     def find_cause(self, rank: Rank, missed: MissedKernels) -> Cause:
         """Why these kernels miss the Tensor Cores; for float64 there is no remedy, and the advice is not used."""
 
+    def find_durations(self, rank: Rank, missed: MissedKernels, cause: Cause) -> DurationRange:
+        """How long the kernels take by the remedy; at best by the better one where there are two."""
+        after = apply_remedy(rank, missed.kernels, self.category, cause.remedy)
+        if cause.better is None:
+            return after
+        return after.at_best(apply_remedy(rank, missed.kernels, self.category, cause.better))
+
     def _make_finding(self, rank: Rank, missed: MissedKernels, cost_ns: int) -> Finding:
         operation, cause, rows = _OPERATION_NAMES[self.category], self.find_cause(rank, missed), missed.kernels.mask
         # PD204 reports all float64 at once. Here it is information: nothing is promised twice.
         is_float64 = missed.operand == "fp64"
-        op, saved = top_op(rank, rows), saved_share(rank, missed.kernels, cause.remedy)
+        op, after = top_op(rank, rows), self.find_durations(rank, missed, cause)
         finding = self.finding(
             rank,
             title=f"{missed.category_share:.0%} of the {operation} time runs on CUDA cores"
             + (f" in {missed.operand}" if missed.operand else "")
             + cause.title_end,
             cost_ns=cost_ns,
-            saving=Saving() if is_float64 else Saving(0, None, round(cost_ns * saved), "bounded"),
+            saving=Saving() if is_float64 else after.saving(cost_ns),
             advice=_FLOAT64_ADVICE.format(operation.rpartition(" ")[2]) if is_float64 else cause.advice,
             fix=cause.fix,
             claim=Claim() if is_float64 else Claim(missed.time, kernels=True),
@@ -125,7 +134,7 @@ class MissedTensorCores(RankAnalyzer):
                 *top_kernels(rank, rows),
             ),
             subject=missed.operand or "",
-            edit=None if is_float64 else scale_durations(missed.kernels.rows, saved),
+            edit=None if is_float64 else after.edit(missed.kernels.rows),
         )
         return replace(finding, severity="info") if is_float64 else finding
 
@@ -181,11 +190,26 @@ def is_tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
 
 def find_float32_remedy(rank: Rank) -> Remedy:
     """The precision to choose for float32 maths on this device, and its rates; an empty Remedy where none is known."""
-    advice = advise_precision(rank.device, rank.hardware.capability, rank.hardware.vendor)
+    advice = rank.hardware.precision_advice
     if advice is None:
         return Remedy()
-    rate = rank.device.attainable_flops(advice.precision.partition(" ")[0]) if rank.device else None
-    return Remedy(advice.precision, advice.peak_ratio, rate, 1.0 if advice.precision == "tf32" else 0.5)
+    peak_type = advice.precision.partition(" ")[0]
+    return Remedy(advice.precision, advice.peak_ratio, 1.0 if advice.precision == "tf32" else 0.5, peak_type)
+
+
+def find_half_of_tf32(rank: Rank, remedy: Remedy) -> Remedy | None:
+    """Autocast to bfloat16 as the better remedy where TF32 is the first; None where it is not, or rates are unknown."""
+    device = rank.device
+    peak, base = (device.peak_flops(t) if device else None for t in ("bf16", "fp32"))
+    if remedy.name != "tf32" or device is None or not peak or not base:
+        return None
+    return Remedy("bf16 autocast", peak / base, 0.5, "bf16")
+
+
+def find_half_type(rank: Rank) -> str | None:
+    """The half precision type for which the device has Tensor Cores, as torch names it; None where it has none."""
+    names = (("bf16", "bfloat16"), ("fp16", "float16"))
+    return next((name for dtype, name in names if rank.device and rank.device.matrix_peak_flops(dtype)), None)
 
 
 def find_half_remedy(rank: Rank, operand: str) -> Remedy:
@@ -193,4 +217,4 @@ def find_half_remedy(rank: Rank, operand: str) -> Remedy:
     device = rank.device
     peak = device.matrix_peak_flops(operand) if device else None
     base = device.peak_flops("fp32") if device else None
-    return Remedy(None, peak / base if peak and base else None, device.attainable_flops(operand) if device else None)
+    return Remedy(None, peak / base if peak and base else None, peak_type=operand)

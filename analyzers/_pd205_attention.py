@@ -9,7 +9,15 @@ from types import MappingProxyType
 import numpy as np
 
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rules import BoolArray, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
+from perfdoctor.rules import BoolArray, GpuQuery, Int8Array, Int32Array, Int64Array, Rank, Trace, nesting, occurring
+from perfdoctor.rules.kernel_ranges import (
+    TRIPLE_TF32,
+    DurationRange,
+    at_least_shortest,
+    efficiencies_on,
+    peak_rate,
+)
+from perfdoctor.rules.matrix_kernels import Remedy
 
 _IGNORED, _PRODUCT, _SOFTMAX, _SOFTMAX_BACKWARD, _OTHER_PRODUCT = range(5)
 _OP_PATTERNS: Mapping[int, str] = MappingProxyType(
@@ -25,7 +33,6 @@ _OP_PATTERNS: Mapping[int, str] = MappingProxyType(
 _FORWARD_SEQUENCE = (_PRODUCT, _SOFTMAX, _PRODUCT)
 # Gradients of the second product, of softmax, of the first product.
 _BACKWARD_SEQUENCE = (_PRODUCT, _PRODUCT, _SOFTMAX_BACKWARD, _PRODUCT, _PRODUCT)
-_TF32_PRODUCTS_PER_FP32 = 3.0  # fused kernels compute float32 as three products in TF32
 _ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"fp64": 8, "fp32": 4})  # two for all others
 
 
@@ -114,21 +121,84 @@ def costs_of_first_products(rank: Rank, attentions: Attentions) -> Int64Array:
     return result
 
 
-def fused_attention_ns(rank: Rank, product: OpCost, *, is_backward: bool) -> float:
-    """The best time of fused attention by its roofline, from the cost of one of its products.
+def fused_roof_ns(rank: Rank, product: OpCost, *, is_backward: bool) -> float:
+    """The time of fused attention at the peaks of the device, from the cost of one of its products.
 
     The smallest dimension of a product is the size of a head. A forward pass has two such products, and moves queries,
     keys, values and result; a backward pass has five, and moves twice the tensors. NaN where the device or the
     product's sizes are unknown.
     """
     device = rank.device
-    bandwidth = device.attainable_bandwidth_bytes_per_s if device else None
+    bandwidth = device.memory_bandwidth_bytes_per_s if device else None
     if device is None or not bandwidth or not (product.m and product.n and product.k and product.batch):
         return float("nan")
-    rate = device.attainable_flops(product.dtype) or float("nan")
-    if product.dtype == "fp32":
-        rate = max(rate, (device.attainable_flops("tf32") or 0) / _TF32_PRODUCTS_PER_FP32)
+    rate = peak_rate(device, fused_unit(rank, product.dtype))
     head, *lengths = sorted((product.m, product.n, product.k))
     tensors_bytes = product.batch * head * 2 * sum(lengths) * _ELEMENT_BYTES.get(product.dtype, 2)
     flops, moved_bytes = (5, 2 * tensors_bytes) if is_backward else (2, tensors_bytes)
     return max(flops * product.flops / rate, moved_bytes / bandwidth) * 1e9
+
+
+def fused_unit(rank: Rank, dtype: str) -> str:
+    """The unit on which a fused kernel computes a type: a key of `Device.peaks_flops`, or TRIPLE_TF32."""
+    device = rank.device
+    if device is None or dtype != "fp32":
+        return dtype
+    # Fused kernels compute float32 as three products in TF32 where that is faster.
+    has_faster = np.nan_to_num(peak_rate(device, TRIPLE_TF32)) > np.nan_to_num(peak_rate(device, "fp32"))
+    return TRIPLE_TF32 if has_faster else "fp32"
+
+
+def fused_durations(rank: Rank, attentions: Attentions, attention: Int64Array, products: BoolArray) -> DurationRange:
+    """How long the kernels of the attentions take together in fused kernels; each remains, and gets a share shorter.
+
+    Args:
+        rank: The rank.
+        attentions: The attentions.
+        attention: For each GPU item its attention, or -1.
+        products: Which items are kernels of matrix products: they remain where the sizes are unknown.
+    """
+    dur_ns, rows, cost = rank.trace.gpu.dur_ns, attention >= 0, costs_of_first_products(rank, attentions)
+    time_ns = np.bincount(attention[rows], weights=dur_ns[rows], minlength=len(attentions))
+    products = products & rows
+    products_ns = np.bincount(attention[products], weights=dur_ns[products], minlength=len(attentions))
+    op_costs, unknown = rank.kernel_costs.op_costs, (np.nan, np.nan)
+    table = [(fused_roof_ns(rank, c, is_backward=False), fused_roof_ns(rank, c, is_backward=True)) for c in op_costs]
+    roof_ns = at_least_shortest(np.array([*table, unknown], np.float64)[cost, attentions.is_backward.astype(np.int8)])
+    after_ns = np.full((len(attentions), 3), np.nan)
+    units = np.array([*(fused_unit(rank, c.dtype) for c in op_costs), ""])[cost]
+    for unit in sorted(set(units.tolist())):
+        at = units == unit
+        after_ns[at] = roof_ns[at, None] / efficiencies_on(rank, "attention", unit, roof_ns[at])
+    shares = np.minimum(after_ns / np.maximum(time_ns, 1)[:, None], 1.0)
+    known = ~np.isnan(shares[:, 0])
+    products_share = np.minimum(products_ns / np.maximum(time_ns, 1), 1.0)
+    usual = float((shares[known, 1] * time_ns[known]).sum() / max(time_ns[known].sum(), 1))
+    slowest, expected, fastest = shares.T
+    now_ns, of_item = dur_ns[rows].astype(np.float64), attention[rows]
+    return DurationRange(
+        now_ns,
+        now_ns * np.where(known, slowest, 1.0)[of_item],
+        now_ns * np.where(known, expected, np.maximum(usual, products_share))[of_item],
+        now_ns * np.where(known, fastest, products_share)[of_item],
+        float(time_ns[known].sum() / max(time_ns.sum(), 1)),
+    )
+
+
+def find_fused_float32(rank: Rank) -> GpuQuery:
+    """The kernels of the window that compute attention, forward or backward, from float32."""
+    operand = np.array([name == "fp32" for name in rank.verdicts.operands], bool)
+    is_float32 = operand[rank.verdicts.operand[rank.kernel_costs.kind]] & ~rank.verdicts.match_rows("na")
+    return rank.kernels.of_category("attention").where(rank.in_window & is_float32)
+
+
+def half_remedy_of_attention(rank: Rank) -> Remedy | None:
+    """Half precision for fused float32 attention, by its peak over that of float32; None where rates are unknown."""
+    device = rank.device
+    if device is None:
+        return None
+    half = next((name for name in ("bf16", "fp16") if device.matrix_peak_flops(name)), None)
+    now = peak_rate(device, fused_unit(rank, "fp32"))
+    if half is None or np.isnan(now):
+        return None
+    return Remedy(f"{half} autocast", peak_rate(device, half) / now, 0.5, half)

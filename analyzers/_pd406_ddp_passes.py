@@ -97,4 +97,4 @@ def exposed_communication_of(rank: Rank, passes: DdpPasses, chosen: BoolArray) -
         return iv.EMPTY
     row = np.searchsorted(passes.start_ns, issued, side="right") - 1
     counts = (row >= 0) & (issued < passes.end_ns[row]) & chosen[row]
-    return iv.intersect(iv.union(start[counts], end[counts]), rank.account.parts["communication"])
+    return iv.intersect(iv.union(start[counts], end[counts]), rank.exposed_parts["communication"])

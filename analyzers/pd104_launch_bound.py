@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
+from perfdoctor.analysis.timeline.starvation import StarvationRoot
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.rules import (
+    Advice,
     BoolArray,
+    CallRows,
     Claim,
+    Edit,
     Evidence,
     Finding,
     Intervals,
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     shorten_launches,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.advice.programs import MOSTLY
 
 # A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
 _MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
+# Launching that takes less than this many times as long as the GPU works needs no larger batch.
+_MIN_LAG = 1.2
 _LOOP_ADVICE = (
     "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
 )
-_CPU_ADVICE = (
-    "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows. "
-    "torch.compile leaves out Python and joins ops."
-)
-# A batch is not worth changing for less than this many times its size.
-_MIN_BATCH_FACTOR = 1.2
 
 
 class LaunchBound(RankAnalyzer):
@@ -51,8 +54,12 @@ class LaunchBound(RankAnalyzer):
 
     How it is measured:
         Idle time in gaps under 1 ms that end with a late launch, as a share of the step, and how many kernels the GPU
-        waited for in them. A graph launch is one launch of many kernels: gaps within a graph are no late launches, and
-        few of its kernels are waited for. Longer gaps are pauses of the CPU, not launching: PD103 reports them.
+        waited for in them. A sync, a wait for the DataLoader, an allocation or a pause empties the queue. The gaps
+        until the CPU has its lead back, at most as long as the lead that was lost, are theirs and do not count here.
+        What is left costs as much as a replay of the trace gets shorter when launches take no time. At least the share
+        of Python comes back, as expected that of the dispatcher, too, and by graphs all of it. A graph launch is one
+        launch of many kernels: gaps within a graph are no late launches, and few of its kernels are waited for. Longer
+        gaps are pauses of the CPU, not launching: PD103 reports them.
         Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
         starves. The CPU time for a launch is the time of the threads that launch, waits and the DataLoader left out,
         over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
@@ -64,9 +71,9 @@ class LaunchBound(RankAnalyzer):
 
     How to fix:
         CUDA graphs, by torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, launch many kernels
-        at once, where every step launches the same; torch.compile leaves out Python and fuses kernels; a bigger batch
-        gives each kernel more work for the same launch; fused optimizers launch less. Without a GPU: one op over all
-        rows in place of a loop, a bigger batch, torch.compile.
+        at once, where every step launches the same and no sync lies between the launches; torch.compile leaves out
+        Python and fuses kernels; a bigger batch gives each kernel more work for the same launch; fused optimizers
+        launch less. Without a GPU: one op over all rows in place of a loop, a bigger batch, torch.compile.
 
     When it is wrong:
         The profiler itself slows every launch, most with Python stacks or shapes: compare with the step time of an
@@ -115,7 +122,8 @@ class LaunchBound(RankAnalyzer):
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = rank.kernels.in_steps()
         gaps = rank.gaps.late_launch_time(below_ns=min(self.settings["pause_ns"], rank.pause_threshold_ns))
-        starved = iv.intersect(gaps, rank.account.parts["idle_launch"])
+        without_root = iv.intersect(gaps, rank.starvation.time_after(StarvationRoot.NO_ROOT))
+        starved = iv.intersect(without_root, rank.account.parts["idle_launch"])
         late = _count_late_kernels(rank, starved, kernels.mask)
         cost_ns = rank.per_step(iv.total(starved))
         if len(kernels) < self.settings["min_kernels"] or late < self.settings["min_late"] * len(kernels):
@@ -126,16 +134,18 @@ class LaunchBound(RankAnalyzer):
         if launches is None or rank.is_subsampled:
             return
         median_ns = int(np.median(rank.trace.gpu.dur_ns[kernels.mask]))
+        advice = _advise(rank, launches)
+        after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
             title=f"The GPU waits for launches: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {launches.cpu_ns / 1e3:.1f} us of CPU to launch one",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_gpu_advice(launches, _gpu_busy_ns(rank)),
-            fix=_gpu_fix(launches),
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(starved),
-            edit=shorten_launches(kernels.calls.rows, rank.window),
+            edit=_shorten_launches(rank, kernels.calls.rows, launches),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
@@ -143,6 +153,8 @@ class LaunchBound(RankAnalyzer):
                 Evidence("median kernel", median_ns, "ns"),
                 Evidence(f"launches per {rank.unit_name}", rank.per_step(launches.launches), "count"),
                 Evidence("queue depth in the median", launches.depth, "count"),
+                Evidence(f"syncs between launches per {rank.unit_name}", rank.per_step(launches.syncs), "count"),
+                Evidence("GPU waits for launches after syncs", rank.per_step(iv.total(after_syncs)), "ns"),
                 Evidence("launches with another one waiting", round(100 * launches.ahead_share, 1), "%"),
                 Evidence("CPU for a launch: Python", launches.python_ns, "ns"),
                 Evidence("CPU for a launch: dispatcher", launches.dispatcher_ns, "ns"),
@@ -161,6 +173,7 @@ class LaunchBound(RankAnalyzer):
             return
         line = find_busiest_line(rank)
         loop = line if line and _is_loop(line) else None
+        advice = advise("bound by ops on the CPU", rank.context)
         median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
         where = f", most of them in a loop at {loop.location.short}" if loop else ""
         yield self.finding(
@@ -169,8 +182,8 @@ class LaunchBound(RankAnalyzer):
             f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{where}",
             cost_ns=rank.per_step(iv.total(time)),
             saving=unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None),
-            advice=_LOOP_ADVICE if loop else _CPU_ADVICE,
-            fix=None if loop else "model = torch.compile(model)",
+            advice=_LOOP_ADVICE if loop else advice.sentence,
+            fix=None if loop else advice.code,
             claim=Claim(time),
             confidence=0.8 if unprofiled.timed else 0.6,
             location=loop.location if loop else None,
@@ -194,24 +207,24 @@ def _time_in_part_ns(rank: Rank, time: Intervals, part: str) -> int:
     return rank.per_step(iv.total(iv.intersect(time, rank.account.parts[part])))
 
 
-def _gpu_advice(launches: LaunchFacts, busy_ns: int) -> str:
+def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
     """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
-    if launches.compiled:
-        first = 'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.'
+    steps = max(rank.steps.count, 1)
+    if launches.syncs >= steps:
+        situation = "launch-bound, syncs within"
     elif launches.steady is False:
-        first = (
-            "Steps launch differently, which CUDA graphs cannot: torch.compile(dynamic=True) leaves out Python and "
-            "fuses kernels."
-        )
+        situation = "launch-bound, steps differ"
     elif launches.python_ns is not None and launches.python_ns > launches.cpu_ns / 2:
-        first = "Most of the CPU time is Python: torch.compile leaves it out and launches fewer kernels."
+        situation = "launch-bound in Python"
     else:
-        first = "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables."
-    factor = launches.cpu_ns * launches.launches / max(busy_ns, 1)
-    if factor < _MIN_BATCH_FACTOR:
-        return f"{first} Or use a fused optimizer, which launches less."
-    times = f"{factor:.2g}" if factor < 10 else f"{factor:,.0f}"
-    return f"{first} Or give each kernel more work: a batch about {times} times as large would keep the GPU busy."
+        situation = "launch-bound"
+    count = round(launches.syncs / steps)
+    first = advise(
+        situation, rank.context, syncs="sync" if count == 1 else f"{count:,} syncs (PD102)", unit=rank.unit_name
+    )
+    lags_far_behind = launches.cpu_ns * launches.launches > _MIN_LAG * _gpu_busy_ns(rank)
+    more = advise(f"launch-bound: {'larger batch' if lags_far_behind else 'other ways'}", rank.context)
+    return first._replace(sentence=" ".join(filter(None, (first.sentence, more.sentence))))
 
 
 def _gpu_busy_ns(rank: Rank) -> int:
@@ -219,10 +232,26 @@ def _gpu_busy_ns(rank: Rank) -> int:
     return rank.window_ns - sum(ns for name, ns in rank.account.detail.items() if name.startswith("idle_"))
 
 
-def _gpu_fix(launches: LaunchFacts) -> str:
-    if launches.steady is False and not launches.compiled:
-        return "model = torch.compile(model, dynamic=True)"
-    return 'model = torch.compile(model, mode="reduce-overhead")'
+def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edit:
+    """What the fix changes: at least Python goes, as expected the dispatcher, too, and with graphs the whole launch.
+
+    Where nothing can be captured the calls of the runtime remain. Without ops nobody knows the parts: all of it is the
+    bound.
+    """
+    graphed = (rank.context.graph_share or 0) >= MOSTLY
+    if launches.python_ns is None or graphed or not launches.cpu_ns:
+        return shorten_launches(calls, rank.window)
+    without_python = 1 - launches.python_ns / launches.cpu_ns
+    runtime = launches.runtime_ns / launches.cpu_ns
+    can_capture = launches.steady is not False and launches.syncs < max(rank.steps.count, 1)
+    least, expected, most = (
+        shorten_launches(calls, rank.window, remaining, is_upper_bound=False)
+        for remaining in (
+            without_python,
+            *((runtime, 0.0) if can_capture else ((without_python + runtime) / 2, runtime)),
+        )
+    )
+    return replace(expected, at_least=least, at_most=most)
 
 
 def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> int:

@@ -13,7 +13,9 @@ from perfdoctor.analyzers._pd205_attention import (
     attention_of_items,
     costs_of_first_products,
     find_attentions,
-    fused_attention_ns,
+    find_fused_float32,
+    fused_durations,
+    half_remedy_of_attention,
 )
 from perfdoctor.rules import (
     BoolArray,
@@ -24,25 +26,17 @@ from perfdoctor.rules import (
     Int64Array,
     Rank,
     RankAnalyzer,
-    Saving,
+    advise,
     distinct,
     nesting,
-    scale_durations,
     top_kernels,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.rules.kernel_ranges import apply_remedy
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS
 
 _FUSED_OP = "scaled_dot_product_attention"
-_ADVICE = (
-    "Use scaled_dot_product_attention: one kernel that never writes the scores. Hugging Face models take "
-    'attn_implementation="sdpa".'
-)
-_FALLBACK_ADVICE = (
-    "scaled_dot_product_attention fell back to its unfused form: no fused kernel takes these inputs. Use half "
-    "precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask; "
-    "torch.nn.attention.sdpa_kernel says why a kernel was refused."
-)
+_HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "float16"})
 
 
 class UnfusedAttention(RankAnalyzer):
@@ -50,19 +44,22 @@ class UnfusedAttention(RankAnalyzer):
 
     What it finds:
         A batched product, a softmax and a batched product, called one after the other on one thread with no other
-        product between them, and the same of the backward pass.
+        product between them, and the same of the backward pass. Also fused attention in float32 on a device that has
+        faster kernels for half precision.
 
     Why it costs time:
         The scores, of size heads x sequence x sequence, are written and read four to five times: by the products, by
         scaling, mask, softmax and dropout. A fused kernel never writes them to memory; for long sequences it is
-        several times as fast, and needs memory only for the result.
+        several times as fast, and needs memory only for the result. FlashAttention's kernels take half precision only;
+        the fused kernel for float32 multiplies three times in TF32, or on CUDA cores.
 
     How it is measured:
         Time of all that was launched from the first product's call to the last one's return. The least share of the
         step is `min_share` where the sequence has at least `min_sequence` elements by the recorded shapes, else
-        `min_share_short`: short scores stay in the cache. The saving is bounded by the roofline of fused attention
-        (FLOPs of both products; queries, keys, values and result moved once) where shapes are recorded; without
-        shapes by the time of all but the products.
+        `min_share_short`: short scores stay in the cache. Where shapes are recorded the saving follows from the
+        roofline of fused attention (FLOPs of both products; queries, keys, values and result moved once) and from
+        the share of it that recorded fused kernels reach; without shapes it is bounded by the time of all but the
+        products.
 
     How to fix:
         torch.nn.functional.scaled_dot_product_attention, with is_causal instead of a mask where that is meant; in
@@ -94,7 +91,11 @@ class UnfusedAttention(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when such attention takes at least the least share of the step."""
+        """A finding when such attention takes at least the least share of the step, one for fused float32 attention."""
+        yield from self._find_unfused(rank)
+        yield from self._find_fused_float32(rank)
+
+    def _find_unfused(self, rank: Rank) -> Iterator[Finding]:
         attentions = find_attentions(rank)
         if not len(attentions):
             return
@@ -108,19 +109,21 @@ class UnfusedAttention(RankAnalyzer):
         is_long = sequence is not None and sequence >= self.settings["min_sequence"]
         if not self.exceeds_min_share(rank, cost_ns, 0 if is_long else self.settings["min_share_short"]):
             return
-        saved = _saved_share(rank, attentions, attention)
+        products = _match_products(rank)
+        after = fused_durations(rank, attentions, attention, products)
         trace = rank.trace
-        between_ns = int(trace.gpu.dur_ns[rows & ~_match_products(rank)].sum())
+        between_ns = int(trace.gpu.dur_ns[rows & ~products].sum())
         callers = nesting.outermost(trace.ops.parent, attentions.first_product.astype(np.int32))
         fell_back = any(_FUSED_OP in trace.strings[code] for code in distinct(trace.ops.name[callers]).tolist())
+        advice = advise("attention fell back" if fell_back else "unfused attention", rank.context)
         yield self.finding(
             rank,
             title="Attention is not fused: product, softmax and product"
             + (f" over a sequence of {sequence}" if sequence else ""),
             cost_ns=cost_ns,
-            saving=Saving(0, None, round(cost_ns * saved), "bounded"),
-            advice=_FALLBACK_ADVICE if fell_back else _ADVICE,
-            fix=None if fell_back else "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
+            saving=after.saving(cost_ns),
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
             location=rank.locations.of_ops(callers.astype(np.int64)),
@@ -130,7 +133,34 @@ class UnfusedAttention(RankAnalyzer):
                 Evidence("all but the products", rank.per_step(between_ns), "ns"),
                 *top_kernels(rank, rows),
             ),
-            edit=scale_durations(GpuRows(trace.gpu, rows), saved),
+            edit=after.edit(GpuRows(trace.gpu, rows)),
+        )
+
+    def _find_fused_float32(self, rank: Rank) -> Iterator[Finding]:
+        """Fused attention in float32, where the device has a faster kernel for half precision."""
+        half, kernels = half_remedy_of_attention(rank), find_fused_float32(rank)
+        time_ns = kernels.time_ns
+        cost_ns = rank.per_step(time_ns)
+        if half is None or time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
+            return
+        after = apply_remedy(rank, kernels, "attention", half)
+        advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
+        yield self.finding(
+            rank,
+            title=f"Fused attention runs in float32: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}",
+            cost_ns=cost_ns,
+            saving=after.saving(cost_ns),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(kernels.time, kernels=True),
+            confidence=0.8,
+            location=kernels.location,
+            evidence=(
+                Evidence("kernels whose work is known", round(100 * after.known_share), "%"),
+                *top_kernels(rank, kernels.mask),
+            ),
+            subject="float32",
+            edit=after.edit(kernels.rows),
         )
 
 
@@ -149,19 +179,3 @@ def _sequence_length(rank: Rank, attentions: Attentions, attention: Int64Array) 
 def _match_products(rank: Rank) -> BoolArray:
     """For each GPU item whether it is a kernel of matrix products, no helper of one."""
     return rank.kernel_classes.match_rows(lambda k: k.category == "gemm" and k.tensor_core != "na")
-
-
-def _saved_share(rank: Rank, attentions: Attentions, attention: Int64Array) -> float:
-    """The share of the time that fused attention could save at most: all but its roofline, else but the products."""
-    dur_ns, rows, cost = rank.trace.gpu.dur_ns, attention >= 0, costs_of_first_products(rank, attentions)
-    products = _match_products(rank) & rows
-    time_ns = np.bincount(attention[rows], weights=dur_ns[rows], minlength=len(attentions))
-    products_ns = np.bincount(attention[products], weights=dur_ns[products], minlength=len(attentions))
-    rooflines_ns = [
-        (fused_attention_ns(rank, c, is_backward=False), fused_attention_ns(rank, c, is_backward=True))
-        for c in rank.kernel_costs.op_costs
-    ]
-    unknown = (np.nan, np.nan)
-    roofline_ns = np.array([*rooflines_ns, unknown], np.float64)[cost, attentions.is_backward.astype(np.int8)]
-    best_ns = np.where(np.isnan(roofline_ns), products_ns, roofline_ns)
-    return float(np.maximum(time_ns - best_ns, 0).sum() / max(time_ns.sum(), 1))

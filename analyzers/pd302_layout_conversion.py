@@ -11,6 +11,7 @@ import orjson
 
 from perfdoctor.analysis.kernels.traffic_kinds import LAYOUT
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -18,6 +19,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     distinct_rows,
     intervals,
     remove_items,
@@ -79,15 +81,15 @@ class LayoutConversion(RankAnalyzer):
             return
         convolutions = rank.kernels.of_category("convolution").in_steps() - copies
         channels_last_share = _measure_channels_last(rank, copies)
+        advice = _advise(rank, channels_last_share)
         yield self.finding(
             rank,
             title="Convolutions copy tensors into another layout: "
             f"{rank.per_step(len(copies)):,} copies a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advice(channels_last_share, is_amd=rank.hardware.vendor == "amd"),
-            fix="model = model.to(memory_format=torch.channels_last)\n"
-            "inputs = inputs.to(memory_format=torch.channels_last)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time, kernels=True),
             confidence=0.8 if "launches" in rank.available_data else 0.6,
             location=copies.location,
@@ -104,13 +106,10 @@ class LayoutConversion(RankAnalyzer):
         )
 
 
-def _advice(channels_last_share: float | None, *, is_amd: bool) -> str:
-    environment = " and set PYTORCH_MIOPEN_SUGGEST_NHWC=1" if is_amd else ""
-    if channels_last_share is not None and channels_last_share > 0.5:
-        return (
-            f"Most of these convolutions get their input in channels_last: bring the weights to it, too{environment}."
-        )
-    return f"Keep model and inputs in channels_last{environment}: the fast convolutions want it, and ops keep it."
+def _advise(rank: Rank, channels_last_share: float | None) -> Advice:
+    miopen = " and set PYTORCH_MIOPEN_SUGGEST_NHWC=1" if rank.hardware.vendor == "amd" else ""
+    inputs_follow = channels_last_share is not None and channels_last_share > 0.5
+    return advise("layout copies of weights" if inputs_follow else "layout copies", rank.context, miopen=miopen)
 
 
 def _measure_channels_last(rank: Rank, copies: GpuQuery) -> float | None:

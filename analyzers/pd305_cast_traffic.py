@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.traffic_kinds import WEIGHT_CAST
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, intervals, remove_items, vocabulary
+from perfdoctor.rules import (
+    Claim,
+    Context,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    intervals,
+    remove_items,
+    vocabulary,
+)
 
 
 class CastTraffic(RankAnalyzer):
@@ -64,14 +77,15 @@ class CastTraffic(RankAnalyzer):
         of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
         of_weights = casts - of_gradients
         is_training = len(of_gradients) > 0 or bool((rank.traffic.optimizer_step >= 0).any())
+        advice = advise("weights cast at every step", _with_training(rank.context) if is_training else rank.context)
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))
         yield self.finding(
             rank,
             title=f"The weights are cast at every step: {cast_count:,} casts a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advice(is_training),
-            fix=None if is_training else "model = model.to(torch.bfloat16)   # in place of torch.autocast",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time, kernels=True),
             confidence=0.8,
             location=of_weights.location,
@@ -80,14 +94,11 @@ class CastTraffic(RankAnalyzer):
                 Evidence("of their gradients", rank.per_step(of_gradients.time_ns), "ns"),
                 Evidence("read and written", rank.per_step(round(traffic_bytes)), "bytes"),
             ),
-            edit=remove_items(rank.trace, casts.rows),
+            # Weights that are cast before the loop need no cast in it; in training some casts always remain.
+            edit=remove_items(rank.trace, casts.rows, is_upper_bound=is_training),
         )
 
 
-def _advice(is_training: bool) -> str:
-    if not is_training:
-        return "Cast the weights once, before the loop: model.to(torch.bfloat16), and leave autocast out."
-    return (
-        "Keep the weights in bfloat16 with float32 master weights in the optimizer; with gradient accumulation put one "
-        "autocast context around all passes of a step; or give the casts a larger batch to spread over."
-    )
+def _with_training(context: Context) -> Context:
+    """The program, as one that trains where its phase is unknown."""
+    return replace(context, phase="training") if context.phase == "unknown" else context

@@ -12,6 +12,7 @@ from perfdoctor.analysis.kernels.traffic_kinds import COPY, COPY_OPS
 from perfdoctor.analysis.launching_ops import find_outermost_ops
 from perfdoctor.rules import (
     NONE,
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -20,6 +21,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     Trace,
+    advise,
     distinct_rows,
     intervals,
     remove_items,
@@ -86,7 +88,7 @@ class RedundantCopies(RankAnalyzer):
             f"in {costliest.name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_advice(costliest.name),
+            advice=_advise(rank, costliest.name).sentence,
             claim=Claim(time, kernels=True),
             confidence=0.6,
             location=rank.locations.of_items(costliest.rows),
@@ -129,10 +131,10 @@ def _group_by_copying_op(trace: Trace, rows: Int64Array) -> list[_CopyingOp]:
     return sorted(found, key=lambda each: (-each.time_ns, each.name))
 
 
-def _advice(copying_op: str) -> str:
+def _advise(rank: Rank, copying_op: str) -> Advice:
     name = copying_op.partition(" ")[0]
     if name in ("cat", "_cat", "stack", "concat"):
-        return "Write the parts into one preallocated tensor, or let torch.compile fuse the parts into it."
+        return advise("copies by concatenation", rank.context)
     if name in ("repeat", "repeat_interleave", "tile"):
-        return "Use expand, which copies nothing, or let the op broadcast."
-    return "Keep one order of dimensions from end to end: most ops take transposed views as they are."
+        return advise("copies by repetition", rank.context)
+    return advise("copies into another order", rank.context)

@@ -19,6 +19,7 @@ from perfdoctor.rules import (
     LateRank,
     RankSummary,
     Saving,
+    advise,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -121,8 +122,7 @@ class Straggler(FleetAnalyzer):
             title="Ranks take turns at coming last: none is slow, but all wait for the slowest of each step",
             cost_ns=cost,
             saving=Saving(),
-            advice="Look for what varies from step to step: lengths of inputs, garbage collection, CPUs shared with "
-            "other programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
+            advice=advise("ranks take turns at coming last", rank.context).sentence,
             claim=Claim(waiting),
             confidence=0.6,
             evidence=(
@@ -148,8 +148,9 @@ class Straggler(FleetAnalyzer):
             ": the others wait",
             cost_ns=cost,
             saving=Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
-            advice=f"Compare what {'this rank does' if is_single else 'these ranks do'} before the collectives with "
-            "the other ranks, and bring it down to their time.",
+            advice=advise(
+                "ranks come last", victim.context, they="this rank does" if is_single else "these ranks do"
+            ).sentence,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,

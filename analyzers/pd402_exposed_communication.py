@@ -18,6 +18,7 @@ from perfdoctor.rules import (
     Intervals,
     RankSummary,
     Saving,
+    advise,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -27,6 +28,19 @@ _MIN_OVERLAP_SHARE = 0.005
 _GRADIENT_KINDS = frozenset({"all_reduce", "reduce_scatter"})
 # The evidence names the kinds and groups with the most exposed time, so many of them.
 _MAX_KINDS = 4
+# What helps depends on the kind; kinds that are not named here have one advice.
+_SITUATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "all_reduce": "exposed all_reduce",
+        "all_to_all": "exposed all_to_all",
+        "all_gather": "exposed all_gather or reduce_scatter",
+        "reduce_scatter": "exposed all_gather or reduce_scatter",
+        "send_recv": "exposed send_recv",
+    }
+)
+_OTHER_SITUATION = "exposed collectives"
+# From this share of the exposed time on the title says which kind it is.
+_MIN_KIND_SHARE = 0.5
 
 
 class ExposedCommunication(FleetAnalyzer):
@@ -48,9 +62,10 @@ class ExposedCommunication(FleetAnalyzer):
         gradients, any work for other collectives.
 
     How to fix:
-        DistributedDataParallel overlaps by itself: try smaller first buckets (bucket_cap_mb), static_graph and
-        gradient_as_bucket_view. With FSDP, prefetch. To send fewer bytes, compress gradients to bf16, and skip the
-        all-reduce in all micro-batches but the last (no_sync).
+        By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
+        compression, no_sync in all micro-batches but the last. FSDP: prefetch. DeepSpeed, Megatron: their own settings
+        of overlap. Exchanges of embeddings: torchrec's pipeline and quantized communication. Experts: a dispatcher
+        that overlaps. Tensor parallelism: fewer ranks a layer, asynchronous tensor parallelism.
 
     When it is wrong:
         Where collectives wait for a slow rank no overlap helps: make the ranks even first. The trace of one rank alone
@@ -94,16 +109,19 @@ class ExposedCommunication(FleetAnalyzer):
         overlap = 1 - sum(total.exposed_ns for total in table.totals) / running_ns if running_ns else 0.0
         how_much = "none" if overlap < _MIN_OVERLAP_SHARE else f"only {overlap:.0%}"
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
+        kind, kind_share = _find_prevailing_kind(table)
+        advice = advise(_SITUATIONS.get(kind, _OTHER_SITUATION), rank.context)
         yield self.finding(
             rank,
-            title=f"Communication is exposed: {how_much} of it overlaps with computation",
+            title=f"Communication is exposed: {how_much} of it overlaps with computation"
+            + (f"; {kind_share:.0%} of what is exposed is {kind}" if kind_share >= _MIN_KIND_SHARE else ""),
             cost_ns=cost,
             saving=Saving(0, None, min(cost, rank.per_step(_hideable_ns(table))), "bounded"),
-            advice="Overlap collectives with backward, or send less: bucket sizes, no_sync, compression."
+            advice=advice.sentence
             + (
                 " The traces of all ranks would tell how much of it is waiting for a slow one." if waits_unknown else ""
             ),
-            fix="DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
+            fix=advice.code,
             claim=Claim(exposed),
             confidence=0.5 if waits_unknown else 0.8,
             evidence=(
@@ -118,6 +136,17 @@ class ExposedCommunication(FleetAnalyzer):
                 *(evidence for total in table.totals[:_MAX_KINDS] for evidence in _kind_evidence(rank, total)),
             ),
         )
+
+
+def _find_prevailing_kind(table: CollectiveTable) -> tuple[str, float]:
+    """The kind whose collectives are exposed longest over all groups, and its share (0 to 1) of the exposed time."""
+    exposed_ns: dict[str, int] = {}
+    for total in table.totals:
+        exposed_ns[total.kind] = exposed_ns.get(total.kind, 0) + total.exposed_ns
+    if not any(exposed_ns.values()):
+        return "other", 0.0
+    kind = max(sorted(exposed_ns), key=lambda each: exposed_ns[each])
+    return kind, exposed_ns[kind] / sum(exposed_ns.values())
 
 
 def _wait_evidence(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:

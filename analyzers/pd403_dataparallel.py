@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, captured_list, distinct, vocabulary
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    captured_list,
+    distinct,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 # The autograd functions of torch.nn.parallel: weights and inputs to the GPUs, outputs and gradients back.
@@ -30,7 +41,8 @@ class DataParallelUsed(RankAnalyzer):
         covered. What the shared interpreter costs is not included: PD104 reports GPUs that wait for launches.
 
     How to fix:
-        DistributedDataParallel with one process a GPU, also on a single machine.
+        Training: DistributedDataParallel with one process a GPU, also on a single machine. Inference: one process a
+        GPU, each with a model of its own.
 
     When it is wrong:
         With one device DataParallel only calls the model: then there is no finding.
@@ -62,17 +74,18 @@ class DataParallelUsed(RankAnalyzer):
         devices = len(distinct(trace.gpu.device[trace.gpu.device >= 0]))
         if devices < self.settings["min_devices"] or not (count or _is_captured(rank)):
             return
-        parts = rank.account.parts
+        parts = rank.exposed_parts
         transfers = rank.ops.named(_TRANSFER_OPS).kernels
         exposed = iv.intersect(transfers.time, iv.union_of((parts["memcpy"], parts["communication"])))
         cost = rank.per_step(iv.total(exposed))
+        advice = advise("DataParallel", rank.context, devices=devices)
         yield self.finding(
             rank,
             title=f"DataParallel drives {devices} GPUs from one process, and copies the model to each in every step",
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded") if cost else Saving(),
-            advice="Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
-            fix=f"DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(exposed),
             confidence=0.9,
             location=rank.locations.of_range(vocabulary.DATA_PARALLEL_FORWARD),

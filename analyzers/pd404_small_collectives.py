@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     Intervals,
     RankSummary,
     Saving,
+    advise,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -31,6 +32,17 @@ _LARGE_FACTOR = 8
 # The kinds that can be sent in buckets.
 _BUCKETABLE_KINDS = np.array(
     [COLLECTIVE_KINDS.index(kind) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")]
+)
+
+
+# What helps depends on the kind.
+_SITUATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "all_reduce": "small all_reduce",
+        "all_gather": "small all_gather or reduce_scatter",
+        "reduce_scatter": "small all_gather or reduce_scatter",
+        "broadcast": "small broadcast",
+    }
 )
 
 
@@ -53,7 +65,8 @@ class SmallCollectives(FleetAnalyzer):
 
     How to fix:
         DistributedDataParallel with buckets of its usual size (bucket_cap_mb=25) instead of one all-reduce a parameter;
-        torch.distributed's coalesced forms, or one flat tensor, for collectives of your own; metrics less often.
+        with FSDP whole blocks as units; DeepSpeed's and Megatron's bucket sizes; one flat tensor for collectives of
+        your own; metrics less often.
 
     When it is wrong:
         Where the input of each collective depends on the output of the one before (tensor parallelism, one in each
@@ -105,15 +118,17 @@ class SmallCollectives(FleetAnalyzer):
             return
         step_mb = int(table.bytes[small].sum() / max(rank.steps.count, 1)) / 1e6
         large = alike & (table.bytes >= _LARGE_FACTOR * self.settings["max_bytes"])
-        remaining = _remaining_share(table, small, large)
         name = COLLECTIVE_KINDS[int(table.kind[small][0])]
+        advice = advise(_SITUATIONS[name], rank.context, collective=name)
+        # Collectives that layers wait for one by one cannot be put together, so buckets promise nothing for them.
+        remaining = None if advice.code is None else _remaining_share(table, small, large)
         yield self.finding(
             rank,
             title=f"{count:.3g} small collectives ({name}) a step move {step_mb:.3g} MB, and nothing else runs",
             cost_ns=cost,
             saving=Saving(0, None if remaining is None else round(cost * (1 - remaining)), cost, "bounded"),
-            advice="Send them together: DistributedDataParallel's usual buckets, one flat tensor, or coalesced calls.",
-            fix="DistributedDataParallel(model, bucket_cap_mb=25)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(exposed),
             confidence=0.6,
             evidence=(

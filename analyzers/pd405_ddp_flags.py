@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
     Claim,
+    Edit,
     Evidence,
     Finding,
+    Intervals,
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     captured_list,
     captured_part,
     vocabulary,
@@ -34,19 +38,22 @@ class DdpFlags(RankAnalyzer):
 
     Why it costs time:
         The search goes through the whole graph on the CPU after each forward pass and reduces a map of the parameters
-        that were used. The copies read and write every gradient once more, and it takes memory twice. The broadcasts
-        run before the forward pass, where nothing can hide them.
+        that were used. The copies read and write every gradient once more, and it takes memory twice. The buffers are
+        flattened, broadcast and copied back one by one before the forward pass, where nothing can hide it.
 
     How it is measured:
         By what torch's reducer and module write into the trace: `search_unused_parameters`, `copy_bucket_to_grad`, and
         broadcasts in a program that has `DistributedDataParallel.forward`. The search costs the time in which the GPU
-        was idle for want of launches meanwhile, the copies the time of their kernels, the broadcasts the time that no
-        kernel covered. Without a GPU all of these are CPU time.
+        was idle for want of launches meanwhile, the copies the time of their kernels. The buffers cost the time that
+        the GPU was idle while the CPU flattened them and copied them back (the first ops of a forward pass, with a
+        broadcast among them), and their broadcasts as far as no kernel covered them. Without a GPU all of these are
+        CPU time. The buffers' ops are left out in the replay.
 
     How to fix:
         Leave find_unused_parameters out when every parameter gets a gradient, or set static_graph=True when the same
-        ones are unused each time; gradient_as_bucket_view=True; broadcast_buffers=False when the ranks' BatchNorm
-        statistics need not be equal.
+        ones are unused each time; gradient_as_bucket_view=True; broadcast_buffers=False (forward_sync_buffers=False
+        from PyTorch 2.13 on) when the ranks' BatchNorm statistics need not be equal. In a forward pass alone run the
+        wrapped model, and leave the wrapper out where there is one process.
 
     When it is wrong:
         A model that leaves out different parameters in each step needs the search. With gradient_as_bucket_view
@@ -85,11 +92,9 @@ class DdpFlags(RankAnalyzer):
         yield from self._report(
             rank,
             Claim(lost),
+            situation="DDP searches for unused parameters",
             subject="find_unused_parameters",
             title="DistributedDataParallel searches the graph for unused parameters in every step",
-            advice="Leave find_unused_parameters out if every parameter gets a gradient; if the same ones never do, "
-            "say static_graph=True.",
-            fix="DistributedDataParallel(model)  # or static_graph=True",
             evidence=(Evidence("searching per step", rank.per_step(searches.time_ns), "ns"),),
         )
 
@@ -99,27 +104,31 @@ class DdpFlags(RankAnalyzer):
         yield from self._report(
             rank,
             Claim(work, kernels=rank.device_kind == "gpu"),
+            situation="DDP copies gradients out of its buckets",
             subject="gradient_as_bucket_view",
             title="Gradients are copied out of DistributedDataParallel's buckets in every step",
-            advice="Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
-            fix="DistributedDataParallel(model, gradient_as_bucket_view=True)",
         )
 
     def _check_broadcasts(self, rank: Rank) -> Iterator[Finding]:
         if not rank.trace.match_rows(rank.trace.ranges, vocabulary.DDP_FORWARD).any():
             return
-        table = rank.collectives
+        syncs, table = buffer_syncs_of(rank), rank.collectives
         broadcast = vocabulary.COLLECTIVE_KINDS.index("broadcast")
         rows = np.flatnonzero((table.kind == broadcast) & (table.exposed_ns > 0))
         exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
+        steps = max(rank.steps.count, 1)
         yield from self._report(
             rank,
-            Claim(exposed),
+            Claim(iv.union_of((exposed, _time_lost_in(rank, syncs.time)))),
+            situation="DDP broadcasts buffers",
             subject="broadcast_buffers",
             title="DistributedDataParallel broadcasts the model's buffers in every forward pass",
-            advice="If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
-            fix="DistributedDataParallel(model, broadcast_buffers=False)",
-            evidence=(Evidence("broadcasts per step", round(len(rows) / max(rank.steps.count, 1), 1), "count"),),
+            edit=drop_syncs(rank, syncs) if len(syncs.start_ns) else None,
+            evidence=(
+                Evidence("broadcasts per step", round(len(rows) / steps, 1), "count"),
+                Evidence("buffers copied back per step", round(syncs.copied / steps, 1) or None, "count"),
+                Evidence("CPU at the buffers per step", rank.per_step(iv.total(syncs.time)) or None, "ns"),
+            ),
         )
 
     def _report(
@@ -127,10 +136,10 @@ class DdpFlags(RankAnalyzer):
         rank: Rank,
         claim: Claim,
         *,
+        situation: str,
         subject: str,
         title: str,
-        advice: str,
-        fix: str,
+        edit: Edit | None = None,
         evidence: tuple[Evidence, ...] = (),
     ) -> Iterator[Finding]:
         """The finding on one setting, whose work is the claimed time, where that costs enough."""
@@ -138,14 +147,16 @@ class DdpFlags(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost):
             return
         captured = _captured_settings(rank)
+        advice = advise("DDP in one process" if rank.trace.world_size == 1 else situation, rank.context)
         yield self.finding(
             rank,
             title=title,
             cost_ns=cost,
             saving=Saving(0, None, cost, "bounded"),
-            advice=advice,
-            fix=fix,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=claim,
+            edit=edit,
             confidence=0.8,
             location=rank.locations.of_range(vocabulary.DDP_FORWARD),
             evidence=(
@@ -154,6 +165,14 @@ class DdpFlags(RankAnalyzer):
             ),
             subject=subject,
         )
+
+
+def _time_lost_in(rank: Rank, time: Intervals) -> Intervals:
+    """The part of some time of the CPU in which a GPU had nothing to do; all of it without a GPU."""
+    if rank.device_kind == "cpu":
+        return iv.intersect(time, rank.window)
+    idle = (part for name, part in rank.account.parts.items() if name.startswith("idle_"))
+    return iv.intersect(time, iv.union_of(idle))
 
 
 def _captured_settings(rank: Rank) -> Mapping[str, Any]:

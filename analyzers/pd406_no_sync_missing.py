@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analyzers._pd406_ddp_passes import ddp_passes_of, exposed_communication_of
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, vocabulary
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, vocabulary
 from perfdoctor.rules import intervals as iv
 
 
@@ -27,7 +27,8 @@ class NoSyncMissing(RankAnalyzer):
         passes of an update but the last. All-reduces of losses and metrics do not count: no backward pass issues them.
 
     How to fix:
-        Run all micro-batches but the last under `model.no_sync()`, forward pass included.
+        Run all micro-batches but the last under `model.no_sync()`, forward pass included; a framework that wraps the
+        model has a setting of its own for it.
 
     When it is wrong:
         A model whose parts are wrapped one by one and trained by one optimizer reduces different gradients in each
@@ -62,13 +63,14 @@ class NoSyncMissing(RankAnalyzer):
         if not self.exceeds_min_share(rank, cost):
             return
         updates = len(set(passes.update.tolist()))
+        advice = advise("gradients reduced in every micro-batch", rank.context)
         yield self.finding(
             rank,
             title=f"Gradients are reduced in every micro-batch: {passes.reduces.sum() / updates:.3g} times an update",
             cost_ns=cost,
             saving=Saving(0, cost, cost, "bounded"),
-            advice="Reduce once an update: run all micro-batches but the last under no_sync(), forward pass included.",
-            fix="with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(wasted),
             confidence=0.9,
             location=rank.locations.of_range(vocabulary.DDP_FORWARD),

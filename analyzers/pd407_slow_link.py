@@ -11,6 +11,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.gpu import find_device
+from perfdoctor.gpu.devices import vendor_of
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -21,6 +22,7 @@ from perfdoctor.rules import (
     Intervals,
     MatchedCollectives,
     Saving,
+    advise,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
@@ -152,15 +154,16 @@ class SlowLink(FleetAnalyzer):
             return
         names = ", ".join(str(matched.tables[i].rank) for i in group.members)
         reached = group.bytes_per_s / attainable
+        is_amd = vendor_of(rank.trace.device) == "amd"
+        advice = advise("slow link between AMD devices" if is_amd else "slow link", rank.context)
         yield self.finding(
             rank,
             title=f"The link between ranks {names} is slow: {group.bytes_per_s / 1e9:.3g} GB/s in large collectives, "
             f"{reached:.0%} of {attainable / 1e9:.3g} GB/s",
             cost_ns=cost,
             saving=Saving(0, round(cost * (1 - reached)), cost, "bounded"),
-            advice="See which transport NCCL uses there, and whether the links are up: a fallback to sockets, PCIe or "
-            "host memory looks like this.",
-            fix="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; nvidia-smi topo -m; nvidia-smi nvlink -s",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(transferring, rank=rank.rank),
             confidence=0.7,
             evidence=(

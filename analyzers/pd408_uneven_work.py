@@ -10,7 +10,17 @@ import numpy as np
 
 from perfdoctor.analysis.communication.rank_waits import exposed_wait_of, find_longest_waiter
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER, PHASES
-from perfdoctor.rules import Claim, CollectiveTable, Evidence, Finding, Fleet, FleetAnalyzer, FloatArray, Saving
+from perfdoctor.rules import (
+    Claim,
+    CollectiveTable,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    FloatArray,
+    Saving,
+    advise,
+)
 from perfdoctor.rules import intervals as iv
 
 _COMPUTING_PHASES = [PHASES.index(phase) for phase in (FORWARD, BACKWARD, OPTIMIZER, COMPUTE)]
@@ -85,7 +95,7 @@ class UnevenWork(FleetAnalyzer):
             title=f"Work is uneven over the ranks: the busiest of a step has {spread:.0%} more than the mean",
             cost_ns=cost,
             saving=Saving(0, saving_ns, saving_ns, "bounded"),
-            advice="Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
+            advice=advise("uneven work", rank.context).sentence,
             claim=Claim(waiting, rank=rank.rank),
             confidence=0.8,
             evidence=(

@@ -13,14 +13,17 @@ from importlib.metadata import version
 from typing import TypeAlias
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
+from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.report.pricing import price_findings, prioritize_fleet
+from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
-from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary
+from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary, UnexplainedSlice
+from perfdoctor.report.slice_facts import SliceFacts
+from perfdoctor.report.unexplained import find_unexplained, merge_slices, reduce_slice
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
@@ -30,6 +33,9 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 Settings: TypeAlias = Mapping[str, Mapping[str, float]]
 AnalyzerTypes: TypeAlias = Iterable[type[Analyzer]]
+
+ACCOUNT_SETTINGS = "ACCOUNT"
+"""The settings of the account, which stand beside those of rules in `Settings`."""
 
 
 def diagnose_run(
@@ -112,6 +118,8 @@ def summarize_rank(
         findings=priced,
         outcomes=tuple(outcomes),
         context=rank.context,
+        limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
+        unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
     )
 
 
@@ -145,21 +153,22 @@ def report_on_summaries(
             found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
             of_fleet += found
     of_ranks = [finding for shared in part.shared.values() for finding in shared.merge()]
+    findings = prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries})
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
         steps=next((s.steps for s in fleet.summaries if s.steps.count), StepSummary()),
         timeline=tuple(summary.timeline for summary in fleet.summaries),
         account=tuple(summary.account for summary in fleet.summaries),
-        findings=prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries}),
+        findings=findings,
         outcomes=(
             *(Outcome(plugin.name, "failed", plugin.why) for plugin in find_broken_plugins()),
             *(outcome_of[rule.rule] for rule in analyzers if rule.rule in outcome_of),
         ),
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
-        limit=_limit_of_longest_step(fleet),
-        unexplained=tuple(each for summary in fleet.summaries for each in summary.unexplained),
+        limit=_limit_of_longest_step(fleet, findings),
+        unexplained=_unexplained_in_fleet(fleet, of_fleet),
     )
 
 
@@ -202,9 +211,11 @@ def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
     """Check that every rule and threshold in `settings` exists.
 
     Raises:
-        UsageError: One does not exist.
+        UsageError: One does not exist, or a threshold of the account is out of range.
     """
+    min_roof_share_of(settings)
     known = {analyzer.rule: analyzer for analyzer in analyzers}
+    settings = {rule: thresholds for rule, thresholds in settings.items() if rule != ACCOUNT_SETTINGS}
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise UsageError(
@@ -212,6 +223,22 @@ def check_settings(settings: Settings, analyzers: AnalyzerTypes) -> None:
         )
     for rule, thresholds in settings.items():
         known[rule](thresholds)
+
+
+def min_roof_share_of(settings: Settings) -> float:
+    """`Rank.min_roof_share` by the settings, which have it as {"ACCOUNT": {"min_roof_share": 0.4}}.
+
+    Raises:
+        UsageError: The account has no such threshold, or it is no share.
+    """
+    thresholds = settings.get(ACCOUNT_SETTINGS, {})
+    unknown = sorted(set(thresholds) - {"min_roof_share"})
+    if unknown:
+        raise UsageError(f"the account has no threshold '{unknown[0]}'; it has min_roof_share")
+    share = thresholds.get("min_roof_share", MIN_ROOF_SHARE)
+    if not 0 <= share <= 1:
+        raise UsageError(f"{ACCOUNT_SETTINGS}.min_roof_share is a share from 0 to 1, not {share}")
+    return share
 
 
 def run_rule(
@@ -314,7 +341,60 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     )
 
 
-def _limit_of_longest_step(fleet: Fleet) -> Limit:
-    """The limit of the rank whose mean step is longest: the others wait for it."""
+def _facts_of_slices(rank: Rank) -> SliceFacts:
+    return SliceFacts(
+        rank=rank.rank,
+        trace=rank.trace,
+        steps=rank.steps,
+        window=rank.window,
+        parts=rank.account.parts,
+        device_kind=rank.device_kind,
+        available_data=rank.available_data,
+        classes=rank.kernel_classes,
+        costs=rank.kernel_costs,
+        bounds=rank.bounds,
+        hardware=rank.hardware,
+        gaps=rank.gaps,
+        missing_kernels=rank.missing_kernels,
+        is_subsampled=rank.is_subsampled,
+        loader_waits=rank.loader_waits,
+        locations=rank.locations,
+        collectives=rank.collectives,
+        captured=rank.facts,
+    )
+
+
+def _unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[UnexplainedSlice, ...]:
+    """What no finding claims on any rank, after the findings that compare ranks: they claim exposed communication.
+
+    Where such a finding claims the wait of one rank for a late one, the waits of all ranks are explained.
+    """
+    late, waits_are_claimed = fleet.late_rank, False
+    claimed = {
+        s.rank: iv.union_of(f.claim.intervals for f in findings if f.claim.rank == s.rank) for s in fleet.summaries
+    }
+    if late is not None:
+        waits_are_claimed = any(
+            table.rank in claimed and len(iv.intersect(claimed[table.rank], late.any_wait_time_of(table)))
+            for table in late.matched.tables
+        )
+    slices: list[UnexplainedSlice] = []
+    for summary in fleet.summaries:
+        table, time = summary.collectives, claimed[summary.rank]
+        if not summary.unexplained or table is None:
+            slices += summary.unexplained
+            continue
+        if late is not None and waits_are_claimed:
+            time = iv.union_of((time, late.any_wait_time_of(table)))
+        slices += reduce_slice(summary.unexplained, "communication", iv.total(iv.intersect(time, table.exposed)))
+    return merge_slices(slices)
+
+
+def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding]) -> Limit:
+    """The limit of the rank whose mean step is longest: the others wait for it; and its step after all fixes."""
     longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
-    return UNKNOWN_LIMIT if longest is None else longest.limit
+    if longest is None:
+        return UNKNOWN_LIMIT
+    mean_ns = longest.per_step(longest.window_ns)
+    now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
+    return replace(longest.limit, after_fixes_ns=step_after_fixes_ns(findings, mean_ns, now_ns))

@@ -15,18 +15,18 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
+from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
+from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
 from perfdoctor.analysis.kernels.kernel_costs import KernelCosts, kernel_costs_of
-from perfdoctor.analysis.kernels.launch_bounds import (
-    achieved_bytes_per_s,
-    launch_bounds_of,
-    model_flops_utilization,
-)
+from perfdoctor.analysis.kernels.launch_bounds import achieved_bytes_per_s, launch_bounds_of
+from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE, roof_classes_of
 from perfdoctor.analysis.kernels.step_flops import step_flops
+from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_limit_of
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
@@ -45,13 +45,15 @@ from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_t
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
 from perfdoctor.analysis.timeline.recurrence import split_one_offs
+from perfdoctor.analysis.timeline.starvation import Starvation, find_starvation
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
-from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
+from perfdoctor.gpu.roofline.kernel_bounds import LATENCY, KernelBounds
+from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.unprofiled_time import UnprofiledTime, unprofiled_time_of
 from perfdoctor.savings.what_if import Replay, replay_of
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, MEMCPY, Trace
@@ -71,6 +73,7 @@ class Rank:
         facts: What was captured beside the trace; None without a capture.
         evidence_trace: The evidence window of a capture, with stacks and shapes; None without one.
         run_steps: The steps of the whole run that a capture timed without a profiler; None without any.
+        min_roof_share: The share (0 to 1) of a roof from which on a kernel counts as bound by it in the account.
     """
 
     raw_trace: Trace
@@ -79,6 +82,7 @@ class Rank:
     facts: Mapping[str, Any] | None = None
     evidence_trace: Trace | None = field(default=None, repr=False)
     run_steps: RunSteps | None = field(default=None, repr=False)
+    min_roof_share: float = MIN_ROOF_SHARE
 
     # --- the trace and its time -----------------------------------------------------------------------------------
 
@@ -251,6 +255,14 @@ class Rank:
         return launch_bounds_of(self.kernel_classes, self.kernel_costs, self.verdicts, self.hardware)
 
     @cached_property
+    def roof_classes(self) -> Int8Array:
+        """Near which roof each GPU item runs, as the account splits kernels: COMPUTE, BANDWIDTH, LATENCY; -1 for none.
+
+        `bounds` says the same of single launches, without `min_roof_share`, and whether they are inefficient.
+        """
+        return roof_classes_of(self.kernel_classes, self.kernel_costs, self.bounds, self.min_roof_share)
+
+    @cached_property
     def traffic(self) -> TrafficKinds:
         """Why each memory-bound GPU item moves data: optimizer, layout copies, casts, pointwise work."""
         return traffic_kinds_of(self.kernel_classes, self.in_window)
@@ -349,14 +361,16 @@ class Rank:
     def account(self) -> Account:
         """The window by where its time went."""
         loading = self.loader_waits.intervals
-        mfu = bytes_per_s = None
+        utilization, bytes_per_s = NO_UTILIZATION, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)
-            layers = gpu_layers(self.kernel_classes, self.bounds, causes)
-            mfu = model_flops_utilization(
+            layers = gpu_layers(self.kernel_classes, self.roof_classes, causes)
+            utilization = flops_utilization(
                 self.kernel_classes, self.kernel_costs, self.verdicts, self.device, self.in_window, self.window_ns
             )
-            bytes_per_s = achieved_bytes_per_s(self.trace.gpu.dur_ns, self.kernel_costs, self.bounds, self.in_window)
+            bytes_per_s = achieved_bytes_per_s(
+                self.trace.gpu.dur_ns, self.kernel_costs, self.roof_classes, self.in_window
+            )
         elif self.device_kind == "cpu":
             layers = cpu_layers(self.trace, loading)
         else:
@@ -365,11 +379,43 @@ class Rank:
             self.rank,
             self.window,
             layers,
-            tensor_core_use(self.kernel_classes, self.window),
+            tensor_core_use(self.kernel_classes, self.verdicts, self.window),
             steps=self.steps,
-            mfu=mfu,
+            utilization=utilization,
             achieved_bytes_per_s=bytes_per_s,
         )
+
+    @cached_property
+    def limit(self) -> StepLimit:
+        """How short a step can get: every kernel at its roof, and nothing waits."""
+        if self.device_kind != "gpu":
+            return NO_LIMIT
+        return step_limit_of(
+            self.kernel_classes,
+            self.kernel_costs,
+            self.verdicts,
+            self.bounds,
+            self.hardware,
+            self.steps,
+            self.window,
+            self.exposed_parts["communication"],
+            pinned_bytes_per_s(self.facts, self.device),
+        )
+
+    @cached_property
+    def exposed_parts(self) -> Mapping[str, Intervals]:
+        """The account's parts, but communication and copies only where no kernel computes beside them.
+
+        The account gives an instant to communication or a copy before it gives it to a kernel of class latency; what a
+        collective or a copy delays is only the time in which nothing computes.
+        """
+        parts = self.account.parts
+        if self.device_kind != "gpu":
+            return parts
+        computing = self.time_in_window(self.roof_classes == LATENCY)
+        exposed = {name: iv.subtract(parts[name], computing) for name in ("communication", "memcpy")}
+        hidden = [iv.intersect(parts[name], computing) for name in exposed]
+        return {**parts, **exposed, "latency": iv.union_of((parts["latency"], *hidden))}
 
     @cached_property
     def is_subsampled(self) -> bool:
@@ -409,15 +455,26 @@ class Rank:
         """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
         return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
 
+    def counterfactual_cost_ns(self, edit: Edit) -> int | None:
+        """What a cause costs: the step less its replay without it, alone; None where the replay cannot be trusted."""
+        replay = self.replay
+        if replay is None or replay.gates.reason is not None:
+            return None
+        return max(round(replay.step_ns() - replay.step_ns([(remove_cause(edit), 1.0)])), 0)
+
+    @cached_property
+    def starvation(self) -> Starvation:
+        """The idle time before late launches, and what emptied the queue before it."""
+        return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
+
     # --- other ranks ----------------------------------------------------------------------------------------------
 
     @cached_property
     def phases(self) -> Mapping[str, Intervals]:
         """The window by the phases of the training loop: loader, forward, backward, ..."""
-        parts = self.account.parts
         if self.device_kind == "gpu":
-            return gpu_phases(self.trace, parts, self.traffic.optimizer_step)
-        return cpu_phases(self.trace, parts, self.window)
+            return gpu_phases(self.trace, self.exposed_parts, self.traffic.optimizer_step)
+        return cpu_phases(self.trace, self.account.parts, self.window)
 
     @cached_property
     def collectives(self) -> CollectiveTable:
@@ -428,7 +485,7 @@ class Rank:
             self.window,
             self.steps,
             on_gpu=self.device_kind == "gpu",
-            exposed=self.account.parts["communication"],
+            exposed=self.exposed_parts["communication"],
             phases=self.phases,
             step_numbers=numbers if len(numbers) == self.steps.count else (),
         )

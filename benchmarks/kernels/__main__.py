@@ -3,6 +3,8 @@
 python -m benchmarks.kernels [CSV]               names with known answers
 python -m benchmarks.kernels traces [FOLDER]     verdicts, FLOP/s and speed over real traces
 python -m benchmarks.kernels counter             FLOPs against torch.utils.flop_counter
+python -m benchmarks.kernels efficiencies [FOLDER ...] [--write]
+                                                 which share of the roof kernels reach; the table in gpu/data
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.kernels import confusion, counter, traces
+from benchmarks.kernels import confusion, counter, efficiencies, traces
 
 _SPEED_TRACE = "mi300x-resnet18-ddp.json.gz"  # nearly every launch has recorded shapes: the expensive case
 
@@ -21,6 +23,8 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["counter"]:
         counter.print_agreement()
         return 0
+    if arguments[:1] == ["efficiencies"]:
+        return efficiencies.main(arguments[1:])
     if arguments[:1] != ["traces"]:
         return confusion.main(arguments)
     folder = Path(arguments[1]) if len(arguments) > 1 else traces.DEFAULT_FOLDER

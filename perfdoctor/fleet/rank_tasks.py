@@ -32,7 +32,7 @@ class AnalysisOptions:
 
     Attributes:
         rule_ids: The rules to apply to each rank by itself.
-        settings: Thresholds by rule id.
+        settings: Thresholds by rule id, and those of the account.
         device: The device's name, where the trace does not say it.
         steps: The steps to look at.
         rank: The only rank to look at; None for all.
@@ -137,16 +137,18 @@ def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | N
     """
     traces = split_ranks(read(file.path, progress, threads=options.read_threads))
     facts = _read_facts(file.facts_path)
+    min_roof_share = pipeline.min_roof_share_of(options.settings)
     if len(traces) > 1:  # merged by another tool: no capture, so neither evidence nor step times
         selected = [trace for trace in traces if options.rank in (None, trace.rank)]
-        return [Rank(trace, options.device, options.steps, facts) for trace in selected]
+        return [Rank(trace, options.device, options.steps, facts, min_roof_share=min_roof_share) for trace in selected]
     trace = traces[0]
     if trace.rank is None and file.rank is not None:
         trace = replace(trace, rank=file.rank)
     evidence = None
     if file.evidence_path is not None:
         evidence = read(file.evidence_path, progress, threads=options.read_threads)
-    return [Rank(trace, options.device, options.steps, facts, evidence, _read_step_times(file.facts_path))]
+    step_times = _read_step_times(file.facts_path)
+    return [Rank(trace, options.device, options.steps, facts, evidence, step_times, min_roof_share)]
 
 
 def _read_facts(path: TracePath | None) -> Mapping[str, Any] | None:

@@ -20,6 +20,8 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 Severity: TypeAlias = Literal["info", "low", "medium", "high"]
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high")
+FindingKey: TypeAlias = tuple[str, str, str]
+"""Rule, subject and location: findings that agree in these are merged."""
 
 # Shares of the step, from contracts.md: high >= 10 %, medium >= 3 %, low >= 1 %.
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
@@ -31,7 +33,7 @@ STEP_BEFORE = "step before any fix, without the profiler"
 
 
 def severity_of(share: float | None) -> Severity:
-    """Severity of a cost that is `share` (0 to 1) of the step; unknown shares are info."""
+    """Severity of a fix that is worth `share` (0 to 1) of the step; unknown shares are info."""
     for least, severity in _SEVERITY_FROM:
         if share is not None and share >= least:
             return severity
@@ -71,7 +73,7 @@ class Finding:
 
     Attributes:
         rule, name: Id and name of the rule.
-        severity: By the cost's share of the step.
+        severity: By what the fix is worth alone, once the finding is priced; before that the highest that it may get.
         confidence: From 0 to 1.
         title: One sentence.
         rank: The rank; None means all ranks.
@@ -91,6 +93,7 @@ class Finding:
         scope: The limits of the finding; None where they are not known.
         recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
+        covering_key: The `key` of that finding, while the order of findings is not known.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -135,6 +138,17 @@ class Finding:
     scope: FindingScope | None = field(default=None, repr=False, compare=False)
     recurrence: Recurrence | None = None
     covered_by: int | None = None
+    covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def key(self) -> FindingKey:
+        """Rule, subject and location."""
+        return self.rule, self.subject, str(self.location)
+
+    @property
+    def is_one_off(self) -> bool:
+        """Whether it occurs in fewer than half of the steps, so that the median step does not have it."""
+        return self.recurrence is not None and 2 * self.recurrence.steps < self.recurrence.of
 
     def __post_init__(self) -> None:
         for name in ("rule", "name", "title", "advice", "subject"):
@@ -171,9 +185,9 @@ class Finding:
             raise ValueError(f"cost_ns is {self.cost_ns}, more than the {scope.step_ns} of the whole step")
         if scope.window is not None and len(iv.subtract(self.claim.intervals, scope.window)):
             raise ValueError("the claim holds time outside of the analysed window")
-        if self.edit is not None:
-            _require_rows_of("items", len(self.edit.items.table), len(self.edit.items), scope.gpu_items)
-            for calls in (self.edit.dropped_calls, self.edit.unblocked_calls):
+        for edit in self.edit.variants() if self.edit is not None else ():
+            _require_rows_of("items", len(edit.items.table), len(edit.items), scope.gpu_items)
+            for calls in (edit.dropped_calls, edit.unblocked_calls):
                 _require_rows_of("calls", len(calls.table), len(calls), scope.calls)
 
 

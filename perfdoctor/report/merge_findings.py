@@ -9,12 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
 
-from perfdoctor.report.finding import Evidence, Finding
-
-FindingKey: TypeAlias = tuple[str, str, str]
-"""Rule, subject and location: findings that agree in these are merged."""
+from perfdoctor.report.finding import Evidence, Finding, FindingKey
 
 RANKS = "ranks"
 """Label of the evidence that lists the ranks with a finding."""
@@ -51,7 +47,7 @@ def group_findings(findings: Iterable[Finding]) -> dict[FindingKey, SharedFindin
     """The findings by rule, subject and location."""
     groups: dict[FindingKey, list[Finding]] = defaultdict(list)
     for finding in findings:
-        groups[finding.rule, finding.subject, str(finding.location)].append(finding)
+        groups[finding.key].append(finding)
     return {
         key: _make_shared(
             tuple(group),

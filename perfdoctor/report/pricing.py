@@ -1,8 +1,9 @@
-"""Prices findings: what each fix saves next to all the others, so that no time is promised twice, and their order.
+"""Prices findings: what each cause costs, what each fix saves alone and next to all the others, severity and order.
 
-The findings of a rank are priced where its trace is (`price_findings`). Fixes with an edit are replayed, each on top of
-those before it; the other fixes keep their bounds. `prioritize_fleet` then orders the findings of all ranks. Rules that
-compare ranks know the cause of a wait, so time that both kinds of rules claim goes to them first.
+The findings of a rank are priced where its trace is (`price_findings`). Causes with an edit are replayed: alone for
+what they cost, and each fix on top of those before it, so that no time is promised twice; the others keep their bounds.
+`prioritize_fleet` then orders the findings of all ranks. Rules that compare ranks know the cause of a wait, so time
+that both kinds of rules claim goes to them first.
 """
 
 from __future__ import annotations
@@ -10,10 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, STEP_BEFORE, Evidence, Finding
-from perfdoctor.savings.fix_order import OrderedFix, order_fixes_greedily
+from perfdoctor.report.finding import (
+    SEVERITIES,
+    STEP_AFTER,
+    STEP_BEFORE,
+    Evidence,
+    Finding,
+    FindingKey,
+    Severity,
+    severity_of,
+)
+from perfdoctor.savings.fix_order import (
+    MASKED_SHARE,
+    MIN_COVERED_SHARE,
+    OrderedFix,
+    SavingRange,
+    order_fixes_greedily,
+)
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.savings.saving import Saving
+from perfdoctor.savings.saving import Saving, SavingAlone
 from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -21,28 +37,83 @@ from perfdoctor.trace.tables.intervals import Intervals
 
 @dataclass(slots=True)
 class _Priced:
-    """A finding as its rule made it, and its price so far."""
+    """A finding as its rule made it, and its price so far.
+
+    Attributes:
+        finding: The finding.
+        saving: What its fix saves in its turn, and alone.
+        order_key_ns: What it is ordered by instead of its saving.
+        cost_ns: What its cause costs.
+        step_ns: The step that cost and saving are of.
+        covered_by: The finding after whose fix next to nothing is left for this one.
+        evidence: What the replay adds.
+    """
 
     finding: Finding
     saving: Saving
     order_key_ns: float | None
+    cost_ns: int
+    step_ns: float
+    covered_by: _Priced | None = None
     evidence: tuple[Evidence, ...] = ()
 
     @classmethod
-    def of(cls, finding: Finding) -> _Priced:
-        return cls(finding, finding.saving, finding.order_key_ns)
+    def of(cls, finding: Finding, ledger: Ledger | None, step_ns: float) -> _Priced:
+        """The finding before its pricing; what its fix saves alone is what its rule says, where nothing else does."""
+        saving = finding.saving.cap(finding.cost_ns)
+        if saving.alone == SavingAlone():
+            # Whatever other fixes do, faster kernels save at most the time that the CPU waits for them.
+            alone = saving if ledger is None else saving.cap(ledger.limit_ns(finding.claim))
+            saving = replace(saving, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
+        return cls(finding, saving, finding.order_key_ns, finding.cost_ns, step_ns)
 
     @property
     def sort_key(self) -> tuple[float, int, int, str, str, str]:
         finding = self.finding
         key_ns = self.saving.likely_ns if self.order_key_ns is None else self.order_key_ns
-        severity = SEVERITIES.index(finding.severity)
-        return (-key_ns, -severity, -finding.cost_ns, finding.rule, finding.subject, finding.title)
+        severity = SEVERITIES.index(self.severity)
+        return (-key_ns, -severity, -self.cost_ns, finding.rule, finding.subject, finding.title)
+
+    @property
+    def severity(self) -> Severity:
+        """The severity by what the fix is worth alone, and at most what the rule allows.
+
+        Where only a bound is known half of it counts, times the confidence. A finding that costs nothing keeps the
+        severity that its rule gave: it is about the recording, or about the results.
+        """
+        finding, alone = self.finding, self.saving.alone
+        bound_ns = self.cost_ns if alone.high_ns is None else alone.high_ns
+        worth_ns = bound_ns / 2 * finding.confidence if alone.expected_ns is None else alone.expected_ns
+        if not self.cost_ns and not worth_ns and finding.saving.basis != "replayed":
+            return finding.severity
+        return min(
+            finding.severity, severity_of(worth_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
+        )
 
     def cap(self, limit_ns: int) -> int:
         """Cap the saving at `limit_ns` per step; returns the most that it promises now."""
         self.saving = self.saving.cap(max(limit_ns, 0))
         return self.saving.high_ns or 0
+
+    def note_coverage(self, others: Iterable[_Priced]) -> None:
+        """Find out which fix has claimed most of the time of this one, if next to nothing is left for it."""
+        alone_ns, claim = self.saving.alone.likely_ns, self.finding.claim
+        if alone_ns < MIN_COVERED_SHARE * self.step_ns or self.saving.likely_ns >= MASKED_SHARE * alone_ns:
+            return
+        shared_ns, latest = 0, None
+        for other in others:
+            if other.finding.claim.rank == claim.rank:
+                overlap_ns = iv.total(iv.intersect(other.finding.claim.intervals, claim.intervals))
+                if overlap_ns > shared_ns:
+                    shared_ns, latest = overlap_ns, other
+        self.covered_by = latest or self.covered_by
+
+    def find_overlap(self, others: Iterable[_Priced]) -> _Priced | None:
+        """The fix that frees nearly all of the same time, as both alone would save more than the whole step."""
+        alone_ns = self.saving.alone.high_ns or 0
+        other = max(others, key=lambda other: other.saving.alone.high_ns or 0, default=None)
+        overlap_ns = 0.0 if other is None else (other.saving.alone.high_ns or 0) + alone_ns - self.step_ns
+        return other if overlap_ns > (1 - MASKED_SHARE) * alone_ns else None
 
     def build(self, rank: int | None = None, shareable: Intervals | None = None) -> Finding:
         """The finding with its price; a claim on `rank` is reduced to its time in `shareable`, unless that is None."""
@@ -50,14 +121,19 @@ class _Priced:
         if shareable is not None and claim.rank == rank:
             shared = iv.intersect(claim.intervals, shareable)
             claim = replace(claim, intervals=shared, exclusive_ns=claim.total_ns - iv.total(shared))
-        if finding.saving == self.saving and finding.edit is None and finding.scope is None and claim is finding.claim:
-            return finding
+        share = finding.share_of_step
+        if self.cost_ns != finding.cost_ns:
+            share = min(self.cost_ns / self.step_ns, 1.0) if self.step_ns else None
         return replace(
             finding,
+            severity=self.severity,
+            cost_ns=self.cost_ns,
+            share_of_step=share,
             saving=self.saving,
             order_key_ns=self.order_key_ns,
             evidence=(*finding.evidence, *self.evidence),
             claim=claim,
+            covering_key=finding.covering_key if self.covered_by is None else self.covered_by.finding.key,
             edit=None,  # row numbers mean nothing without their trace
             scope=None,
         )
@@ -70,26 +146,28 @@ def price_findings(
     replay: Replay | None = None,
     shareable: Intervals | None = None,
 ) -> tuple[Finding, ...]:
-    """The findings of one rank with what their fixes save, in order.
+    """The findings of one rank with what their causes cost, what their fixes save, and their severity; in order.
 
     Args:
         findings: What the rules found on the rank.
         rank: The number of the rank.
         ledger: The time of the rank that can still be promised.
         replay: The replay of the rank; None where there is none. Where the replay cannot be trusted, the evidence of
-            each finding with an edit says why, and the saving stays the bound that the rule gave.
+            each finding with an edit says why, and cost and saving stay those that the rule gave.
         shareable: The time that rules which compare ranks may claim as well. Of all other claimed time only the length
             remains. None leaves the intervals of all claims as they are.
 
     Returns:
-        The findings, the largest saving first. Each promises at most its cost and the part of its claimed time that no
-        finding before it has claimed; kernel time also at most what is left of the CPU's wait for the GPU. Together
-        they promise no more than the step. A replayed saving takes the other fixes into account already: it is charged
-        to the ledger but not limited by it.
+        The findings, the largest saving first. Each promises at most its cost and, unless it was replayed, the part of
+        its claimed time that no finding before it has claimed; kernel time also at most what is left of the CPU's wait
+        for the GPU. Together they promise no more than the step. A replayed saving takes the other fixes into account
+        already: it is charged to the ledger but not limited by it.
     """
-    priced = [_Priced.of(finding) for finding in findings]
+    priced = [_Priced.of(finding, ledger, ledger.step_ns) for finding in findings]
     _apply_replay(priced, replay)
-    return tuple(each.build(rank, shareable) for each in _cap_savings(priced, {rank: ledger}, ledger.step_ns))
+    ordered = _cap_savings(priced, {rank: ledger}, ledger.step_ns)
+    step_ns = ledger.step_ns if replay is None else replay.baseline_step_ns
+    return _finish([each.build(rank, shareable) for each in ordered], step_ns)
 
 
 def prioritize_fleet(
@@ -105,70 +183,151 @@ def prioritize_fleet(
     Returns:
         All of them, the largest saving first; together they promise no more than the longest step of any rank.
     """
-    of_ranks = [_Priced.of(finding) for finding in rank_findings]
+    step_ns = max((ledger.step_ns for ledger in ledgers.values()), default=0)
+
+    def start_pricing(finding: Finding) -> _Priced:
+        ledger = ledgers.get(finding.claim.rank)
+        of_rank_ns = step_ns if ledger is None else ledger.step_ns
+        return _Priced.of(finding, ledger, _step_before_ns(finding) or of_rank_ns)
+
+    of_ranks = [start_pricing(finding) for finding in rank_findings]
+    of_fleet = [start_pricing(finding) for finding in fleet_findings]
+    unprofiled_ns = [ns for each in of_ranks if (ns := _step_before_ns(each.finding)) is not None]
     for each in of_ranks:
         claim = each.finding.claim
         if claim.rank in ledgers:
             ledgers[claim.rank].spend(claim, each.saving.high_ns or 0)
-    step_ns = max((ledger.step_ns for ledger in ledgers.values()), default=0)
-    of_fleet = _cap_savings([_Priced.of(finding) for finding in fleet_findings], ledgers, step_ns)
+    of_fleet = _cap_savings(of_fleet, ledgers, step_ns)
     for each in of_ranks:
-        claim, ledger, limit_ns = each.finding.claim, ledgers.get(each.finding.claim.rank), each.finding.cost_ns
+        claim, ledger, limit_ns = each.finding.claim, ledgers.get(each.finding.claim.rank), each.cost_ns
         if ledger is not None and ledger.overlaps(claim):
             limit_ns = min(limit_ns, ledger.limit_ns(claim, kernels=False))
+            each.cap(limit_ns)
+            each.note_coverage(of_fleet)
         each.cap(limit_ns)
     everything = sorted([*of_fleet, *of_ranks], key=lambda each: each.sort_key)
-    for each in everything:
-        step_ns -= each.cap(step_ns)
-    return tuple(each.build() for each in sorted(everything, key=lambda each: each.sort_key))
+    overlaps = [each.find_overlap(everything[:position]) for position, each in enumerate(everything)]
+    left_ns = step_ns
+    for other, each in sorted(zip(overlaps, everything, strict=True), key=lambda pair: pair[0] is not None):
+        left_ns -= each.cap(left_ns)
+        if other is not None and each.saving.likely_ns < MASKED_SHARE * each.saving.alone.likely_ns:
+            each.covered_by = each.covered_by or other
+    ordered = sorted(everything, key=lambda each: each.sort_key)
+    return _finish([each.build() for each in ordered], max(unprofiled_ns, default=step_ns))
+
+
+def step_after_fixes_ns(findings: Sequence[Finding], mean_step_ns: int, step_ns: int) -> int | None:
+    """How long a step takes after all fixes, as expected; None where no fix has an expected saving.
+
+    Args:
+        findings: The findings of a report, priced.
+        mean_step_ns: The mean step of the rank whose step is longest: what recorded savings are of.
+        step_ns: The step that users know, such as the median: the same share of it is saved.
+    """
+    expected_ns = [finding.saving.expected_ns for finding in findings if finding.saving.expected_ns is not None]
+    before_ns = _first_step_ns(findings, mean_step_ns)
+    if not expected_ns or not before_ns:
+        return None
+    return round(step_ns * max(1 - sum(expected_ns) / before_ns, 0))
+
+
+def _first_step_ns(findings: Iterable[Finding], recorded_ns: int) -> int:
+    """The step before any fix: the one without the profiler where replayed savings are of that, else the recorded."""
+    unprofiled_ns = (_step_before_ns(finding) for finding in findings)
+    return max((ns for ns in unprofiled_ns if ns is not None), default=recorded_ns)
+
+
+def _step_before_ns(finding: Finding) -> int | None:
+    """The step without the profiler, where the figures of a finding are of that; None where it is the recorded one."""
+    value = next((each.value for each in finding.evidence if each.label == STEP_BEFORE), None)
+    return value if type(value) is int else None
+
+
+def _finish(findings: Sequence[Finding], recorded_step_ns: int) -> tuple[Finding, ...]:
+    """Ordered findings with what depends on their order: which covers which, and the step after each fix."""
+    after_ns = _first_step_ns(findings, recorded_step_ns)
+    first_position: dict[FindingKey, int] = {}
+    finished = []
+    for position, finding in enumerate(findings):
+        after_ns = max(after_ns - (finding.saving.expected_ns or 0), 0)
+        evidence = tuple(each for each in finding.evidence if each.label != STEP_AFTER)
+        if finding.saving.basis == "replayed" and finding.saving.expected_ns is not None:
+            evidence = (*evidence, Evidence(STEP_AFTER, after_ns, "ns"))
+        covered_by = None if finding.covering_key is None else first_position.get(finding.covering_key)
+        severity = finding.severity if covered_by is None else min(finding.severity, "low", key=SEVERITIES.index)
+        finished.append(replace(finding, evidence=evidence, covered_by=covered_by, severity=severity))
+        first_position.setdefault(finding.key, position)
+    return tuple(finished)
 
 
 def _cap_savings(priced: Sequence[_Priced], ledgers: Mapping[int | None, Ledger], step_ns: int) -> list[_Priced]:
     """Cap the savings, the largest first, and charge the ledgers; returns the findings in their new order."""
+    charged: list[_Priced] = []
     for each in sorted(priced, key=lambda each: each.sort_key):
         claim = each.finding.claim
         ledger = ledgers.get(claim.rank)
-        limit_ns = min(each.finding.cost_ns, step_ns)
+        limit_ns = min(each.cost_ns, step_ns)
         if ledger is not None and each.saving.basis != "replayed":
-            limit_ns = min(limit_ns, ledger.limit_ns(claim))
+            each.cap(ledger.limit_ns(claim))
+            each.note_coverage(charged)
         promised_ns = each.cap(limit_ns)
         step_ns -= promised_ns
         if ledger is not None:
             ledger.charge(claim, promised_ns)
+        charged.append(each)
     return sorted(priced, key=lambda each: each.sort_key)
 
 
 def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
-    """Set saving, order and evidence of each finding with an edit by the replay of its fix."""
+    """Set cost, saving, order and evidence of each finding with an edit by the replay of its fix."""
     edits = {number: each.finding.edit for number, each in enumerate(priced) if each.finding.edit is not None}
     if replay is None or not edits:
         return
     if replay.gates.reason is not None:
         for number in edits:
-            priced[number].evidence = (Evidence("not replayed", replay.gates.reason),)
+            priced[number].evidence = _evidence_without_replay(priced[number].finding, replay.gates.reason)
         return
     order_key_ns = float("inf")
     for position, fix in enumerate(order_fixes_greedily(replay, edits)):
         each = priced[fix.number]
-        finding, high_ns = each.finding, fix.high_ns
-        if not edits[fix.number].is_upper_bound:
-            # For a wait that vanishes, the rule has an estimate of its own. Of two pairs of recordings before and after
-            # the fix, the replay was nearer in one and the rule in the other (docs/measuring.md).
-            high_ns = max(high_ns, finding.saving.expected_ns or 0)
-        bound_ns = finding.saving.high_ns
-        limit_ns = finding.cost_ns if bound_ns is None else min(bound_ns, finding.cost_ns)
-        order_key_ns = min(order_key_ns, fix.expected_ns, limit_ns)
+        each.step_ns = replay.baseline_step_ns
+        # A cause that another one masks costs nothing alone: it costs what its fix saves after the other.
+        each.cost_ns = fix.cost_ns if fix.masked_by is None else max(fix.cost_ns, fix.in_turn.high_ns)
+        # The rule's own bound is time right behind the cause. What else the cause drains comes back, too.
+        limit_ns = each.cost_ns
+        order_key_ns = min(order_key_ns, fix.in_turn.expected_ns, limit_ns)
         each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
-        each.saving = Saving(fix.low_ns, fix.expected_ns, high_ns, "replayed").cap(limit_ns)
+        alone, in_turn = _saving_of_range(each, fix.alone), _saving_of_range(each, fix.in_turn)
+        alone = alone.cap(limit_ns)
+        each.saving = replace(in_turn.cap(limit_ns), alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
+        each.covered_by = None if fix.covered_by is None else priced[fix.covered_by]
         each.evidence = _evidence_of_replay(fix, replay, priced)
 
 
+def _saving_of_range(each: _Priced, saved: SavingRange) -> Saving:
+    """A range of a replay as a saving. Of a fix of which only a bound is known nothing in between is expected."""
+    finding, edit = each.finding, each.finding.edit
+    if edit is not None and edit.is_upper_bound and edit.at_least is None:
+        return Saving(saved.low_ns, None, saved.high_ns, "replayed")
+    # For a wait that vanishes, the rule has an estimate of its own. Of two pairs of recordings before and after the
+    # fix, the replay was nearer in one and the rule in the other (docs/measuring.md).
+    high_ns = max(saved.high_ns, finding.saving.expected_ns or 0)
+    return Saving(saved.low_ns, saved.expected_ns, high_ns, "replayed")
+
+
 def _evidence_of_replay(fix: OrderedFix, replay: Replay, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
-    evidence = [Evidence(STEP_AFTER, fix.step_after_ns, "ns")]
+    evidence = []
     if not replay.includes_profiler:
         evidence.append(Evidence(STEP_BEFORE, replay.baseline_step_ns, "ns"))
     if fix.masked_by is not None:
         by = priced[fix.masked_by].finding.rule
-        label = f"saves by itself, masked until {by} is fixed"
-        evidence.append(Evidence(label, round(max(fix.alone_ns, 0)), "ns"))
+        evidence.append(Evidence(f"saves by itself, masked until {by} is fixed", fix.alone.expected_ns, "ns"))
     return tuple(evidence)
+
+
+def _evidence_without_replay(finding: Finding, reason: str) -> tuple[Evidence, ...]:
+    """Why a fix was not replayed; and that idle time, as a rule measures it, is the least that its cause costs."""
+    not_replayed = Evidence("not replayed", reason)
+    if finding.claim.kernels:
+        return (not_replayed,)
+    return (not_replayed, Evidence("the cost", "at least: the idle time right behind the cause"))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from perfdoctor.report.merge_findings import FindingKey, SharedFinding, group_findings, merge_groups
+from perfdoctor.report.finding import FindingKey
+from perfdoctor.report.merge_findings import SharedFinding, group_findings, merge_groups
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import Outcome
 from perfdoctor.savings.saving import Claim

@@ -154,6 +154,14 @@ class Report:
         """The ranks that could not be analysed; their warnings say why."""
         return self.traces[len(self.timeline) :]
 
+    @property
+    def explains_everything(self) -> bool:
+        """Whether findings, and kernels near their roof, fill the time of every rank, but for slices under 5 %.
+
+        Only then a report without findings may say that nothing was found.
+        """
+        return bool(self.timeline) and not self.unexplained
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data by schema perfdoctor.report/2: times in int64 ns, None for unknown."""
         plain: dict[str, Any] = to_plain(self)

@@ -48,6 +48,16 @@ def shorten(text: str, width: int, ellipsis: str = "...") -> str:
     return text[:head].rstrip() + ellipsis + text[len(text) - (room - head) :].lstrip()
 
 
+def shorten_start(text: str, width: int, ellipsis: str = "...") -> str:
+    """`text` in at most `width` characters; the start is left out, as suits a path."""
+    return text if len(text) <= width else ellipsis + text[len(text) - max(width - len(ellipsis), 0) :].lstrip()
+
+
+def shorten_end(text: str, width: int, ellipsis: str = "...") -> str:
+    """`text` in at most `width` characters; the end is left out."""
+    return text if len(text) <= width else text[: max(width - len(ellipsis), 0)].rstrip(" ;,:") + ellipsis
+
+
 def shorten_words(text: str, width: int) -> str:
     """`text` with every word longer than `width` shortened in its middle, so that lines can break."""
     return " ".join(shorten(word, width) for word in text.split(" "))

@@ -32,6 +32,13 @@ def format_duration(ns: float | None) -> str:
     return f"{ns:.0f} ns"
 
 
+def format_range(low_ns: float, high_ns: float) -> str:
+    """Two times with their unit once where they have the same: "2.00 to 30.0 ms", "800 us to 1.20 ms", "0 to 3 ms"."""
+    low, high = format_duration(low_ns), format_duration(high_ns)
+    number, unit = low.split(" ")
+    return f"{number} to {high}" if unit == high.split(" ")[1] or not low_ns else f"{low} to {high}"
+
+
 def format_share(share: float | None) -> str:
     """A share from 0 to 1 as a percentage: "44%", "3.2%"; "n/a" for None, "<0.1%" for what would round to nothing."""
     return UNKNOWN if share is None else format_percent(100 * share)
@@ -76,30 +83,24 @@ def format_location(location: SourceLocation) -> str:
     return f"{place} in {clean_line(location.function)}" if location.function else place
 
 
-def format_saving(saving: Saving, per_step: str) -> str:
-    """A saving with its basis: "saves up to 12.3 ms a step (bounded, expected 9.80 ms)".
+def format_saving(saving: Saving) -> str:
+    """A saving with its range and basis: "saves about 9.80 ms (2.00 ms to 12.3 ms, replayed)".
 
-    Args:
-        saving: The saving.
-        per_step: What follows an amount: " a step", or "" where there are no steps.
+    "About" stands only where something is expected that is neither nothing nor all: else it is "up to" the most.
     """
     low, expected, high = saving.low_ns, saving.expected_ns, saving.high_ns
-    best = expected if expected is not None else high if high is not None else low
-    if best is None:
+    most = high if high is not None else expected if expected is not None else low
+    if most is None:
         return f"saving: {UNKNOWN}"
-    if high == 0:
-        return f"saves nothing by itself ({saving.basis}): other work sets the pace, or a finding above counts it"
-    if saving.basis == "bounded" and high is not None:
-        return f"saves up to {format_duration(high)}{per_step} (bounded{_format_bounds(low, expected, high)})"
-    known = low is not None and high is not None and low < high
-    between = f", {format_duration(low)} to {format_duration(high)}" if known else ""
-    about = "about " if saving.basis == "replayed" else ""
-    return f"saves {about}{format_duration(best)}{per_step} ({saving.basis}{between})"
-
-
-def _format_bounds(low: int | None, expected: int | None, high: int) -> str:
-    least = f", at least {format_duration(low)}" if low else ""
-    return least + (f", expected {format_duration(expected)}" if expected is not None and expected < high else "")
+    if most == 0:
+        alone = saving.alone.expected_ns or saving.alone.high_ns
+        return f"saves nothing {'more after the fixes above' if alone else 'alone: other work sets the pace'}"
+    if expected is None or (saving.basis == "bounded" and not low):
+        likely = f"expected {format_duration(expected)}, " if expected and expected < most else ""
+        return f"saves up to {format_duration(most)} ({likely}{saving.basis})"
+    between = f"{format_range(low, most)}, " if low is not None and low < most else ""
+    about = "" if saving.basis == "measured" else "about "
+    return f"saves {about}{format_duration(expected)} ({between}{saving.basis})"
 
 
 def format_count(count: int, noun: str, plural: str | None = None) -> str:

@@ -22,10 +22,17 @@ from perfdoctor.reporters.format_values import (
     format_share,
 )
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
-from perfdoctor.reporters.report_facts import has_steps, info_findings, main_findings, per_step_suffix
+from perfdoctor.reporters.report_facts import (
+    covered_findings,
+    has_steps,
+    info_findings,
+    main_findings,
+    one_off_findings,
+    per_step_suffix,
+)
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
-from perfdoctor.reporters.verdict import describe_fix_chain, verdict_of
+from perfdoctor.reporters.verdict import describe_ladder, verdict_of
 
 _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
 # An underscore within a word is no emphasis, so num_workers stays readable.
@@ -80,21 +87,29 @@ def _blocks(report: Report) -> Iterator[str]:
     paths = ", ".join(code_span(trace.path) for trace in report.traces[:_MAX_PATHS])
     yield f"## perfdoctor: {paths or 'no trace'}"
     yield f"**{escape(verdict_of(report))}**"
+    ladder = describe_ladder(report)
+    if ladder:
+        yield escape(ladder)
     incomplete = report_notes.describe_incomplete_input(report)
     if incomplete:
         yield f"> **Note:** {incomplete}"
     yield from _time_split(report)
     if len(report.account) > 1:
         yield _rank_table(report)
-    fix_chain = describe_fix_chain(report)
-    if fix_chain:
-        yield f"**{escape(fix_chain)}**"
     for number, finding in enumerate(main_findings(report), 1):
         yield from _finding(number, finding, report)
+    one_offs = one_off_findings(report)
+    if one_offs:
+        yield "### Not in every step"
+        yield "\n".join(_one_off_line(finding) for finding in one_offs)
     infos = info_findings(report)
     if infos:
         yield "### Also seen"
         yield "\n".join(_info_line(finding, per_step_suffix(report)) for finding in infos)
+    unexplained = report_notes.unexplained_lines(report)
+    if unexplained:
+        yield "### Not explained by a finding"
+        yield "\n".join(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
     skipped = report_notes.skipped_rules(report)
     if skipped:
         yield "### Not judged"
@@ -141,7 +156,7 @@ def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     per_step = per_step_suffix(report)
     share = escape(format_share(finding.share_of_step))
     cost = f"{format_duration(finding.cost_ns)}{per_step} ({share}){format_finding_ranks(report, finding)}"
-    lines = [f"- costs {cost}; {escape(format_saving(finding.saving, per_step))}"]
+    lines = [f"- costs {cost}; {escape(format_saving(finding.saving))}"]
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(format_share(finding.confidence))}")
     if finding.location:
@@ -151,6 +166,9 @@ def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     yield f"**What to do:** {escape(finding.advice)}"
     if finding.fix:
         yield code_block(finding.fix)
+    covered = covered_findings(report, finding)
+    if covered:
+        yield "\n".join(f"- also true: {_describe_covered(each)}" for each in covered)
     if finding.references:
         yield "See " + ", ".join(_reference(reference) for reference in finding.references)
 
@@ -164,6 +182,20 @@ def _evidence_value(evidence: Evidence) -> str:
 def _reference(text: str) -> str:
     """A link where the text is nothing but a URL."""
     return f"<{text}>" if _URL.fullmatch(text) else escape(text)
+
+
+def _describe_covered(finding: Finding) -> str:
+    worth_ns = finding.saving.alone.expected_ns
+    worth = f" (alone its fix saves {format_duration(worth_ns)})" if worth_ns else ""
+    return f"{escape(finding.title)}, {escape(finding.rule)}{worth}"
+
+
+def _one_off_line(finding: Finding) -> str:
+    assert finding.recurrence is not None
+    times = finding.recurrence
+    place = f", at {code_span(str(finding.location))}" if finding.location else ""
+    steps = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
+    return f"- {escape(finding.rule)}: {escape(finding.title)} ({steps}){place}. {escape(finding.advice)}"
 
 
 def _info_line(finding: Finding, per_step: str) -> str:

@@ -33,10 +33,32 @@ def step_count_of(account: Account, report: Report) -> int:
 
 
 def main_findings(report: Report) -> list[Finding]:
-    """The findings that are shown in full, in their order: all but those of severity info."""
-    return [finding for finding in report.findings if finding.severity != "info"]
+    """The findings that are shown in full, in their order.
+
+    Those that another fix makes pointless are told with that one, one-offs and those of severity info in a line each.
+    """
+    return [
+        finding
+        for finding in report.findings
+        if finding.severity != "info" and finding.covered_by is None and not finding.is_one_off
+    ]
+
+
+def covered_findings(report: Report, finding: Finding) -> list[Finding]:
+    """The findings that the fix of `finding` makes pointless."""
+    position = next(position for position, each in enumerate(report.findings) if each is finding)
+    return [each for each in report.findings if each.covered_by == position]
+
+
+def one_off_findings(report: Report) -> list[Finding]:
+    """The findings about what happens now and then, and not in the median step."""
+    return [finding for finding in report.findings if finding.is_one_off and finding.covered_by is None]
 
 
 def info_findings(report: Report) -> list[Finding]:
     """The findings of severity info, which are shown in one line each."""
-    return [finding for finding in report.findings if finding.severity == "info"]
+    return [
+        finding
+        for finding in report.findings
+        if finding.severity == "info" and finding.covered_by is None and not finding.is_one_off
+    ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from perfdoctor.report.report import Report
+from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import format_count
+from perfdoctor.reporters.format_values import format_count, format_share
 from perfdoctor.reporters.rank_table import describe_missing_ranks
 from perfdoctor.rules.requirements import REQUIREMENTS
 
@@ -44,6 +44,25 @@ def describe_incomplete_input(report: Report) -> str | None:
         f"{which} incomplete (cut short) and analysed as far as it goes" if cut else None,
     ]
     return "; ".join(filter(None, sentences)) or None
+
+
+def unexplained_lines(report: Report) -> list[tuple[str, str]]:
+    """The share of each slice of time that no finding claims, and what is known of it; the largest first.
+
+    Slices of several ranks with one name are told by the largest of them.
+    """
+    largest: dict[str, UnexplainedSlice] = {}
+    ranks: dict[str, int] = {}
+    for each in report.unexplained:
+        ranks[each.detail] = ranks.get(each.detail, 0) + 1
+        if each.detail not in largest or each.share > largest[each.detail].share:
+            largest[each.detail] = each
+    lines = []
+    for each in sorted(largest.values(), key=lambda each: -each.share):
+        others = ranks[each.detail] - 1
+        alike = f" (rank {each.rank}; also on {format_count(others, 'more rank')})" if others else ""
+        lines.append((format_share(each.share), f"{clean_line(each.sentence).rstrip('.')}{alike}"))
+    return lines
 
 
 def group_trace_warnings(report: Report) -> list[str]:

@@ -1,4 +1,4 @@
-"""The report for a terminal: the verdict, where the step's time went, the findings, and what was not judged.
+"""The report for a terminal: the verdict, where the step's time went, the findings, and what nobody explained.
 
 Rich lays it out. Everything is a Text built from pieces: no string is ever parsed as markup, so no name in a trace can
 become any.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from rich.text import Text
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
-from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_words
+from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_start, shorten_words
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -32,11 +31,18 @@ from perfdoctor.reporters.format_values import (
     format_share,
 )
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
-from perfdoctor.reporters.report_facts import has_steps, info_findings, main_findings, per_step_suffix
+from perfdoctor.reporters.report_facts import (
+    covered_findings,
+    has_steps,
+    info_findings,
+    main_findings,
+    one_off_findings,
+    per_step_suffix,
+)
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
-from perfdoctor.reporters.verdict import describe_fix_chain, verdict_of
+from perfdoctor.reporters.verdict import describe_ladder, verdict_of
 
 
 class _BucketStyle(NamedTuple):
@@ -61,18 +67,22 @@ _BUCKET_STYLES: Mapping[str, _BucketStyle] = MappingProxyType(
 # Replaces the blank between a number and its unit while lines are broken, so that "21 ms" stays on one line.
 _NO_BREAK = "\ue000"
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]B|bytes|[mun]?s)(?!\w))")
-_MAX_EVIDENCE = 3
+# Lines of a finding unless more are asked for; what does not fit is in the long form.
+_MAX_FINDING_LINES = 6
 _MAX_LINES = 3
 _MAX_WORD = 48
-_INDENT = 3
+_INDENT = 4
+_SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+_MEASURE = Console(file=io.StringIO(), width=1000, _environ={})
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal(Reporter):
     """Text in `width` columns, with ANSI colours if `color`.
 
-    `verbosity` -1 gives the verdict and one line for each finding; 1 adds all evidence, references and the outcome of
-    every rule. `unicode` False draws the bar in ASCII, for terminals that cannot show blocks.
+    `verbosity` -1 gives the verdict and one line for each finding, 0 at most six lines. 1 is the long form with all
+    evidence and references, the evidence for the context, and the outcome of every rule. `unicode` False draws the bar
+    in ASCII, for terminals that cannot show blocks.
     """
 
     suffix: ClassVar[str] = ".txt"
@@ -115,6 +125,9 @@ class Terminal(Reporter):
 
     def _blocks(self, report: Report) -> Iterator[RenderableType]:
         yield _text(verdict_of(report), style="bold")
+        ladder = describe_ladder(report)
+        if ladder:
+            yield _text(ladder)
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield _hanging("!", _text(incomplete, style="yellow"))
@@ -122,17 +135,16 @@ class Terminal(Reporter):
         if len(report.account) > 1:
             yield Text()
             yield self._rank_table(report)
-        fix_chain = describe_fix_chain(report)
-        if fix_chain:
-            yield Text()
-            yield _text(fix_chain, style="bold")
         for number, finding in enumerate(main_findings(report), 1):
             yield Text()
             yield from self._finding(number, finding, report)
+        yield from self._one_offs(report)
         yield from self._info_findings(report)
+        yield from self._unexplained(report)
         yield from self._skipped_rules(report)
         yield from self._trace_warnings(report)
         if self.verbosity > 0:
+            yield from self._context(report)
             yield Text()
             yield self._outcomes(report)
 
@@ -189,49 +201,78 @@ class Terminal(Reporter):
         return Group(Padding(table, (0, 0, 0, 2)), note) if left_out else Padding(table, (0, 0, 0, 2))
 
     def _finding(self, number: int, finding: Finding, report: Report) -> Iterator[RenderableType]:
-        head = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        head = Table.grid(expand=True, padding=(0, 1, 0, 0))
         head.add_column(width=2, justify="right")
+        head.add_column(width=len("MEDIUM"))
         head.add_column(ratio=1)
         head.add_column(justify="right", no_wrap=True)
-        style = _SEVERITY_STYLES[finding.severity]
-        title = shorten_words(clean_line(finding.title), _MAX_WORD)
-        head.add_row(
-            Text(f"{number}.", style="bold"),
-            Text.assemble((finding.severity.upper(), style), (f"  {title}", "bold")),
-            Text(finding.rule, style="dim"),
-        )
+        title = _text(shorten_words(clean_line(finding.title), _MAX_WORD), "bold")
+        severity = Text(finding.severity.upper(), style=_SEVERITY_STYLES[finding.severity])
+        head.add_row(Text(f"{number}.", style="bold"), severity, title, Text(finding.rule, style="dim"))
         yield head
-        for part in (*self._cost_and_evidence(finding, report), *self._advice(finding)):
-            # Fixes and addresses are there to be copied: they are printed as they stand, neither wrapped nor cropped.
-            yield part if isinstance(part, Group) else Padding(part, (0, 0, 0, _INDENT + 1))
+        room = _MAX_FINDING_LINES - _count_lines(title, self.width - _INDENT - len("MEDIUM") - len(finding.rule) - 2)
+        for line in self._finding_lines(finding, report, room):
+            # A fix is there to be copied: it is printed as it stands, neither wrapped nor cropped.
+            yield line if isinstance(line, Group) else Padding(line, (0, 0, 0, _INDENT))
+        for covered in covered_findings(report, finding):
+            worth_ns = covered.saving.alone.expected_ns
+            worth = f" (alone: {format_duration(worth_ns)})" if worth_ns else ""
+            also = f"{shorten_words(clean_line(covered.title), _MAX_WORD)}{worth}, {covered.rule}"
+            yield Padding(_hanging("also true:", _text(also, "dim")), (0, 0, 0, _INDENT))
 
-    def _cost_and_evidence(self, finding: Finding, report: Report) -> Iterator[RenderableType]:
-        per_step = per_step_suffix(report)
-        confidence = "" if finding.confidence >= 0.8 else f", confidence {format_share(finding.confidence)}"
-        amount = f"{format_duration(finding.cost_ns)}{per_step} ({format_share(finding.share_of_step)})"
-        yield _text(f"costs {amount}{format_finding_ranks(report, finding)}{confidence}")
-        yield _text(format_saving(finding.saving, per_step))
+    def _finding_lines(self, finding: Finding, report: Report, room: int) -> Iterator[RenderableType]:
+        """What stands below the title of a finding, in at most `room` lines; in the long form all of it."""
+        width = self.width - _INDENT
+        cost = _text(self._cost_and_saving(finding, report))
+        yield cost
+        room -= _count_lines(cost, width)
         if finding.location:
-            place = shorten_words(format_location(finding.location), self.width - 8)
+            place = shorten_start(format_location(finding.location), width - len("at "))
             yield Text.assemble("at ", (place, "underline" if self.color else ""))
-        shown = finding.evidence if self.verbosity > 0 else finding.evidence[:_MAX_EVIDENCE]
-        for evidence in shown:
-            label = shorten(shorten_words(clean_line(evidence.label), _MAX_WORD), self.width)
-            room = 10_000 if self.verbosity > 0 else max(self.width - len(label) - _INDENT - 6, 16)
-            yield _hanging("-", _text(f"{label}: {shorten(format_evidence(evidence), room)}", style="dim"))
-        if len(shown) < len(finding.evidence):
-            yield Text(f"  and {len(finding.evidence) - len(shown)} more (-v shows them)", style="dim")
-
-    def _advice(self, finding: Finding) -> Iterator[RenderableType]:
-        yield _hanging("do:", _text(shorten_words(clean_line(finding.advice), _MAX_WORD)))
-        if finding.fix:
-            yield Text("fix:", style="bold")
-            code = textwrap.indent(clean_block(finding.fix), " " * (_INDENT + 3))
-            yield Group(Text(code, style="green", no_wrap=True, overflow="ignore"))
+            room -= 1
+        fix = clean_block(finding.fix).split("\n") if finding.fix else []
+        label, advice = "fix: ", clean_line(finding.advice)
+        if self.verbosity > 0:
+            yield from self._evidence(finding)
+        else:
+            label, fix = (f"fix (1 of {len(fix)} lines): " if len(fix) > 1 else label), fix[:1]
+            advice = _first_sentences(advice, max(room - len(fix), 1), width - len("do: "))
+            room -= _count_lines(_text(advice), width - len("do: ")) + len(fix)
+            if room > 0 and finding.evidence:
+                yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")
+        yield _hanging("do:", _text(shorten_words(advice, _MAX_WORD)))
+        for number, line in enumerate(fix):
+            yield _unbroken(f"{' ' * _INDENT}{' ' * len(label) if number else label}{line}", "green")
         if self.verbosity > 0:
             for reference in finding.references:
-                line = f"{' ' * (_INDENT + 1)}see {clean_line(reference)}"
-                yield Group(Text(line, style="dim", no_wrap=True, overflow="ignore"))
+                yield _unbroken(f"{' ' * _INDENT}see {clean_line(reference)}", "dim")
+
+    def _cost_and_saving(self, finding: Finding, report: Report) -> str:
+        confidence = "" if finding.confidence >= 0.8 else f", confidence {format_share(finding.confidence)}"
+        amount = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({format_share(finding.share_of_step)})"
+        ranks = format_finding_ranks(report, finding)
+        return f"costs {amount}{ranks}; {format_saving(finding.saving)}{confidence}"
+
+    def _evidence(self, finding: Finding) -> Iterator[RenderableType]:
+        for evidence in finding.evidence:
+            label = shorten(shorten_words(clean_line(evidence.label), _MAX_WORD), self.width)
+            yield _hanging("-", _text(f"{label}: {format_evidence(evidence)}", style="dim"))
+
+    def _one_offs(self, report: Report) -> Iterator[RenderableType]:
+        findings = one_off_findings(report)
+        if findings:
+            yield Text()
+            yield Text("Not in every step", style="bold")
+        for finding in findings:
+            yield _hanging(f"  {finding.rule}", _text(self._describe_one_off(finding)))
+
+    def _describe_one_off(self, finding: Finding) -> str:
+        assert finding.recurrence is not None
+        times = finding.recurrence
+        place = f", at {clean_line(str(finding.location))}" if finding.location else ""
+        steps = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
+        line = f"{clean_line(finding.title)} ({steps}){place}. {clean_line(finding.advice)}"
+        return shorten_words(line, _MAX_WORD)
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:
         findings = info_findings(report)
@@ -243,6 +284,24 @@ class Terminal(Reporter):
             cost = f" ({format_duration(finding.cost_ns)}{per_step_suffix(report)})" if finding.cost_ns else ""
             line = f"{shorten_words(clean_line(finding.title), _MAX_WORD)}{cost}{shorten_words(place, _MAX_WORD)}"
             yield _hanging(f"  {finding.rule}", _text(line))
+
+    def _unexplained(self, report: Report) -> Iterator[RenderableType]:
+        shares = report_notes.unexplained_lines(report)
+        if shares:
+            yield Text()
+            yield Text("Not explained by a finding", style="bold")
+        shown = shares if self.verbosity > 0 else shares[:_MAX_LINES]
+        for share, sentence in shown:
+            yield _hanging(f"  {share:>4}", _text(shorten_words(sentence, _MAX_WORD)))
+        if len(shown) < len(shares):
+            yield Text(f"  and {len(shares) - len(shown)} more (-v shows them)", style="dim")
+
+    def _context(self, report: Report) -> Iterator[RenderableType]:
+        if report.context.evidence:
+            yield Text()
+            yield Text("What program this is", style="bold")
+        for sentence in map(clean_line, report.context.evidence):
+            yield _hanging(" ", _text(shorten_words(sentence, _MAX_WORD), style="dim"))
 
     def _skipped_rules(self, report: Report) -> Iterator[RenderableType]:
         skipped = report_notes.skipped_rules(report)
@@ -281,6 +340,29 @@ class Terminal(Reporter):
 
 def _text(text: str, style: str = "") -> Text:
     return Text(_NUMBER_UNIT.sub(_NO_BREAK, text), style=style)
+
+
+def _count_lines(text: Text, width: int) -> int:
+    """How many lines a text takes in `width` columns."""
+    return len(text.wrap(_MEASURE, max(width, 1)))
+
+
+def _first_sentences(text: str, max_lines: int, width: int) -> str:
+    """As many whole sentences from the start of a text as fit into some lines, at least one."""
+    sentences = _SENTENCE_END.split(text)
+    for count in range(len(sentences), 1, -1):
+        first = " ".join(sentences[:count])
+        if _count_lines(_text(first), width) <= max_lines:
+            return first
+    return sentences[0]
+
+
+def _join_evidence(finding: Finding) -> str:
+    return "; ".join(f"{clean_line(e.label)}: {shorten(format_evidence(e), _MAX_WORD)}" for e in finding.evidence)
+
+
+def _unbroken(line: str, style: str) -> Group:
+    return Group(Text(line, style=style, no_wrap=True, overflow="ignore"))
 
 
 def _hanging(mark: str, text: Text) -> Table:

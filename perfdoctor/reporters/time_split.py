@@ -14,6 +14,8 @@ from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_ste
 
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01
+# A share of the matrix time that reads as all of it.
+_FULLY_KNOWN = 0.995
 # Steps whose variation (standard deviation over mean) is smaller are not said to vary.
 _MIN_VARIATION = 0.10
 
@@ -23,7 +25,7 @@ DETAIL_LABELS: Mapping[str, str] = MappingProxyType(
         "bandwidth": "memory-bound kernels",
         "memcpy": "copies",
         "communication": "exposed communication",
-        "latency": "kernels too short to fill the GPU",
+        "latency": "kernels far below both roofs (latency)",
         "idle_dataloader": "idle, waiting for the DataLoader",
         "idle_sync": "idle after a host-device synchronisation",
         "idle_launch": "idle, waiting for launches",
@@ -128,12 +130,22 @@ def _describe_rates(report: Report) -> str | None:
     """How much of the device the steps use, on the mean of all ranks; None without a GPU."""
     if not has_gpu(report):
         return None
-    mfu = [account.mfu for account in report.account if account.mfu is not None]
     rates = [a.achieved_bytes_per_s for a in report.account if a.achieved_bytes_per_s is not None]
-    if not mfu and not rates:
-        return f"MFU {UNKNOWN}: it takes input shapes and a device whose peaks are known"
-    bandwidth = f"{sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else UNKNOWN
-    return f"MFU {format_share(sum(mfu) / len(mfu) if mfu else None)}; memory-bound kernels move {bandwidth}"
+    moved = f"; memory-bound kernels move {sum(rates) / len(rates) / 1e9:,.0f} GB/s" if rates else ""
+    return f"MFU {_describe_mfu(report.account)}{moved}"
+
+
+def _describe_mfu(accounts: Iterable[Account]) -> str:
+    """The FLOPs achieved over one peak, on the mean of the ranks where they are known, and over which peak."""
+    known = [account for account in accounts if account.mfu is not None and account.mfu_peak_flops_per_s is not None]
+    if not known:
+        return f"{UNKNOWN}: it takes input shapes and a device whose peaks are known"
+    mfu = sum(account.mfu or 0 for account in known) / len(known)
+    known_share = min(account.mfu_known_share or 0 for account in known)
+    peak = f"of {known[0].mfu_peak_name} at {(known[0].mfu_peak_flops_per_s or 0) / 1e12:,.0f} TFLOP/s"
+    if known_share >= _FULLY_KNOWN:
+        return f"{format_share(mfu)} {peak}"
+    return f"at least {format_share(mfu)} {peak} (FLOPs of {format_share(known_share)} of the matrix time are known)"
 
 
 def _lacks_tensor_cores(report: Report) -> bool:

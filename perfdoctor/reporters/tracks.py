@@ -149,7 +149,7 @@ def _finding_track(number: int, finding: Finding, per_step: str) -> Iterator[byt
         "title": clean_line(finding.title),
         "severity": finding.severity,
         "cost": f"{format_duration(finding.cost_ns)}{per_step} ({format_share(finding.share_of_step)})",
-        "saving": format_saving(finding.saving, per_step),
+        "saving": format_saving(finding.saving),
         "place": format_location(finding.location) if finding.location else None,
         "advice": clean_line(finding.advice),
         "claimed": format_duration(total(finding.claim.intervals)),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from perfdoctor.report.finding import STEP_AFTER, STEP_BEFORE, Finding
+from perfdoctor.analysis.context.context import Context
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_count, format_duration, format_share
+from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, main_findings, step_count_of
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
 _MIN_STEP_DIFFERENCE = 0.02
+# A program is called compiled, or run by graphs, from this share of its kernels on.
+_MIN_NAMED_SHARE = 0.10
+# A limit is called the work's own from this share of the kernel time with a known roof on; kernels without one keep
+# their recorded time, so that below it the figure only says what the waits cost.
+_MIN_KNOWN_SHARE = 0.50
+_ALL_KNOWN_SHARE = 0.995
 # From this share on, a healthy verdict mentions time that nobody explained: it is what makes a finding high.
 _MIN_UNEXPLAINED_SHARE = 0.10
-# A step that a replayed fix shortens by less than this is not worth a number in a chain of fixes.
-_MIN_CHAIN_SHARE = 0.01
 _DETERMINERS = frozenset(
     ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
 )
@@ -28,24 +33,48 @@ def verdict_of(report: Report) -> str:
         return f"{subject}{_describe_no_finding(report)}."
     title, place = clean_line(worst.title), clean_line(worst.location.short) if worst.location else ""
     sentence = f"{_lower_article(title).rstrip('.')}{f', at {place}' if place and place not in title else ''}."
-    amount = f"{format_duration(worst.cost_ns)} ({format_share(worst.share_of_step)}) of it"
+    ranks = format_finding_ranks(report, worst)
+    amount = f"{format_duration(worst.cost_ns)} ({format_share(worst.share_of_step)}) of it{ranks}"
     return f"{subject}; {amount}: {sentence}" if worst.cost_ns else f"{subject}. Above all: {sentence}"
 
 
 def _describe_step(report: Report) -> str:
     """How long a step takes, or the window, and on which device."""
     machine = _describe_machine(report)
+    context = describe_context(report.context)
     median_ns = report.steps.median_ns
     if has_steps(report) and median_ns is not None:
+        step = f"{context}: a step" if context else "Your step"
         # Costs are amounts of an average step; a few slow steps pull the average away from the median.
         mean_ns = _mean_step_ns(report) or median_ns
         unprofiled = _describe_unprofiled_step(report, median_ns)
         if abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns:
             mean, middle = format_duration(mean_ns), format_duration(median_ns)
-            return f"Your step takes {mean} on average (median {middle}) {machine}{unprofiled}"
-        return f"Your step takes {format_duration(median_ns)} {machine}{unprofiled}"
+            return f"{step} takes {mean} on average (median {middle}) {machine}{unprofiled}"
+        return f"{step} takes {format_duration(median_ns)} {machine}{unprofiled}"
+    trace = f"{context}: the trace" if context else "The trace"
+    return f"{trace} covers {format_duration(_longest_window_ns(report))} {machine}, without steps"
+
+
+def _longest_window_ns(report: Report) -> int:
     windows = [account.window_ns for account in report.account] or [trace.span_ns for trace in report.traces]
-    return f"The trace covers {format_duration(max(windows, default=0))} {machine}, without steps"
+    return max(windows, default=0)
+
+
+def describe_context(context: Context) -> str:
+    """What program was recorded, in a few words: "Training (DDP, compiled)"; "" where nothing is known of it."""
+    phase = "" if context.phase == "unknown" else context.phase.capitalize()
+    # Whatever runs on PyTorch is told by its own name.
+    names = [name for name in context.frameworks if name != "PyTorch"] + list(context.parallelism)
+    if (context.compiled_share or 0) >= _MIN_NAMED_SHARE:
+        names.append(f"{format_share(context.compiled_share)} of kernels compiled")
+    if (context.graph_share or 0) >= _MIN_NAMED_SHARE:
+        names.append(f"{format_share(context.graph_share)} of kernels in graphs")
+    if context.steady is False:
+        names.append("not steady")
+    if not names:
+        return phase
+    return f"{phase or 'A program'} ({', '.join(map(clean_line, names))})"
 
 
 def _describe_unprofiled_step(report: Report, recorded_ns: float) -> str:
@@ -86,6 +115,8 @@ def _describe_no_finding(report: Report) -> str:
     if 2 * ran < len(report.outcomes):
         few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
+    if report.unexplained:
+        return f", and no rule found what to change{use}, but not all of its time is explained (below)"
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
 
 
@@ -120,45 +151,21 @@ def _mean_step_ns(report: Report) -> float | None:
     return sum(account.window_ns for account in report.account) / count if count else None
 
 
-def describe_fix_chain(report: Report) -> str | None:
-    """What the replayed fixes, one after the other, make of a step; None for fewer than two of them.
-
-    Of several ranks, the chain is of the rank that has the first replayed finding.
-    """
-    replayed = [
-        (number, finding)
-        for number, finding in enumerate(main_findings(report), 1)
-        if _evidence_ns(finding, STEP_AFTER) is not None
-    ]
-    if not replayed:
+def describe_ladder(report: Report) -> str | None:
+    """How short a step gets: now, after the fixes, at the limit; None where nothing but the present is known."""
+    limit = report.limit
+    now_ns = report.steps.median_ns if has_steps(report) else _longest_window_ns(report)
+    if now_ns is None or (limit.after_fixes_ns is None and limit.step_ns is None):
         return None
-    first = replayed[0][1]
-    rank = _costliest_rank(first)
-    recorded_ns = next((a.window_ns / step_count_of(a, report) for a in report.account if a.rank == rank), 0.0)
-    step_ns = _evidence_ns(first, STEP_BEFORE) or recorded_ns
-    chain = [
-        (number, finding)
-        for number, finding in replayed
-        if _costliest_rank(finding) == rank and (finding.saving.expected_ns or 0) >= _MIN_CHAIN_SHARE * step_ns
-    ]
-    if len(chain) < 2:
-        return None
-    *others, last = (str(number) for number, _ in chain)
-    subject = "a step" if has_steps(report) else "the trace"
-    on_rank = f" on rank {rank}" if len(report.traces) > 1 and rank is not None else ""
-    return (
-        f"Fixed one after the other, {', '.join(others)} and {last} take {subject}{on_rank} from "
-        f"{format_duration(step_ns)} to about {format_duration(_evidence_ns(chain[-1][1], STEP_AFTER))} (replayed)"
-    )
-
-
-def _evidence_ns(finding: Finding, label: str) -> float | None:
-    """A time from a finding's evidence; None where it has no such evidence."""
-    value = next((evidence.value for evidence in finding.evidence if evidence.label == label), None)
-    return value if isinstance(value, int | float) else None
-
-
-def _costliest_rank(finding: Finding) -> int | None:
-    """The rank that a finding's figures are of."""
-    rank = next((evidence.value for evidence in finding.evidence if evidence.label == "costliest rank"), finding.rank)
-    return rank if isinstance(rank, int) else None
+    rungs = [f"now {format_duration(now_ns)}"]
+    fixes = [finding for finding in main_findings(report) if finding.saving.expected_ns]
+    if limit.after_fixes_ns is not None and fixes:
+        rungs += [format_count(len(fixes), "fix", "fixes"), f"about {format_duration(limit.after_fixes_ns)}"]
+    ladder = " -> ".join(rungs)
+    if limit.step_ns is None:
+        return ladder
+    known_share = limit.known_share or 0.0
+    if known_share < _MIN_KNOWN_SHARE:
+        return f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+    known = f", by {format_share(known_share)} of its kernel time" if known_share < _ALL_KNOWN_SHARE else ""
+    return f"{ladder}; limit of this work on this GPU {format_duration(limit.step_ns)}{known}"

@@ -10,6 +10,7 @@ from perfdoctor.analysis.captured_facts import captured_list, captured_part, yes
 from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
 from perfdoctor.analysis.communication.stragglers import LateRank
+from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
 from perfdoctor.analysis.host.loader_waits import find_epoch_starts, find_worker_startups
 from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
@@ -25,6 +26,7 @@ from perfdoctor.analysis.timeline.recurrence import (
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
+from perfdoctor.rules.advice import Advice, advise
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.rules.top_kernels import top_kernels, top_op
@@ -35,8 +37,11 @@ from perfdoctor.savings.edits import (
     remove_calls,
     remove_cpu_time,
     remove_items,
+    remove_pauses,
+    remove_sections,
     remove_waits,
     scale_durations,
+    set_duration_range,
     set_durations,
     shorten_launches,
 )
@@ -53,12 +58,14 @@ __all__ = [
     "NONE",
     "REQUIREMENTS",
     "Activity",
+    "Advice",
     "Analyzer",
     "BoolArray",
     "CallQuery",
     "CallRows",
     "Claim",
     "CollectiveTable",
+    "Context",
     "Edit",
     "Evidence",
     "Finding",
@@ -87,6 +94,7 @@ __all__ = [
     "SourceLocation",
     "Trace",
     "activity_kinds",
+    "advise",
     "captured_list",
     "captured_part",
     "count_recurrence",
@@ -108,8 +116,11 @@ __all__ = [
     "remove_calls",
     "remove_cpu_time",
     "remove_items",
+    "remove_pauses",
+    "remove_sections",
     "remove_waits",
     "scale_durations",
+    "set_duration_range",
     "set_durations",
     "shorten_launches",
     "split_one_offs",

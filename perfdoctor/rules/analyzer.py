@@ -16,7 +16,7 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding, FindingScope, severity_of
+from perfdoctor.report.finding import Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.savings.edits import Edit
 from perfdoctor.savings.saving import Claim, Saving
@@ -122,10 +122,10 @@ class Analyzer(ABC):
     ) -> Finding:
         """A finding of this rule on one rank.
 
-        `cost_ns` and `saving` are per step; share and severity follow from the cost. With an `edit` the saving counts
-        only where the trace cannot be replayed. If a capture timed steps without the profiler, their length is added to
-        the evidence. Without steps, evidence "per step" is labelled "per trace". `count_recurrence` counts the
-        recurrence of some time.
+        `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
+        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. If a
+        capture timed steps without the profiler, their length is added to the evidence. Without steps, evidence "per
+        step" is labelled "per trace". `count_recurrence` counts the recurrence of some time.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -143,7 +143,7 @@ class Analyzer(ABC):
             title=title,
             cost_ns=cost_ns,
             share_of_step=share,
-            severity=severity_of(share),
+            severity="high" if cost_ns else "info",  # the highest that it may get: pricing says what the fix is worth
             saving=saving,
             advice=advice,
             confidence=confidence,

@@ -1,12 +1,13 @@
 """What a fix would change in a trace: plain data over rows of its tables, made by the rule that proposes the fix.
 
 Edits only remove: kernels get shorter, calls are not made, waits end, work of the CPU between calls vanishes. The
-replay says how much shorter the step gets.
+replay says how much shorter the step gets. How far a fix goes is rarely known exactly: an edit can have variants, what
+the fix changes at least and at most.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,8 @@ class Edit:
         unblocked_calls: Calls in which the CPU no longer waits.
         removed_cpu_time: Time of the CPU that vanishes.
         is_upper_bound: Whether this is the best that the fix can do, as a roofline says, rather than what it does.
+        at_least: What the fix changes where it goes badly; None where that is not known to differ.
+        at_most: What the fix changes where it goes well; None where that is not known to differ.
 
     Raises:
         TypeError, ValueError: see `check`.
@@ -58,6 +61,8 @@ class Edit:
     unblocked_calls: CallRows = field(default_factory=CallRows)
     removed_cpu_time: tuple[RemovedCpuTime, ...] = ()
     is_upper_bound: bool = False
+    at_least: Edit | None = None
+    at_most: Edit | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -66,8 +71,10 @@ class Edit:
         """Check that the edit can be applied.
 
         Raises:
-            TypeError: it has rows of another table, durations that are no int64 array, or no RemovedCpuTime.
-            ValueError: there is not one duration for each item, one is negative, or a share lies outside of 0 to 1.
+            TypeError: it has rows of another table, durations that are no int64 array, no RemovedCpuTime, or a variant
+                that is no edit.
+            ValueError: there is not one duration for each item, one is negative, a share lies outside of 0 to 1, or a
+                variant has variants.
         """
         _require_rows(self.items, GpuRows)
         _require_rows(self.dropped_calls, CallRows)
@@ -82,9 +89,33 @@ class Edit:
         shares = [removed.remaining_share for removed in self.removed_cpu_time]
         if (self.dur_ns < 0).any() or any(not 0 <= share <= 1 for share in shares):
             raise ValueError("an edit leaves durations of 0 or more, and a remaining share between 0 and 1")
+        self._check_variants()
+
+    def _check_variants(self) -> None:
+        for variant in self.variants()[1:]:
+            if type(variant) is not Edit:
+                raise TypeError(f"what a fix changes at least or at most is an Edit, not {type(variant).__name__}")
+            variant.check()
+            if variant.at_least is not None or variant.at_most is not None:
+                raise ValueError("what a fix changes at least or at most has no variants of its own")
+
+    def variants(self) -> tuple[Edit, ...]:
+        """The edit itself, and what it changes at least and at most where that is known to differ."""
+        return (self, *(variant for variant in (self.at_least, self.at_most) if variant is not None))
 
     def __or__(self, other: Edit) -> Edit:
-        """An edit that makes the changes of both; an upper bound if both are."""
+        """An edit that makes the changes of both, in each variant; an upper bound if both are."""
+        both, (plain, other_plain) = self._join(other), (self._without_variants(), other._without_variants())
+        if self.at_least is not None or other.at_least is not None:
+            both = replace(both, at_least=(self.at_least or plain)._join(other.at_least or other_plain))
+        if self.at_most is not None or other.at_most is not None:
+            both = replace(both, at_most=(self.at_most or plain)._join(other.at_most or other_plain))
+        return both
+
+    def _without_variants(self) -> Edit:
+        return replace(self, at_least=None, at_most=None)
+
+    def _join(self, other: Edit) -> Edit:
         return Edit(
             self.items + other.items,
             np.concatenate((self.dur_ns, other.dur_ns)),
@@ -113,6 +144,27 @@ def set_durations(rows: GpuRows, best_ns: float | npt.NDArray[np.floating], *, i
     _require_rows(rows, GpuRows)
     dur_ns = rows.table.dur_ns[rows.index].astype(np.float64)
     return Edit(rows, np.fmin(np.maximum(best_ns, 0), dur_ns).astype(np.int64), is_upper_bound=is_upper_bound)
+
+
+def set_duration_range(
+    rows: GpuRows,
+    slowest_ns: npt.NDArray[np.floating],
+    expected_ns: npt.NDArray[np.floating],
+    fastest_ns: npt.NDArray[np.floating],
+) -> Edit:
+    """An edit that gives some GPU items new durations, at worst, as expected and at best; none gets longer.
+
+    Args:
+        rows: The items.
+        slowest_ns: The new duration of each at worst, in ns; an item whose duration is NaN does not change.
+        expected_ns: The same as expected.
+        fastest_ns: The same at best.
+    """
+    return replace(
+        set_durations(rows, expected_ns, is_upper_bound=False),
+        at_least=set_durations(rows, slowest_ns, is_upper_bound=False),
+        at_most=set_durations(rows, fastest_ns, is_upper_bound=False),
+    )
 
 
 def scale_durations(rows: GpuRows, saved_share: float, *, is_upper_bound: bool = True) -> Edit:
@@ -163,7 +215,7 @@ def fuse(
     removed[trace.gpu.call[launches_left.index]] = False
     launches = np.flatnonzero(removed[:-1])
     return scale_durations(rows, saved_share, is_upper_bound=is_upper_bound) | Edit(
-        removed_cpu_time=_cpu_time_of_launches(trace, launches, removed[:-1]), is_upper_bound=True
+        removed_cpu_time=_cpu_time_of_launches(trace, launches, removed[:-1]), is_upper_bound=is_upper_bound
     )
 
 
@@ -201,6 +253,8 @@ def remove_waits(calls: CallRows) -> Edit:
 def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
     """An edit that lets copies no longer block: their calls take no time, nor do the synchronize calls after them.
 
+    That is what the fix does and no upper bound: an asynchronous copy takes the CPU as little as a launch.
+
     Args:
         calls: The calls that copy.
         done_ns: For each of them when the CPU had synchronized, in ns.
@@ -211,7 +265,7 @@ def remove_blocking(calls: CallRows, done_ns: Int64Array) -> Edit:
     inside = np.zeros(len(table), bool)
     for each in removed:
         inside |= (table.thread == each.thread) & iv.contains(each.intervals, table.start_ns)
-    return Edit(unblocked_calls=CallRows(table, inside), removed_cpu_time=removed, is_upper_bound=True)
+    return Edit(unblocked_calls=CallRows(table, inside), removed_cpu_time=removed)
 
 
 def remove_calls(calls: CallRows) -> Edit:
@@ -220,6 +274,46 @@ def remove_calls(calls: CallRows) -> Edit:
     table, rows = calls.table, calls.index
     removed = _remove_spans(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
     return Edit(dropped_calls=calls, removed_cpu_time=removed)
+
+
+def remove_pauses(
+    trace: Trace, pauses: Intervals, window: Intervals, remaining_share: float = 0.0, *, is_upper_bound: bool = False
+) -> Edit:
+    """An edit that removes pauses of the CPU, in which it launched nothing: a checkpoint, preprocessing in the loop.
+
+    Forward and backward run on different threads that hand work on to each other. So the time vanishes from all threads
+    that launch.
+
+    Args:
+        trace: The trace.
+        pauses: When the CPU did what is no longer there: from the end of a launch to the next launch, or a part of it.
+        window: The analysed time; time outside of it remains.
+        remaining_share: The share of the time that remains, 0 to 1.
+        is_upper_bound: Whether that is the best that the fix can do.
+    """
+    launches = trace.gpu.call[trace.gpu.call >= 0]
+    inside = iv.intersect(pauses, window)
+    threads = sorted(set(trace.calls.thread[launches].tolist()))
+    removed = tuple(RemovedCpuTime(thread, inside, remaining_share) for thread in threads)
+    return Edit(removed_cpu_time=removed, is_upper_bound=is_upper_bound)
+
+
+def remove_sections(trace: Trace, thread: int, sections: Intervals, window: Intervals) -> Edit:
+    """An edit that removes sections of a thread with all that they launch, such as DDP's broadcast of buffers.
+
+    Args:
+        trace: The trace.
+        thread: The thread, an index into `Trace.threads`.
+        sections: When it did what is no longer done.
+        window: The analysed time; time outside of it remains.
+    """
+    inside = iv.intersect(sections, window)
+    calls, gpu = trace.calls, trace.gpu
+    dropped = (calls.thread == thread) & iv.contains(inside, calls.start_ns)
+    items = (gpu.call >= 0) & np.append(dropped, False)[gpu.call]
+    rows = GpuRows(gpu, items)
+    removed = (RemovedCpuTime(thread, inside),)
+    return Edit(rows, np.zeros(len(rows), np.int64), CallRows(calls, dropped), removed_cpu_time=removed)
 
 
 def remove_cpu_time(
@@ -272,3 +366,9 @@ def shorten_launches(
         spans = iv.union(np.maximum(end_before_ns, earliest_ns)[launches], table.end_ns[on_thread[launches]])
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
+
+
+def remove_cause(edit: Edit) -> Edit:
+    """The edit that removes the whole cause, for what it costs: at its most, with nothing left of removed CPU time."""
+    most = edit.at_most or replace(edit, at_least=None)
+    return replace(most, removed_cpu_time=tuple(replace(each, remaining_share=0.0) for each in most.removed_cpu_time))

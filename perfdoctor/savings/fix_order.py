@@ -1,8 +1,8 @@
 """The order of fixes: each is worth what it saves once the fixes before it are done.
 
-Savings of single fixes do not add up. Two fixes can end the same wait, and one can be worth nothing until another is
-done (faster kernels while the CPU is the bottleneck). So the fix that saves most comes first, then the one that saves
-most after it, and so on.
+What a cause costs is the step less its replay without that cause alone. Savings of single fixes do not add up. Two
+fixes can end the same wait, and one can be worth nothing until another is done (faster kernels while the CPU is the
+bottleneck). So the fix that saves most comes first, then the one that saves most after it, and so on.
 """
 
 from __future__ import annotations
@@ -10,41 +10,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
-from perfdoctor.savings.edits import Edit
+from perfdoctor.savings.edits import Edit, remove_cause
 from perfdoctor.savings.what_if import MIN_EXPLAINED_WAIT, Replay
 
-# The strength of a fix whose edit is an upper bound: at least, as expected, at most. Kernels reach about half of what a
-# roofline allows, and hardly ever all of it.
+# The strength of a fix of which only an upper bound is known: at least, in the middle, at most. The middle decides the
+# order of fixes; it is no promise.
 _STRENGTHS_OF_BOUND = (0.0, 0.5, 1.0)
-_STRENGTHS_OF_EXACT = (1.0, 1.0, 1.0)
-_LOW, _EXPECTED, _HIGH = range(3)
-# A fix is masked if alone it saves less than a quarter of what it saves after others, where that is 1 % of the step.
-_MASKED_SHARE = 0.25
+_LEVELS = _LOW, _EXPECTED, _HIGH = range(3)
+# A fix is masked if alone it saves less than a quarter of what it saves after others, where that is 1 % of the step. It
+# is covered if it is the other way round, and next to nothing is left of what it saves alone: said from a tenth of the
+# worth of a low finding on.
+MASKED_SHARE = 0.25
 _MIN_MASKED_SHARE = 0.01
-# Nodes of all replays together, which take some 0.3 s. Beyond that the savings of the last round decide.
+MIN_COVERED_SHARE = 0.001
+# Nodes of all replays together, which take some 0.3 s. Beyond that the savings of the last round decide. Besides the
+# replays of the rounds a fix takes up to five: alone at least, at most, and without its cause; in its turn two.
 _MAX_NODES = 60_000_000
+_REPLAYS_OF_FIX = 5
+
+
+class SavingRange(NamedTuple):
+    """What a fix saves of a step, in ns: at least, as expected, at most."""
+
+    low_ns: int
+    expected_ns: int
+    high_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedFix:
-    """One fix, with what it saves after all fixes before it.
+    """One fix, with what it saves alone and after all fixes before it.
 
     Attributes:
         number: The fix, by its number among the edits.
-        low_ns, expected_ns, high_ns: What it saves of a step after all fixes before it.
-        step_after_ns: How long a step is expected to take after it and all fixes before it.
+        in_turn: What it saves of a step after all fixes before it.
+        alone: What it saves of a step with no other fix done.
+        cost_ns: What its cause costs: the step less its replay without the cause, alone.
         masked_by: The fix without which this one saves next to nothing; None where it saves enough alone.
-        alone_ns: What it is expected to save alone.
+        covered_by: The fix after which this one saves next to nothing; None where enough is left for it.
     """
 
     number: int
-    low_ns: int
-    expected_ns: int
-    high_ns: int
-    step_after_ns: int
+    in_turn: SavingRange
+    alone: SavingRange
+    cost_ns: int
     masked_by: int | None
-    alone_ns: float
+    covered_by: int | None
 
 
 def order_fixes_greedily(replay: Replay, edits: Mapping[int, Edit]) -> list[OrderedFix]:
@@ -56,20 +69,34 @@ def order_fixes_greedily(replay: Replay, edits: Mapping[int, Edit]) -> list[Orde
     """
     order = _GreedyOrder(replay, edits)
     order.find()
-    before = {level: order.step_ns((), level) for level in (_LOW, _EXPECTED, _HIGH)}
-    # The replay may end too few of the CPU's waits, or too many: the share that it explains widens the range.
-    trust = max(replay.gates.explained_wait_share, MIN_EXPLAINED_WAIT)
+    before = dict.fromkeys(_LEVELS, order.baseline_ns)
     fixes = []
     for index, number in enumerate(order.numbers):
         fixed = order.numbers[: index + 1]
         after = {level: order.step_ns(fixed, level) for level in (_LOW, _HIGH)} | {_EXPECTED: order.steps_ns[index]}
-        saved = {level: max(before[level] - after[level], 0) for level in before}
+        saved = {level: before[level] - after[level] for level in _LEVELS}
         before = after
-        saved[_LOW], saved[_HIGH] = saved[_LOW] * trust, saved[_HIGH] / trust
-        low, expected, high = sorted(round(saved[level]) for level in (_LOW, _EXPECTED, _HIGH))
-        masked_by, alone_ns = order.masking_fix(number), order.saved_ns[number][0]
-        fixes.append(OrderedFix(number, low, expected, high, round(after[_EXPECTED]), masked_by, alone_ns))
+        fixes.append(
+            OrderedFix(
+                number,
+                in_turn=_make_range(replay, saved),
+                alone=_make_range(replay, {level: order.alone_ns(number, level) for level in _LEVELS}),
+                cost_ns=round(max(order.cost_ns(number), 0)),
+                masked_by=order.masking_fix(number),
+                covered_by=order.covering_fix(number, saved[_EXPECTED]),
+            )
+        )
     return fixes
+
+
+def _make_range(replay: Replay, saved_ns: Mapping[int, float]) -> SavingRange:
+    """What a fix saves, by level, as a range.
+
+    The replay may end too few of the CPU's waits, or too many: the share that it explains widens the range.
+    """
+    trust = max(replay.gates.explained_wait_share, MIN_EXPLAINED_WAIT)
+    low, expected, high = (max(saved_ns[level], 0) for level in _LEVELS)
+    return SavingRange(*sorted(round(ns) for ns in (low * trust, expected, high / trust)))
 
 
 @dataclass(slots=True)
@@ -89,16 +116,36 @@ class _GreedyOrder:
     numbers: list[int] = field(default_factory=list)
     steps_ns: list[float] = field(default_factory=list)
     saved_ns: dict[int, list[float]] = field(default_factory=dict)
+    baseline_ns: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.baseline_ns = self.step_ns(())
 
     def step_ns(self, fixes: Iterable[int], level: int = _EXPECTED) -> float:
         """How long a step takes after some fixes: after the least, the expected or the most that they can do."""
-        edits = (self.edits[number] for number in fixes)
-        return self.replay.step_ns((edit, _strengths(edit)[level]) for edit in edits)
+        return self.replay.step_ns(_edit_at(self.edits[number], level) for number in fixes)
+
+    def alone_ns(self, number: int, level: int) -> float:
+        """What a fix saves with no other fix done: the least, the expected or the most that it can do."""
+        edit, strength = _edit_at(self.edits[number], level)
+        expected_edit, expected_strength = _edit_at(self.edits[number], _EXPECTED)
+        if not strength:
+            return 0
+        if edit is expected_edit and strength == expected_strength:
+            return self.saved_ns[number][0]
+        return self.baseline_ns - self.replay.step_ns([(edit, strength)])
+
+    def cost_ns(self, number: int) -> float:
+        """What a cause costs: the step less its replay without the cause, alone."""
+        edit = self.edits[number]
+        if not any(each.remaining_share for each in (edit.at_most or edit).removed_cpu_time):
+            return self.alone_ns(number, _HIGH)
+        return self.baseline_ns - self.replay.step_ns([(remove_cause(edit), 1.0)])
 
     def find(self) -> None:
         """Choose in each round the fix that saves most after those chosen before it."""
-        before_ns = self.step_ns(())
-        replays_left = _MAX_NODES // max(len(self.replay.graph.nodes), 1)
+        before_ns = self.baseline_ns
+        replays_left = _MAX_NODES // max(len(self.replay.graph.nodes), 1) - _REPLAYS_OF_FIX * len(self.edits)
         candidates = list(self.edits)
         while candidates:
             if replays_left >= len(candidates) or not self.numbers:
@@ -117,8 +164,26 @@ class _GreedyOrder:
         rises = [after - before for before, after in pairwise(saved)]
         if not rises or saved[-1] < _MIN_MASKED_SHARE * self.replay.baseline_step_ns:
             return None
-        return self.numbers[rises.index(max(rises))] if saved[0] < _MASKED_SHARE * saved[-1] else None
+        return self.numbers[rises.index(max(rises))] if saved[0] < MASKED_SHARE * saved[-1] else None
+
+    def covering_fix(self, number: int, in_turn_ns: float) -> int | None:
+        """The fix after which this one saves next to nothing; None where enough is left for it.
+
+        Args:
+            number: The fix.
+            in_turn_ns: What it saves after all fixes before it.
+        """
+        saved = self.saved_ns[number]
+        position = self.numbers.index(number)
+        if saved[0] < MIN_COVERED_SHARE * self.replay.baseline_step_ns or in_turn_ns >= MASKED_SHARE * saved[0]:
+            return None
+        falls = [before - after for before, after in pairwise((*saved[:position], in_turn_ns))]
+        return self.numbers[falls.index(max(falls))] if falls else None
 
 
-def _strengths(edit: Edit) -> tuple[float, float, float]:
-    return _STRENGTHS_OF_BOUND if edit.is_upper_bound else _STRENGTHS_OF_EXACT
+def _edit_at(edit: Edit, level: int) -> tuple[Edit, float]:
+    """What an edit changes at a level, and its strength: a variant of the edit, else a part of an upper bound."""
+    variant = (edit.at_least, None, edit.at_most)[level]
+    if variant is not None:
+        return variant, 1.0
+    return edit, _STRENGTHS_OF_BOUND[level] if edit.is_upper_bound else 1.0

@@ -24,6 +24,11 @@ class SavingAlone:
     def __post_init__(self) -> None:
         _check_figures(self, self.low_ns, self.expected_ns, self.high_ns)
 
+    @property
+    def likely_ns(self) -> float:
+        """The expected saving, else the middle of the range, else 0."""
+        return _likely_ns(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:
@@ -65,9 +70,13 @@ class Saving:
     @property
     def likely_ns(self) -> float:
         """The saving by which fixes are ordered: the expected one, else the middle of the range, else 0."""
-        if self.expected_ns is not None:
-            return self.expected_ns
-        return ((self.low_ns or 0) + (self.high_ns or 0)) / 2
+        return _likely_ns(self)
+
+
+def _likely_ns(saving: Saving | SavingAlone) -> float:
+    if saving.expected_ns is not None:
+        return saving.expected_ns
+    return ((saving.low_ns or 0) + (saving.high_ns or 0)) / 2
 
 
 def _check_figures(saving: object, *figures_ns: int | None) -> list[int]:

@@ -204,6 +204,25 @@ def test_winograd_may_exceed_the_peak_of_the_direct_count() -> None:
     assert verdicts(rank) == [("no", "name")]
 
 
+@pytest.mark.parametrize(("transform", "violations"), [(True, 0), (False, 1)])
+def test_the_gemm_between_winograd_transforms_may_exceed_the_peak_of_the_direct_count(
+    transform: bool, violations: int
+) -> None:
+    shapes: list[object] = [[64, 256, 56, 56], [256, 256, 3, 3], *[[]] * 7]
+    concrete = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+    kernels = [("volta_sgemm_128x64_nn", 11_000.0)]  # 237 GFLOP: 21 TFLOP/s, where 15.7 is the peak
+    if transform:
+        kernels.append(("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>()", 500.0))
+    rank = (
+        Program(device="Tesla V100-SXM2-16GB", capability=(7, 0))
+        .op("aten::cudnn_convolution", shapes, ["float"] * 2 + [""] * 7, *kernels, concrete=concrete)
+        .rank()
+    )
+
+    assert len(rank.verdicts.violations) == violations
+    assert rank.verdicts.impossible[0] == (not transform)
+
+
 def test_an_unknown_device_proves_nothing() -> None:
     rank = Program(device="NVIDIA X999").mm(8192, 8192, 8192, (FAST, 1)).rank()
 
@@ -262,19 +281,88 @@ def test_without_shapes_the_bound_is_assumed_from_the_category() -> None:
     assert np.isnan(rank.bounds.roofline_ns).all()
 
 
-def test_account_follows_the_bounds() -> None:
+def kernel_time_us(rank: Rank) -> tuple[float, ...]:
+    detail = rank.account.detail
+    assert sum(detail.values()) == rank.account.window_ns
+    return tuple(detail[name] / 1e3 for name in ("compute", "bandwidth", "latency"))
+
+
+def test_account_follows_the_roofs() -> None:
     shapes: list[object] = [[8192, 4096], [8192, 4096], []]
     rank = (
         Program()
-        .mm(4096, 4096, 4096, (FAST, 200), (TAIL, 10))
-        .mm(3137, 64, 3137, (SLOW, 100))  # inefficient; writing the result is the nearest ceiling
+        .mm(4096, 4096, 4096, (FAST, 200), (TAIL, 10))  # 88 % of the roof; the helper's work is unknown
+        .mm(3137, 64, 3137, (SLOW, 100))  # 7 % of the memory's roof, which is the nearest one
         .op("aten::add", shapes, ["float", "float", "Scalar"], (ELEMENTWISE, 130), (ELEMENTWISE, 4))
         .rank()
     )
 
-    detail = rank.account.detail
-    assert sum(detail.values()) == rank.account.window_ns
-    assert (detail["compute"], detail["bandwidth"], detail["latency"]) == (200_000, 240_000, 4_000)
+    assert kernel_time_us(rank) == (200, 144, 100)
+
+
+@pytest.mark.parametrize(("dur_us", "expected"), [(430, (430, 0, 0)), (450, (0, 0, 450))])
+def test_a_kernel_below_40_percent_of_its_roof_is_latency(dur_us: float, expected: tuple[float, ...]) -> None:
+    rank = Program().mm(4096, 4096, 4096, (FAST, dur_us)).rank()  # 176 us at the 782 TFLOP/s that are attained
+
+    assert kernel_time_us(rank) == expected
+
+
+def test_the_share_of_the_roof_is_a_setting() -> None:
+    trace = Program().mm(4096, 4096, 4096, (FAST, 450)).rank().raw_trace
+
+    assert kernel_time_us(Rank(trace, min_roof_share=0.3)) == (450, 0, 0)
+    assert kernel_time_us(Rank(trace, min_roof_share=0.5)) == (0, 0, 450)
+
+
+def test_a_short_kernel_that_reaches_its_roof_is_not_latency() -> None:
+    shapes: list[object] = [[1024, 1024], [1024, 1024], []]  # 12.6 MB: 4.2 us at 3.0 TB/s
+    types = ["float", "float", "Scalar"]
+
+    assert kernel_time_us(Program().op("aten::add", shapes, types, (ELEMENTWISE, 4.5)).rank()) == (0, 4.5, 0)
+    assert kernel_time_us(Program().op("mine::add", [], [], (ELEMENTWISE, 4.5)).rank()) == (0, 0, 4.5)
+
+
+@pytest.mark.parametrize(
+    ("device", "transform_us", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", 10, (60, 0, 0)),  # 43 us of work in 60
+        ("NVIDIA H100 80GB HBM3", 70, (0, 0, 120)),  # 43 us of work in 120
+        ("NVIDIA X999", 70, (50, 70, 0)),  # by category: what the roof is nobody knows
+    ],
+)
+def test_the_time_of_a_convolution_includes_its_transforms(
+    device: str, transform_us: float, expected: tuple[float, ...]
+) -> None:
+    shapes: list[object] = [[36, 256, 56, 56], [64, 256, 3, 3], *[[]] * 7]  # 33 GFLOP: 43 us at the roof
+    concrete = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+    transform = "void cudnn::ops::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float, false, true>"
+    main = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1"
+    rank = (
+        Program(device=device)
+        .op(
+            "aten::cudnn_convolution",
+            shapes,
+            [BF16] * 2 + [""] * 7,
+            (transform, transform_us),
+            (main, 50),
+            concrete=concrete,
+        )
+        .rank()
+    )
+
+    assert kernel_time_us(rank) == expected
+
+
+def test_communication_is_exposed_only_where_no_kernel_computes() -> None:
+    builder = TraceBuilder(**H100)  # type: ignore[arg-type]
+    builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 0, 100, stream=20)
+    builder.op("aten::mm", 0, 5, shapes=[[64, 64], [64, 64]], types=[BF16, BF16]).kernel(FAST, 40, 50, launch_us=1)
+    rank = Rank(builder.trace())
+
+    assert rank.account.detail["communication"] == 100_000  # contracts: before latency
+    assert rank.account.detail["latency"] == 0
+    assert rank.exposed_parts["communication"].tolist() == [[0, 40_000], [90_000, 100_000]]
+    assert rank.exposed_parts["latency"].tolist() == [[40_000, 90_000]]
 
 
 def test_utilization_and_rates_of_the_window() -> None:
@@ -288,10 +376,66 @@ def test_utilization_and_rates_of_the_window() -> None:
     assert adding.account.achieved_bytes_per_s == pytest.approx(3 * 8192 * 4096 * 4 / 160e-6)
 
 
-def test_utilization_is_unknown_when_much_of_the_maths_is() -> None:
-    rank = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).rank()
+def test_utilization_is_a_lower_bound_when_some_of_the_maths_is_unknown() -> None:
+    known = Program().mm(4096, 4096, 4096, (FAST, 200)).rank().account
+    account = Program().mm(4096, 4096, 4096, (FAST, 200)).op("mine::product", [], [], (FAST, 100)).rank().account
+    unknown = Program().op("mine::product", [], [], (FAST, 100)).rank().account
 
-    assert rank.account.mfu is None
+    assert known.mfu_known_share == 1.0
+    assert account.mfu == pytest.approx(2 * 4096**3 / (account.window_ns / 1e9) / 989.4e12)
+    assert account.mfu_known_share == pytest.approx(2 / 3)
+    assert (unknown.mfu, unknown.mfu_known_share, unknown.mfu_peak_name) == (None, 0.0, None)
+
+
+def test_utilization_has_one_peak_that_of_the_type_with_most_time() -> None:
+    half = Program().mm(4096, 4096, 4096, (FAST, 400)).mm(1024, 1024, 1024, (SGEMM, 200), dtype="float").rank().account
+    single = Program().mm(4096, 4096, 4096, (SGEMM, 4000), dtype="float").rank().account
+
+    flops = 2 * (4096**3 + 1024**3)
+    assert (half.mfu_peak_name, half.mfu_peak_flops_per_s) == ("bf16", 989.4e12)
+    assert half.mfu == pytest.approx(flops / (half.window_ns / 1e9) / 989.4e12)
+    assert (single.mfu_peak_name, single.mfu_peak_flops_per_s) == ("fp32 without Tensor Cores", pytest.approx(66.9e12))
+
+
+def test_utilization_above_the_peak_of_one_type_takes_the_highest_peak_in_use() -> None:
+    account = Program().mm(4096, 4096, 4096, (FAST, 200)).mm(512, 512, 512, (SGEMM, 300), dtype="float").rank().account
+
+    assert account.mfu_peak_name == "bf16"
+    assert account.mfu == pytest.approx(2 * (4096**3 + 512**3) / (account.window_ns / 1e9) / 989.4e12)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "kernel", "dtype", "peak_name", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "ampere_fp16_sgemm_fp16_128x128_nn", "c10::Half", "fp16", 312e12),
+        (
+            "NVIDIA A100-SXM4-80GB",
+            (8, 0),
+            "cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4",
+            "float",
+            "tf32",
+            156e12,
+        ),
+        (
+            "NVIDIA H100 80GB HBM3",
+            (9, 0),
+            "nvjet_qqtst_128x128_128x5_2x1_v_bz_TNT",
+            "c10::Float8_e4m3fn",
+            "fp8",
+            1978.9e12,
+        ),
+    ],
+)
+def test_the_peak_of_utilization_is_that_of_the_type(
+    device: str, capability: tuple[int, int], kernel: str, dtype: str, peak_name: str, peak: float
+) -> None:
+    op = "aten::_scaled_mm" if "Float8" in dtype else "aten::mm"
+    shapes: list[object] = [[4096, 4096], [4096, 4096]]
+    account = Program(device=device, capability=capability).op(op, shapes, [dtype] * 2, (kernel, 9000)).rank().account
+
+    assert account.mfu_peak_name == peak_name
+    assert account.mfu_peak_flops_per_s == pytest.approx(peak)
+    assert account.mfu == pytest.approx(2 * 4096**3 / 9e-3 / peak)
 
 
 def ceilings(compute_ns: float, memory_ns: float) -> RooflineTimes:

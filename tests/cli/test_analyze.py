@@ -113,10 +113,13 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
         (["--set", "PD101.min_share=much"], "must be RULE.name=number"),
         (["--set", "PD101.min_shore=1"], "PD101 has no setting 'min_shore'"),
         (["--set", "XX777.x=1"], "the rule 'XX777'"),
+        (["--set", "account.min_roof_share=40"], "a share from 0 to 1"),
+        (["--set", "account.min_share=0.1"], "it has min_roof_share"),
         (["--steps", "5:2"], "--steps 5:2 must be A:B"),
         (["--steps", "x"], "--steps x must be A:B"),
         (["--steps", "7:9"], "no steps are left"),
-        (["--device", "Abacus 3000"], "'Abacus 3000' is not in the table of devices"),
+        (["--device", "Abacus 3000"], "'Abacus 3000' is not in the table of devices; add it to "),
+        (["--device", "RTX4090"], "not in the table of devices; did you mean 'RTX 4090' or 'RTX 4090 D'"),
         (["-q", "-v"], "exclude each other"),
         (["--fail-on", "fatal"], "--fail-on"),
         (["--nonsense"], "--nonsense"),
@@ -248,3 +251,38 @@ def test_strict_fails_for_ranks_without_a_trace(perfdoctor, tmp_path):
     assert ended.code == 2
     assert "of the job's 6 ranks there is no trace of 1-4" in ended.err
     assert perfdoctor("analyze", tmp_path, "--strict", "--rank", "5").code == 0
+
+
+def test_the_share_of_the_roof_is_a_setting(perfdoctor, tmp_path):
+    trace = TraceBuilder(device="NVIDIA H100 80GB HBM3", capability=(9, 0), sm_count=132).op(
+        *("aten::add", 0, 10), shapes=[[8192, 4096], [8192, 4096], []], types=["float", "float", "Scalar"]
+    )
+    path = trace.kernel("vectorized_elementwise_kernel", 20, 300, launch_us=1).write(tmp_path / "x.json")
+
+    def latency_ns(*options: str) -> int:
+        return json.loads(perfdoctor("analyze", str(path), "--json", *options).out)["account"][0]["detail"]["latency"]
+
+    assert latency_ns() == 0  # 403 MB in 300 us: 45 % of what the memory attains
+    assert latency_ns("--set", "account.min_roof_share=0.5") == 300_000
+
+
+def test_devices_of_the_users_own_file_can_be_named(perfdoctor, stalled, tmp_path, monkeypatch):
+    own = tmp_path / "mine.csv"
+    own.write_text("name,vendor,source,fp16_tflops\nACME G1,nvidia,measured here,100\n")
+    monkeypatch.setenv("PERFDOCTOR_DEVICES", str(own))
+    ended = perfdoctor("analyze", stalled, "--device", "ACME G1", "--json")
+
+    assert ended.code == 0
+    assert '"device": "ACME G1"' in ended.out
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_bad_file_of_devices_is_one_sentence_and_exit_code_2(perfdoctor, stalled, tmp_path, monkeypatch, jobs):
+    own = tmp_path / "mine.csv"
+    own.write_text("name,vendor,source,fp16_tflops\nACME G1,nvidia,measured here,fast\n")
+    monkeypatch.setenv("PERFDOCTOR_DEVICES", str(own))
+    ended = perfdoctor("analyze", stalled, "--jobs", jobs)
+
+    assert ended.code == 2
+    assert "mine.csv, line 2: fp16_tflops cannot be 'fast'; it must be a positive number" in ended.line
+    assert ended.out == ""

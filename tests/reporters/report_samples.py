@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.account import DETAILS, Account
 from perfdoctor.analysis.timeline.timeline import Timeline
-from perfdoctor.report.finding import Evidence, Finding
-from perfdoctor.report.report import Outcome, Report, StepSummary, TraceSummary
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.report.finding import Evidence, Finding, Recurrence
+from perfdoctor.report.report import Limit, Outcome, Report, StepSummary, TraceSummary, UnexplainedSlice
+from perfdoctor.savings.saving import Claim, Saving, SavingAlone
 from perfdoctor.trace.tables.intervals import Intervals
 
 MS = 1_000_000
@@ -226,6 +228,32 @@ def ranks(count: int) -> Report:
     return report(accounts, (finding,), traces=traces, outcomes=(*RAN, Outcome("PD401", "ran", seconds=0.2)))
 
 
+def whole() -> Report:
+    """A report with all that version 2 of the schema added."""
+    base = kernel()
+    gemm, sync, unknown = base.findings
+    alone = SavingAlone(2 * MS, 24_300_000, 30 * MS)
+    pause = Finding(
+        "PD103", "gpu-idle", "A module is loaded lazily: one cudaLaunchKernel of 343 ms", 0, 0.0, "info",
+        Saving(), "Warm up before you measure.", recurrence=Recurrence(1, STEPS, 343 * MS, 343 * MS),
+    )  # fmt: skip
+    context = Context(
+        "training", ("PyTorch", "Lightning"), ("DDP",), 0.82, 0.0, "2.11.0", (), True,
+        ("phase training: it runs backward ops.", "Lightning, by the module lightning.pytorch."),
+    )  # fmt: skip
+    return replace(
+        base,
+        findings=(replace(gemm, saving=replace(gemm.saving, alone=alone)), replace(sync, covered_by=0), unknown, pause),
+        context=context,
+        steps=replace(base.steps, mean_ns=47_500_000, one_off_ns=343 * MS),
+        limit=Limit(12 * MS, 0.74, 21 * MS, "every kernel at its roof, nothing waits"),
+        unexplained=(
+            UnexplainedSlice(None, "memcpy", 40 * MS, 0.105, "pinned copies at 27.7 GB/s, which is what the link does"),
+            UnexplainedSlice(None, "latency", 20 * MS, 0.053, "41 kernels of 12 us fill a third of the GPU."),
+        ),
+    )
+
+
 def incomplete() -> Report:
     """A cut trace without steps, where one rule crashed and none of the rest could judge."""
     part = account(compute=3, idle_unexplained=1)
@@ -278,5 +306,5 @@ def hostile() -> Report:
 
 ALL = {
     "healthy": healthy, "loader_stall": loader_stall, "kernel": kernel, "cpu_only": cpu_only, "four_ranks": four_ranks,
-    "incomplete": incomplete, "empty": empty, "hostile": hostile,
+    "whole": whole, "incomplete": incomplete, "empty": empty, "hostile": hostile,
 }  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perfdoctor.report.finding import Evidence
 from perfdoctor.reporters import format_values
-from perfdoctor.savings.saving import Saving
+from perfdoctor.savings.saving import Saving, SavingAlone
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,18 @@ def test_a_duration_reads_back_within_its_digits(ns):
     number, unit = format_values.format_duration(ns).split(" ")
     back = float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
     assert back == pytest.approx(ns, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "high_ns", "words"),
+    [
+        (0, 800_000, "0 to 800 us"),
+        (2_000_000, 30_000_000, "2.00 to 30.0 ms"),
+        (800_000, 30_000_000, "800 us to 30.0 ms"),
+    ],
+)
+def test_a_range_names_its_unit_once_where_it_can(low_ns, high_ns, words):
+    assert format_values.format_range(low_ns, high_ns) == words
 
 
 @pytest.mark.parametrize(
@@ -70,15 +82,15 @@ def test_evidence_is_formatted_in_its_unit(evidence, words):
     ("saving", "words"),
     [
         (Saving(), "saving: n/a"),
-        (Saving(0, None, 12_300_000, "bounded"), "saves up to 12.3 ms a step (bounded)"),
-        (Saving(1_000_000, 9_800_000, 12_300_000, "bounded"),
-         "saves up to 12.3 ms a step (bounded, at least 1.00 ms, expected 9.80 ms)"),
-        (Saving(8_000_000, 9_800_000, 12_300_000, "replayed"),
-         "saves about 9.80 ms a step (replayed, 8.00 ms to 12.3 ms)"),
-        (Saving(0, 0, 0, "bounded"),
-         "saves nothing by itself (bounded): other work sets the pace, or a finding above counts it"),
-        (Saving(9_800_000, 9_800_000, 9_800_000, "measured"), "saves 9.80 ms a step (measured)"),
+        (Saving(0, None, 12_300_000, "bounded"), "saves up to 12.3 ms (bounded)"),
+        (Saving(0, None, 12_300_000, "replayed"), "saves up to 12.3 ms (replayed)"),
+        (Saving(0, 9_800_000, 12_300_000, "bounded"), "saves up to 12.3 ms (expected 9.80 ms, bounded)"),
+        (Saving(1_000_000, 9_800_000, 12_300_000, "bounded"), "saves about 9.80 ms (1.00 to 12.3 ms, bounded)"),
+        (Saving(8_000_000, 9_800_000, 12_300_000, "replayed"), "saves about 9.80 ms (8.00 to 12.3 ms, replayed)"),
+        (Saving(0, 0, 0, "bounded"), "saves nothing alone: other work sets the pace"),
+        (Saving(0, 0, 0, "replayed", SavingAlone(0, 5, 9)), "saves nothing more after the fixes above"),
+        (Saving(9_800_000, 9_800_000, 9_800_000, "measured"), "saves 9.80 ms (measured)"),
     ],
 )  # fmt: skip
 def test_a_saving_names_its_basis(saving, words):
-    assert format_values.format_saving(saving, " a step") == words
+    assert format_values.format_saving(saving) == words

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import report_samples as samples
 
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.finding import STEP_AFTER, Evidence, Finding
-from perfdoctor.report.report import StepSummary
+from perfdoctor.report.finding import Recurrence
+from perfdoctor.report.report import Limit, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.time_split import time_split_of
-from perfdoctor.reporters.verdict import describe_fix_chain, verdict_of
-from perfdoctor.savings.saving import Saving
+from perfdoctor.reporters.verdict import describe_ladder, verdict_of
 
 
 def test_the_verdict_names_step_device_cost_and_place():
@@ -105,30 +104,60 @@ def test_the_step_without_the_profiler_is_shown_when_it_differs(unprofiled_ns: i
     assert expected in verdict
 
 
-def _replayed(rule: str, saves_ms: float, after_ms: float, **changes: Any) -> Finding:
-    saves, after = round(saves_ms * samples.MS), round(after_ms * samples.MS)
-    base = samples.loader_stall().findings[0]
-    evidence = (Evidence(STEP_AFTER, after, "ns"),)
-    finding = replace(base, rule=rule, saving=Saving(0, saves, saves, "replayed"), evidence=evidence)
-    return replace(finding, **changes)
+def test_the_ladder_goes_from_now_over_the_fixes_to_the_limit() -> None:
+    report = replace(samples.kernel(), limit=Limit(12_000_000, 0.74, 21_000_000, "replayed"))
+    assert describe_ladder(report) == (
+        "now 47.5 ms -> 2 fixes -> about 21.0 ms; limit of this work on this GPU 12.0 ms, by 74% of its kernel time"
+    )
+    little = replace(report, limit=replace(report.limit, known_share=0.14))
+    assert "; 12.0 ms if nothing waited (how fast its kernels can be is not known)" in str(describe_ladder(little))
+    known = replace(report, limit=replace(report.limit, known_share=1.0))
+    assert str(describe_ladder(known)).endswith("limit of this work on this GPU 12.0 ms")
 
 
-def test_replayed_fixes_form_a_chain():
-    report = samples.loader_stall()
-    bare = report.findings[0]
-    three = (_replayed("PD101", 10, 33.1), bare, _replayed("PD201", 5, 28.1), _replayed("PD303", 0.1, 28.0))
-    assert describe_fix_chain(replace(report, findings=three)) == (
-        "Fixed one after the other, 1 and 3 take a step from 43.1 ms to about 28.1 ms (replayed)"
+def test_a_ladder_has_only_the_rungs_that_are_known() -> None:
+    report = samples.kernel()
+    assert describe_ladder(report) is None
+    assert describe_ladder(replace(report, limit=Limit(after_fixes_ns=21_000_000))) == (
+        "now 47.5 ms -> 2 fixes -> about 21.0 ms"
+    )
+    assert describe_ladder(replace(report, findings=(), limit=Limit(12_000_000, 1.0))) == (
+        "now 47.5 ms; limit of this work on this GPU 12.0 ms"
     )
 
 
-def test_a_single_fix_is_no_chain():
+def test_the_verdict_names_the_program_where_it_is_known() -> None:
     report = samples.loader_stall()
-    assert describe_fix_chain(replace(report, findings=(_replayed("PD101", 10, 33.1), report.findings[0]))) is None
-    assert describe_fix_chain(report) is None
+    context = replace(
+        UNKNOWN_CONTEXT, phase="training", frameworks=("PyTorch", "Lightning"), parallelism=("DDP",), compiled_share=0.8
+    )
+    assert verdict_of(replace(report, context=context)).startswith(
+        "Training (Lightning, DDP, 80% of kernels compiled): a step takes 43.1 ms on an NVIDIA A100"
+    )
+    assert verdict_of(report).startswith("Your step takes 43.1 ms")
+    plain = replace(context, frameworks=("PyTorch",), parallelism=(), compiled_share=0.001)
+    assert verdict_of(replace(report, context=plain)).startswith("Training: a step takes")
+    engine = replace(UNKNOWN_CONTEXT, frameworks=("vLLM",), steady=False)
+    assert verdict_of(replace(report, context=engine)).startswith("A program (vLLM, not steady): a step takes")
 
 
-def test_steps_of_different_ranks_are_no_chain():
-    report = samples.loader_stall()
-    apart = (_replayed("PD101", 10, 33.1), _replayed("PD201", 5, 28.1, rank=3))
-    assert describe_fix_chain(replace(report, findings=apart)) is None
+def test_the_verdict_names_the_rank_whose_cost_it_gives() -> None:
+    assert "15.0 ms (37%) of it on rank 2: Rank 2" in verdict_of(samples.four_ranks())
+
+
+def test_time_that_nobody_explains_keeps_a_report_from_a_clean_bill() -> None:
+    idle = UnexplainedSlice(None, "idle_launch", 300 * samples.MS, 0.3, "launches are slower than kernels")
+    verdict = verdict_of(replace(samples.healthy(), unexplained=(idle,)))
+    assert "nothing was found" not in verdict
+    assert "not all of its time is explained (below)" in verdict
+
+
+def test_a_one_off_and_a_covered_finding_do_not_lead() -> None:
+    report = samples.kernel()
+    first, second, _ = report.findings
+    once = replace(first, recurrence=Recurrence(1, 8, 40_000_000, 40_000_000))
+    assert verdict_of(replace(report, findings=(once, second))).count("host waits for the GPU") == 1
+    covered = replace(first, covered_by=1)
+    assert verdict_of(replace(report, findings=(covered, second))).count("host waits for the GPU") == 1
+    often = replace(first, recurrence=Recurrence(4, 8, 40_000_000, 40_000_000))
+    assert "Matrix products" in verdict_of(replace(report, findings=(often, second)))

@@ -11,7 +11,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.rules.requirements import REQUIREMENTS, explain_missing
 from perfdoctor.testing import TraceBuilder
 
-OF_IDLE_TIME_AND_COPIES = {"PD102", "PD103", "PD105", "PD106", "PD107", "PD306"}
+OF_IDLE_TIME_AND_COPIES = {"PD102", "PD103", "PD105", "PD106", "PD107", "PD109", "PD306"}
 ONLY_COPIES = "the GPU only copies here, no kernel was recorded, and this rule looks at kernels"
 
 

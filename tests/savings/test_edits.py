@@ -216,3 +216,13 @@ def test_no_edit_and_no_greater_strength_makes_the_window_longer(
     ]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] == rank.window_ns
+
+
+def test_a_variant_of_an_edit_is_an_edit_without_variants() -> None:
+    rows = GpuRows(gpu_bound().gpu, np.array([0]))
+    ranged = edits.set_duration_range(rows, *(np.array([ns], np.float64) for ns in (300_000, 200_000, 100_000)))
+    assert [variant.dur_ns.tolist() for variant in ranged.variants()] == [[200_000], [300_000], [100_000]]
+    with pytest.raises(ValueError, match="no variants of its own"):
+        Edit(at_least=ranged)
+    with pytest.raises(TypeError, match="is an Edit, not"):
+        Edit(at_most=rows)  # type: ignore[arg-type]

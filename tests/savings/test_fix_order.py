@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_strategies import lawful_file, rank_of
@@ -12,7 +13,7 @@ from trace_strategies import lawful_file, rank_of
 from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
 from perfdoctor.report.finding import STEP_AFTER, Finding, severity_of
-from perfdoctor.savings.edits import Edit, remove_cpu_time, scale_durations
+from perfdoctor.savings.edits import Edit, remove_cpu_time, scale_durations, set_duration_range
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -90,6 +91,29 @@ def test_an_upper_bound_is_reached_half_way_or_not_at_all() -> None:
     assert (low, expected) == (0, 75)
     assert high is not None
     assert 150 <= high < 155  # the replay explains nearly all of what the CPU waited
+
+
+def test_a_range_of_durations_becomes_a_range_of_the_saving() -> None:
+    rank = loader_bound()
+    rows = GpuRows(rank.trace.gpu, np.arange(8))
+    edit = set_duration_range(rows, *(np.full(8, us * 1000.0) for us in (120, 50, 40)))
+    (only,) = price_rank(rank, [make_finding("PD901", edit)])
+    low, expected, high = saving_us(only)
+    assert expected == 2 * (150 - 50)
+    assert low == pytest.approx(2 * (150 - 120), rel=0.03)  # the replay explains nearly all of what the CPU waited
+    assert high == pytest.approx(2 * (150 - 40), rel=0.03)
+
+
+def test_a_fix_with_a_range_joined_with_one_without_varies_as_far_as_its_own_part() -> None:
+    rank = loader_bound()
+    first, second = (GpuRows(rank.trace.gpu, np.arange(start, 8, 2)) for start in (0, 1))
+    edit = set_duration_range(first, *(np.full(4, us * 1000.0) for us in (120, 50, 40)))
+    joined = edit | scale_durations(second, 0.5, is_upper_bound=False)
+    (only,) = price_rank(rank, [make_finding("PD901", joined)])
+    low, expected, high = saving_us(only)
+    assert expected == 100 + 75
+    assert low == pytest.approx(30 + 75, rel=0.03)
+    assert high == pytest.approx(110 + 75, rel=0.03)
 
 
 def test_a_replay_promises_no_more_than_the_rule_and_the_cost_allow() -> None:

@@ -139,7 +139,7 @@ def collectives_of(
         window: The analysed time.
         steps: The analysed steps.
         on_gpu: Whether they ran as kernels, or on threads of the CPU.
-        exposed: The time of the window in which collectives ran and nothing computed (`Account.parts`).
+        exposed: The time of the window in which collectives ran and nothing computed (`Rank.exposed_parts`).
         phases: The window by PHASES.
         step_numbers: The profiler's numbers of the analysed steps, where it numbered them.
         max_rows: Maximum number of rows.

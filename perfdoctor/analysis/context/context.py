@@ -37,6 +37,7 @@ class Context:
             or no kernel proves one.
         steady: False where the analysed time holds what happens once, such as compilation; None where unknown.
         evidence: A sentence for each claim.
+        decodes: Whether it generates tokens one by one.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -52,6 +53,7 @@ class Context:
     device_generations: tuple[str, ...]
     steady: bool | None
     evidence: tuple[str, ...]
+    decodes: bool = False
 
 
 UNKNOWN_CONTEXT = Context(
@@ -114,6 +116,7 @@ def context_of(
         device_generations=generations,
         steady=steadiness.steady,
         evidence=evidence,
+        decodes=phase.decodes,
     )
 
 
@@ -143,7 +146,8 @@ def _judge_device(classes: KernelClasses) -> tuple[tuple[str, ...], tuple[str, .
     devices = len(occurring(trace.gpu.device))
     if devices > 1:
         return (), (f"device unknown: the kernels ran on {devices} devices, and the trace names none.",)
-    found = possible_generations(kernel.arch for kernel in classes.by_name.values() if kernel.arch is not None)
+    architectures = (kernel.arch for kernel in classes.by_name.values() if kernel.arch is not None)
+    found = possible_generations(architectures, trace.device.sm_count)
     return found, (f"device: by its kernels {' or '.join(found)}.",) if found else ()
 
 

@@ -20,10 +20,11 @@ _LEAST_OPS = 10
 
 
 class PhaseVerdict(NamedTuple):
-    """The phase of a program, and a sentence that says why."""
+    """The phase of a program, a sentence that says why, and whether it generates tokens one by one."""
 
     phase: Phase
     reason: str
+    decodes: bool = False
 
 
 def phase_of(trace: Trace, names: NamesInTrace, engines: tuple[str, ...]) -> PhaseVerdict:
@@ -101,7 +102,7 @@ def _judge_forward(trace: Trace, names: NamesInTrace, engines: tuple[str, ...], 
             "unknown", f"gradients are zeroed ({zeroing}) but there is neither backward pass nor optimizer."
         )
     if decode:
-        return PhaseVerdict("inference", f"it decodes tokens ({decode}).")
+        return PhaseVerdict("inference", f"it decodes tokens ({decode}).", decodes=True)
     evaluation = _find_evaluation(names)
     if evaluation:
         return PhaseVerdict("evaluation", f"forward passes in {evaluation}, no backward pass and no optimizer.")

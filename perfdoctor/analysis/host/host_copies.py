@@ -114,7 +114,7 @@ def time_lost_by_copies(
 
     Args:
         trace: The trace.
-        parts: `Account.parts`.
+        parts: `Rank.exposed_parts`.
         copies: The copies.
         lead_ns: For each of them how long the CPU waited.
     """

@@ -1,4 +1,4 @@
-"""What bounds each kernel of a trace, and which share of the device's peaks a step achieves."""
+"""What bounds each kernel of a trace, and how fast those move their data that memory bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from perfdoctor.gpu.roofline.kernel_bounds import (
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 
 COVERAGE = 0.9
-"""A rate for the whole step is given only if FLOPs or bytes are known for this share of the kernel time concerned."""
+"""The bandwidth of the whole step is given only if bytes are known for this share of the kernel time concerned."""
 
 _SM = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER = (9, 0)
@@ -139,43 +139,14 @@ def _is_misaligned(n: int | None, k: int | None, dtype: str) -> bool:
     return n is not None and k is not None and elements is not None and (n % elements != 0 or k % elements != 0)
 
 
-def model_flops_utilization(
-    classes: KernelClasses,
-    costs: KernelCosts,
-    verdicts: TensorCoreVerdicts,
-    device: Device | None,
-    in_window: BoolArray,
-    window_ns: int,
-) -> float | None:
-    """FLOPs of products, convolutions and attention in the window, over what the units they ran on could do in it.
-
-    Recomputed work counts too (some call this HFU). Each launch is compared with the peak of its own unit and operand
-    type, so that a step in several types gets one number.
-
-    Returns:
-        A share from 0 to 1; None if FLOPs or peaks of a tenth or more of that kernel time are unknown.
-    """
-    gpu = classes.trace.gpu
-    _, peak = _rates(classes, costs, verdicts, device)
-    at_peak_ns = np.where(costs.match_kinds(*MATRIX_CATEGORIES), costs.kinds.flops / peak * 1e9, np.nan)
-    matrix = classes.match_names(lambda k: k.category in MATRIX_CATEGORIES and k.tensor_core != "na")
-    rows = np.flatnonzero(matrix[gpu.name] & in_window)
-    ideal_ns = at_peak_ns[costs.kind[rows]] * costs.cost_fraction[rows]
-    known = ~np.isnan(ideal_ns) & ~verdicts.impossible[rows]
-    spent_ns = int(gpu.dur_ns[rows].sum())
-    if not spent_ns or not window_ns or gpu.dur_ns[rows[known]].sum() < COVERAGE * spent_ns:
-        return None
-    return float(ideal_ns[known].sum() / window_ns)
-
-
 def achieved_bytes_per_s(
-    dur_ns: Int64Array, costs: KernelCosts, bounds: KernelBounds, in_window: BoolArray
+    dur_ns: Int64Array, costs: KernelCosts, roof_classes: Int8Array, in_window: BoolArray
 ) -> float | None:
     """Compulsory bytes over time of the kernels in the window that memory bounds: how fast they move their data.
 
     None if the bytes of a tenth of their time or more are unknown, or there are none.
     """
-    moving = (bounds.nearest_roof == BANDWIDTH) & ~bounds.match_rows("latency") & in_window
+    moving = (roof_classes == BANDWIDTH) & in_window
     known = moving & ~np.isnan(costs.bytes)
     time_ns = int(dur_ns[known].sum())
     if not time_ns or time_ns < COVERAGE * int(dur_ns[moving].sum()):

@@ -6,7 +6,7 @@ latency and the causes of idle time that covers it, so its details add up to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
+from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsUtilization
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
+from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
 from perfdoctor.gpu import classify_op
-from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY, KernelBounds
+from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import Int32Array, Int64Array
+from perfdoctor.trace.arrays import Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
@@ -65,7 +66,12 @@ class Account:
         tensor_core: By TENSOR_CORE_USE the time of gemm, convolution and attention kernels; None without a GPU.
         parts: By name of DETAILS the intervals of its time.
         steps: The analysed steps (n, 2).
-        mfu: FLOPs over what the units could do (0 to 1); None where FLOPs or peaks are unknown.
+        mfu: Known FLOPs of the matrix work over one dense peak of the device (0 to 1); a lower bound unless
+            `mfu_known_share` is 1. None where no FLOPs or no peak are known. See `flops_utilization`.
+        mfu_known_share: The share (0 to 1) of the matrix kernels' time whose FLOPs are known; None without such
+            kernels.
+        mfu_peak_name: The type of that peak, such as "bf16", "tf32" or "fp32 without Tensor Cores"; None if unknown.
+        mfu_peak_flops_per_s: That peak; None if unknown.
         achieved_bytes_per_s: Of the kernels that memory bounds; None where their bytes are unknown.
     """
 
@@ -78,6 +84,9 @@ class Account:
     parts: Mapping[str, Intervals] = field(default_factory=dict, repr=False, compare=False)
     steps: Intervals = field(default_factory=lambda: EMPTY, repr=False, compare=False)
     mfu: float | None = field(default=None, compare=False)
+    mfu_known_share: float | None = field(default=None, compare=False)
+    mfu_peak_name: str | None = field(default=None, compare=False)
+    mfu_peak_flops_per_s: float | None = field(default=None, compare=False)
     achieved_bytes_per_s: float | None = field(default=None, compare=False)
 
     @property
@@ -93,7 +102,7 @@ def account_of(
     tensor_core: Mapping[str, int | None],
     *,
     steps: Steps = NO_STEPS,
-    mfu: float | None = None,
+    utilization: FlopsUtilization = NO_UTILIZATION,
     achieved_bytes_per_s: float | None = None,
 ) -> Account:
     """Where the window went; a partition, whatever the trace.
@@ -105,7 +114,7 @@ def account_of(
             overlap, the first in the order of BUSY_DETAILS and of the causes of idle time takes the instant.
         tensor_core: See `tensor_core_use`.
         steps: The analysed steps.
-        mfu: See `model_flops_utilization`.
+        utilization: See `flops_utilization`.
         achieved_bytes_per_s: See `launch_bounds.achieved_bytes_per_s`.
     """
     ordered = {name: layers.get(name, EMPTY) for name in (*BUSY_DETAILS, *(f"idle_{c}" for c in _LAYERED_CAUSES))}
@@ -118,7 +127,10 @@ def account_of(
         tensor_core=tensor_core,
         parts=parts,
         steps=steps.intervals,
-        mfu=mfu,
+        mfu=utilization.share,
+        mfu_known_share=utilization.known_share,
+        mfu_peak_name=utilization.peak_name,
+        mfu_peak_flops_per_s=utilization.peak_flops_per_s,
         achieved_bytes_per_s=achieved_bytes_per_s,
     )
 
@@ -127,21 +139,22 @@ _LAYERED_CAUSES = ("dataloader", "sync", "allocator", "communication", "launch")
 
 
 def gpu_layers(
-    classes: KernelClasses, bounds: KernelBounds, idle_causes: Mapping[str, Intervals]
+    classes: KernelClasses, roof_classes: Int8Array, idle_causes: Mapping[str, Intervals]
 ) -> dict[str, Intervals]:
-    """The layers of a program on a GPU: kernels by what bounds them, copies, and the causes of idle time.
+    """The layers of a program on a GPU: kernels by the roof that they come near, copies, and the causes of idle time.
 
-    A kernel that neither compute nor memory bounds (inefficient), or whose roofline is invalid, belongs to the ceiling
-    that is nearest: it would bound a better kernel.
+    Args:
+        classes: The classes of the trace's kernels.
+        roof_classes: See `roof_classes_of`.
+        idle_causes: The causes of idle time.
     """
     gpu = classes.trace.gpu
-    latency = bounds.kind == LATENCY
     rows = {
-        "compute": (bounds.nearest_roof == COMPUTE) & ~latency,
-        "bandwidth": (bounds.nearest_roof == BANDWIDTH) & ~latency,
+        "compute": roof_classes == COMPUTE,
+        "bandwidth": roof_classes == BANDWIDTH,
         "communication": classes.match_rows(lambda k: k.category == "communication"),
         "memcpy": gpu.kind != KERNEL,
-        "latency": latency,
+        "latency": roof_classes == LATENCY,
     }
     busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}
     return busy | {f"idle_{cause}": layer for cause, layer in idle_causes.items()}
@@ -224,22 +237,25 @@ def _between_ops(ops: Ops) -> Intervals:
     return iv.union_of(parts)
 
 
-def tensor_core_use(classes: KernelClasses, window: Intervals) -> dict[str, int | None]:
+def tensor_core_use(classes: KernelClasses, verdicts: TensorCoreVerdicts, window: Intervals) -> dict[str, int | None]:
     """Kernel time in the window of gemm, convolution and attention kernels, in ns, by use of Tensor Cores.
 
-    All None without GPU kernels.
+    By the verdicts: a name that says nothing counts as used where the kernel's FLOP/s or operand type tell. All None
+    without GPU kernels.
     """
     gpu = classes.trace.gpu
     if not (gpu.kind == KERNEL).any():
         return dict.fromkeys(TENSOR_CORE_USE)
-    tests: dict[str, Callable[..., bool]] = {
-        "used": lambda k: k.tensor_core == "yes" and not k.slow_path,
-        "slow_path": lambda k: k.tensor_core == "yes" and k.slow_path,
-        "not_used": lambda k: k.tensor_core == "no",
-        "unknown": lambda k: k.tensor_core == "unknown",
+    slow_path = classes.match_rows(lambda k: k.slow_path)
+    rows_of_use = {
+        "used": verdicts.match_rows("yes") & ~slow_path,
+        "slow_path": verdicts.match_rows("yes") & slow_path,
+        "not_used": verdicts.match_rows("no"),
+        "unknown": verdicts.match_rows("unknown"),
     }
+    is_matrix = classes.match_rows(lambda k: k.category in MATRIX_CATEGORIES)
     result: dict[str, int | None] = {}
-    for name, test in tests.items():
-        rows = classes.match_rows(lambda k, test=test: k.category in MATRIX_CATEGORIES and test(k))
-        result[name] = int(iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], window).sum())
+    for use in TENSOR_CORE_USE:
+        rows = rows_of_use[use] & is_matrix
+        result[use] = int(iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], window).sum())
     return result

@@ -54,7 +54,7 @@ def gpu_phases(trace: Trace, parts: Mapping[str, Intervals], optimizer_step: Int
 
     Args:
         trace: The trace.
-        parts: `Account.parts`.
+        parts: `Rank.exposed_parts`.
         optimizer_step: `TrafficKinds.optimizer_step`.
     """
     from_account = {phase: iv.union_of(parts[name] for name in names) for phase, names in _DETAILS_OF_PHASE.items()}

@@ -130,6 +130,28 @@ class KernelBounds:
         """The best time on this device with the unit that was used; NaN where FLOPs, bytes or rates are unknown."""
         return _roofline_ns(self._times, self._launches)
 
+    @property
+    def times_at_roofs(self) -> tuple[FloatArray, FloatArray]:
+        """The times at the roof of compute, and at that of memory; NaN where FLOPs, bytes or rates are unknown."""
+        kind, fraction = self._launches.kind, self._launches.cost_fraction
+        known = np.where(self._times.known, 1.0, np.nan)
+        return (self._times.compute_ns * known)[kind] * fraction, (self._times.memory_ns * known)[kind] * fraction
+
+    @property
+    def shortest_kernel_ns(self) -> int:
+        """The shortest time of any kernel of the trace."""
+        return self._launches.shortest_kernel_ns
+
+    @property
+    def roof_share(self) -> FloatArray:
+        """The share of the nearest roof that each launch reaches (1 at the roof); NaN where it is unknown.
+
+        Other than `efficiency` it does not know that every kernel takes some time: a kernel of 3 us that moves nothing
+        reaches 0.
+        """
+        share: FloatArray = np.fmax(*self.times_at_roofs) / np.maximum(self._launches.dur_ns, 1)
+        return share
+
     @cached_property
     def efficiency(self) -> FloatArray:
         """`roofline_ns` over the duration; NaN where unknown."""

@@ -38,6 +38,7 @@ class ReaderResult(NamedTuple):
         truncated_at: The byte at which the text ends early or stops being JSON; None when it is complete.
         dropped: Events that could not be parsed.
         notes: Further warnings.
+        sm_count: Multiprocessors of the device, by its kernels; None where they do not say it.
     """
 
     path: str
@@ -45,6 +46,7 @@ class ReaderResult(NamedTuple):
     truncated_at: int | None = None
     dropped: int = 0
     notes: tuple[str, ...] = ()
+    sm_count: int | None = None
 
 
 def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
@@ -76,7 +78,7 @@ def build_trace(columns: EventColumns, result: ReaderResult) -> Trace:
     )
     trace = replace(
         trace,
-        device=_device(result.top_level, trace.gpu),
+        device=_device(result, trace.gpu),
         rank=_distributed_info(result.top_level, "rank"),
         world_size=_distributed_info(result.top_level, "world_size"),
         host=_fingerprint_host(result.top_level.get("host_name")),
@@ -316,12 +318,12 @@ def _no_events_error(columns: EventColumns, result: ReaderResult, dropped: int) 
     )
 
 
-def _device(top_level: dict[str, Any], gpu: GpuItems) -> DeviceProperties:
+def _device(result: ReaderResult, gpu: GpuItems) -> DeviceProperties:
     """The device that most GPU items ran on, else the first that the file lists."""
-    listed = top_level.get("deviceProperties")
+    listed = result.top_level.get("deviceProperties")
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     if not entries:
-        return DeviceProperties()
+        return DeviceProperties(sm_count=result.sm_count)
     used = gpu.device[gpu.device >= 0]
     most = int(np.bincount(used).argmax()) if len(used) and int(used.max()) < 1 << 16 else 0
     entry = next((entry for entry in entries if entry.get("id") == most), entries[0])
@@ -330,7 +332,7 @@ def _device(top_level: dict[str, Any], gpu: GpuItems) -> DeviceProperties:
     return DeviceProperties(
         name=_text(name),
         capability=(major, minor or 0) if major is not None else None,
-        sm_count=_integer(entry.get("numSms")),
+        sm_count=_integer(entry.get("numSms")) or result.sm_count,
         memory_bytes=_integer(entry.get("totalGlobalMem")),
     )
 

@@ -10,7 +10,8 @@ from perfdoctor.trace.kineto import reader_choice
 from perfdoctor.trace.kineto.build_trace import ReaderResult, build_trace
 from perfdoctor.trace.kineto.event_columns import EventColumns
 from perfdoctor.trace.kineto.event_walker import CHUNK_BYTES, EVENT_BORDER, EventReader, JsonEventWalker
-from perfdoctor.trace.scanner.text_window import BLOCK, Text, TextWindow, sliding_window
+from perfdoctor.trace.kineto.multiprocessors import MultiprocessorCounter
+from perfdoctor.trace.scanner.text_window import BLOCK, Source, Text, TextWindow, sliding_window
 from perfdoctor.trace.tables.model import Trace
 
 
@@ -29,16 +30,19 @@ def read_stream(stream: TextStream, *, threads: int | None = None) -> Trace:
     choice = reader_choice.choose_reader(stream)
     walker: JsonEventWalker
     if choice.fast:
-        walker, columns = _read_fast(stream, min(2, _count_cores()) if threads is None else threads)
+        threads = min(2, _count_cores()) if threads is None else threads
+        counter = MultiprocessorCounter(stream.source(prefetch=threads > 1))
+        walker, columns = _read_fast(stream, counter, threads)
     else:
-        walker = EventReader(TextWindow(stream.source(), block=CHUNK_BYTES))
+        counter = MultiprocessorCounter(stream.source())
+        walker = EventReader(TextWindow(counter, block=CHUNK_BYTES))
         columns = _collect_columns(walker)
     stream.report_progress(last=True)
     if walker.is_empty:
         raise empty_file_error(stream)
     disconnected = (stream.disconnected,) if stream.disconnected and not walker.complete else ()
     try:
-        return _build(walker, columns, stream.path, *choice.notes, *disconnected)
+        return _build(walker, columns, stream.path, counter, *choice.notes, *disconnected)
     except TraceError as error:
         if disconnected:
             raise disconnect_error(stream) from error
@@ -58,23 +62,24 @@ def parse(text: Text, path: str, *, block: int | None = None) -> Trace:
     """
     if block is None and reader_choice.reader_from_environment() == reader_choice.FAST:
         block = BLOCK
+    counter = MultiprocessorCounter(lambda _: 0)
+    counter.look_at(bytes(text))
     if block is None:
         walker = EventReader(text)
-        return _build(walker, _collect_columns(walker), path)
+        return _build(walker, _collect_columns(walker), path, counter)
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
     reader = FastReader(sliding_window(text, block))
-    return _build(reader, reader.read_columns(), path)
+    return _build(reader, reader.read_columns(), path, counter)
 
 
-def _read_fast(stream: TextStream, threads: int) -> tuple[JsonEventWalker, EventColumns]:
+def _read_fast(stream: TextStream, source: Source, threads: int) -> tuple[JsonEventWalker, EventColumns]:
     from perfdoctor.trace.kineto.compiled_reader import FastReader
 
     def split(start: int) -> list[TextWindow]:
         return stream.split(start, threads, EVENT_BORDER)
 
-    window = TextWindow(stream.source(prefetch=threads > 1))
-    reader = FastReader(window, split if stream.can_split else None, stream.report_progress)
+    reader = FastReader(TextWindow(source), split if stream.can_split else None, stream.report_progress)
     return reader, reader.read_columns()
 
 
@@ -90,7 +95,9 @@ def _collect_columns(reader: EventReader) -> EventColumns:
     return columns
 
 
-def _build(walker: JsonEventWalker, columns: EventColumns, path: str, *notes: str) -> Trace:
+def _build(
+    walker: JsonEventWalker, columns: EventColumns, path: str, counter: MultiprocessorCounter, *notes: str
+) -> Trace:
     if not walker.has_events:
         raise _no_trace_error(walker, path)
     result = ReaderResult(
@@ -99,6 +106,7 @@ def _build(walker: JsonEventWalker, columns: EventColumns, path: str, *notes: st
         truncated_at=None if walker.complete else walker.position,
         dropped=walker.dropped,
         notes=notes,
+        sm_count=counter.number,
     )
     return build_trace(columns, result)
 

@@ -1,0 +1,217 @@
+"""What copies are for, by what repeats and who makes them, and what helps against each kind: PD109."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import numpy as np
+
+from perfdoctor.analysis.timeline.copy_groups import CopyGroup
+from perfdoctor.rules import BoolArray, Int64Array, Rank, vocabulary
+
+# A step copies its batch in a few pieces; weights come tensor by tensor.
+_MIN_WEIGHTS = 8
+# Of copies within the device, shorter ones than this last as long as any kernel: what they move hardly matters.
+_SHORT_COPY_NS = 10_000
+# From this share of the copies on they are what a name says.
+_MOST = 0.5
+_OFFLOAD = re.compile(r"(?i)offload|swap_?(in|out)|hooks\.py\(\d+\): (pre|post)_forward|onload")
+_KV_CACHE = re.compile(r"(?i)(kv|key_?value|paged|prefix|block)_?cache|cache_?(utils|engine|blocks)|_cache\b.*update")
+_PACKS = re.compile(r"(?i)c10d|reducer|all_?gather|reduce_?scatter|all_?to_?all|flatten_dense|fsdp|AccumulateGrad")
+
+
+class Purpose(Enum):
+    """What copies are for."""
+
+    WEIGHTS = "weights that lie in host memory"
+    SWAPPED = "state that is moved to host memory and back"
+    CACHE = "a cache of keys and values"
+    BATCH = "input"
+    RESULTS = "results"
+    PEER = "data of another GPU"
+    PACKED = "tensors that are packed for collectives"
+    COMPILED = "tensors that compiled code clones"
+    MANY_SMALL = "many small tensors"
+    WITHIN = "tensors within the GPU's memory"
+    UNKNOWN = "data"
+
+
+def find_purpose(rank: Rank, group: CopyGroup, *, sent_back: bool) -> Purpose:
+    """What the copies of a group are for.
+
+    Args:
+        rank: The rank.
+        group: The copies.
+        sent_back: Whether about as much goes to the host as comes from it.
+    """
+    rows = group.rows
+    if _share_of_time(rank, rows, _match_launchers(rank, _KV_CACHE)) > _MOST:
+        return Purpose.CACHE
+    if group.direction == vocabulary.PTOP:
+        return Purpose.PEER
+    if group.direction == vocabulary.DTOD:
+        return _purpose_within(rank, group)
+    if sent_back:
+        return Purpose.SWAPPED
+    if group.direction == vocabulary.DTOH:
+        return Purpose.RESULTS
+    if group.direction != vocabulary.HTOD:
+        return Purpose.UNKNOWN
+    if _share_of_time(rank, rows, _match_launchers(rank, _OFFLOAD)) > _MOST:
+        return Purpose.WEIGHTS
+    is_many = len(group) >= _MIN_WEIGHTS * max(rank.steps.count, 1)
+    if is_many and _is_interleaved(rank, rows):
+        return Purpose.WEIGHTS if group.repeats else Purpose.UNKNOWN
+    return Purpose.BATCH if rank.steps.count else Purpose.UNKNOWN
+
+
+def _is_interleaved(rank: Rank, rows: Int64Array) -> bool:
+    """Whether kernels start between most copies and the next: a batch is copied at once, weights layer by layer."""
+    gpu = rank.trace.gpu
+    kernels_ns = np.sort(gpu.start_ns[rank.kernels.mask])
+    before = np.searchsorted(kernels_ns, np.sort(gpu.start_ns[rows]))
+    return bool((np.diff(before) > 0).mean() > _MOST)
+
+
+def _purpose_within(rank: Rank, group: CopyGroup) -> Purpose:
+    rows = group.rows
+    if _share_of_time(rank, rows, rank.traffic.is_compiled) > _MOST:
+        return Purpose.COMPILED
+    if _share_of_time(rank, rows, _match_launchers(rank, _PACKS)) > _MOST:
+        return Purpose.PACKED
+    if np.median(rank.trace.gpu.dur_ns[rows]) < _SHORT_COPY_NS and len(group) >= _MIN_WEIGHTS:
+        return Purpose.MANY_SMALL
+    return Purpose.WITHIN
+
+
+def _share_of_time(rank: Rank, rows: Int64Array, which: BoolArray) -> float:
+    """The share (0 to 1) of the time of some copies that a mask of GPU items selects."""
+    dur_ns = rank.trace.gpu.dur_ns[rows]
+    return float(dur_ns[which[rows]].sum() / max(dur_ns.sum(), 1))
+
+
+def _match_launchers(rank: Rank, pattern: re.Pattern[str]) -> BoolArray:
+    """For each GPU item whether an op, a range or a Python frame with a matching name was open at its launch."""
+    trace, gpu, calls = rank.trace, rank.trace.gpu, rank.trace.calls
+    found = rank.ops.named(pattern).kernels.mask
+    for table in (trace.ranges, trace.frames):
+        matching = trace.match_rows(table, pattern)
+        if not matching.any():
+            continue
+        linked = np.flatnonzero((gpu.call >= 0) & ~found)
+        for thread in np.flatnonzero(np.bincount(table.thread[matching])).tolist():
+            rows = matching & (table.thread == thread)
+            starts, ends = np.sort(table.start_ns[rows]), np.sort(table.end_ns[rows])
+            on_thread = linked[calls.thread[gpu.call[linked]] == thread]
+            at_ns = calls.start_ns[gpu.call[on_thread]]
+            # At an instant as many of the spans are open as have begun and not ended.
+            is_open = np.searchsorted(starts, at_ns, "right") > np.searchsorted(ends, at_ns, "right")
+            found[on_thread[is_open]] = True
+    return found
+
+
+def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: float) -> tuple[str, str | None]:
+    """What to do about copies, and code where there is some.
+
+    Args:
+        rank: The rank.
+        purpose: What the copies are for.
+        group: The copies.
+        hidden_share: Which share (0 to 1) of their exposed time kernels could hide.
+    """
+    if purpose in _ADVICE:
+        return _ADVICE[purpose]
+    if purpose is Purpose.COMPILED:
+        return _advice_for_compiled(rank)
+    if purpose is Purpose.PACKED:
+        return _advice_for_packed(rank)
+    stream = (
+        "Issue the copies on a stream of their own, ahead of the kernels that need them"
+        if group.on_kernel_stream_share > _MOST
+        else "They have a stream of their own, but the kernels wait for them: issue them earlier"
+    )
+    limit = (
+        ""
+        if hidden_share > _MOST
+        else f" The kernels can hide only {hidden_share:.0%} of it, because the link has more to do than they have: "
+        "copy less."
+    )
+    if purpose in (Purpose.WEIGHTS, Purpose.SWAPPED):
+        frameworks = [text for name, text in _OFFLOADING.items() if name in rank.context.frameworks]
+        less = " Keep in the GPU's memory as much as fits, and store the rest in fewer bits (8 or 4)."
+        return f"{stream}.{limit}{less}{''.join(frameworks)}", _PREFETCH_WEIGHTS
+    if purpose is Purpose.CACHE:
+        return f"{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None
+    if purpose is Purpose.UNKNOWN:
+        return (
+            f"{stream}.{limit} The first copy of the weights to the GPU may be among them: no later step repeats it.",
+            None,
+        )
+    if purpose is Purpose.RESULTS:
+        return f"{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.", _COPY_BACK
+    return f"{stream}: the next batch while this one computes.{limit}", _PREFETCH_BATCH
+
+
+_ADVICE: dict[Purpose, tuple[str, str | None]] = {
+    Purpose.PEER: (
+        "Keep what computes together on one GPU, send it while kernels run (another stream), or send less often: a "
+        "pipeline of micro-batches computes while it sends.",
+        None,
+    ),
+    Purpose.MANY_SMALL: (
+        "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the "
+        "tensors in one flat buffer.",
+        "torch._foreach_copy_(targets, sources)",
+    ),
+    Purpose.WITHIN: (
+        "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that nobody "
+        "changes.",
+        None,
+    ),
+}
+# What frameworks call it (diffusers, docs "Reduce memory usage"; vLLM, engine arguments).
+_OFFLOADING = {
+    "Diffusers": " In Diffusers: enable_group_offload(..., use_stream=True) prefetches; enable_model_cpu_offload moves "
+    "whole models rather than layers.",
+    "vLLM": " In vLLM: lower cpu_offload_gb, or use a quantised model.",
+}
+_PREFETCH_WEIGHTS = """side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # while the layer before it computes
+    weight = pinned_weight.to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(side)
+weight.record_stream(torch.cuda.current_stream())"""
+_PREFETCH_BATCH = """side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # while the step before it computes
+    batch = next(loader).to("cuda", non_blocking=True)  # of a loader with pin_memory=True
+torch.cuda.current_stream().wait_stream(side)
+batch.record_stream(torch.cuda.current_stream())"""
+_COPY_BACK = """side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    buffer.copy_(result, non_blocking=True)  # torch.empty_like(result, device="cpu", pin_memory=True)
+result.record_stream(side)"""
+
+
+def _advice_for_compiled(rank: Rank) -> tuple[str, str | None]:
+    """Compiled code clones what it may not change; only generated kernels take such copies into others."""
+    if rank.trace.match_rows(rank.trace.gpu, vocabulary.TRITON_KERNEL).any():
+        return (
+            "Compiled code copies back the inputs that it changes, and clones what two of its results share: change no "
+            "input in place inside the compiled function.",
+            None,
+        )
+    return (
+        "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+        "share: Inductor (PyTorch 2.0 and newer, GPUs from Volta on) takes such copies into the kernels around them.",
+        'model = torch.compile(model, backend="inductor")',
+    )
+
+
+def _advice_for_packed(rank: Rank) -> tuple[str, str | None]:
+    if "DDP" in rank.context.parallelism:
+        return (
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        )
+    return ("Write the tensors into the buffer of the collective where they are made, in place of packing them.", None)

@@ -1,0 +1,180 @@
+"""PD109: the GPU copies, and computes nothing meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfdoctor.analysis.host.host_copies import host_copies
+from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
+from perfdoctor.analysis.kernels.traffic_kinds import COPY
+from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies, is_sent_back
+from perfdoctor.analyzers._pd109_texts import Purpose, advice_for, find_purpose
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    Edit,
+    Evidence,
+    Finding,
+    GpuRows,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    remove_items,
+    scale_durations,
+    vocabulary,
+)
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
+
+# PD106's `batch_bytes`: larger tensors are batches.
+_MIB = 1 << 20
+_WITHIN_GPU = frozenset({Purpose.COMPILED, Purpose.PACKED, Purpose.MANY_SMALL, Purpose.WITHIN})
+_WAYS = {
+    vocabulary.HTOD: "from the host",
+    vocabulary.DTOH: "to the host",
+    vocabulary.DTOD: "within the GPU's memory",
+    vocabulary.PTOP: "between GPUs",
+}
+_MEMORY = {vocabulary.PAGEABLE: "pageable", vocabulary.PINNED: "pinned", vocabulary.HOST: "host, of an unknown kind"}
+
+
+class TransferBound(RankAnalyzer):
+    """The GPU spends its time on copies that nothing overlaps.
+
+    What it finds:
+        Copies between host and device, within the device and between devices in whose time no kernel runs: weights
+        that lie in host memory, a batch that is copied before its step, state that is moved out and in, caches of keys
+        and values, clones.
+
+    Why it costs time:
+        PCIe moves 12 to 50 GB/s, a hundredth of what the GPU's memory does. The GPU counts as busy all the while, but
+        nothing is computed: items of one stream take turns, so copies on the stream of the kernels stop them.
+
+    How it is measured:
+        The time in which copies ran and no kernel did, by direction. Not counted: pageable copies above 64 KB (PD105)
+        and small ones, which wait for values (PD102); tensors made on the host (PD106); clone, contiguous and cat
+        outside of compiled code (PD306). What they achieve is their bytes over the time in which one of them ran: of
+        copies that overlap each other the time counts once. It is compared with what large pinned copies reach on the
+        link, and half of the memory's bandwidth within the device, where each byte is read and written. Overlapping
+        saves at most what kernels, running meanwhile, can hide; copies within the device can vanish.
+
+    How to fix:
+        Prefetch on a stream of its own, keep it on the GPU, store it in fewer bits; within the device copy lists of
+        tensors at once, or not at all.
+
+    When it is wrong:
+        A recording of the start of a program holds its one copy of the weights to the GPU, which no later step repeats;
+        without steps nobody can tell. What copies are for is inferred from their sizes and from the names of ops,
+        ranges and Python frames around them.
+
+    Needs:
+        Copies; launches and ops to see what they are for.
+
+    References:
+        PyTorch, "A guide on good usage of non_blocking and pin_memory"; NVIDIA, "How to Overlap Data Transfers in CUDA
+        C/C++".
+    """
+
+    rule: ClassVar[str] = "PD109"
+    name: ClassVar[str] = "transfer-bound"
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items"})
+    # min_share: of the window, as for slices that may not stay unsaid. Of 40 real recordings one has more than 5 % of
+    # its time in such copies, 14 %.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+        "https://developer.nvidia.com/blog/how-overlap-data-transfers-cuda-cc/",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each direction whose copies take at least `min_share` of the step with nothing computed."""
+        copying = rank.account.parts["memcpy"]
+        if not self.exceeds_min_share(rank, rank.per_step(iv.total(copying))):
+            return
+        gpu = rank.trace.gpu
+        computing = rank.kernels.of_class(lambda kernel: kernel.category != "communication").mask
+        kernels = iv.union(gpu.start_ns[computing], gpu.end_ns[computing])
+        exposed = iv.subtract(copying, kernels)
+        wanted = rank.copies.mask & rank.in_window & ~_match_other_rules(rank)
+        groups = group_copies(rank.kernel_classes, rank.steps, wanted, exposed, by_memory=False)
+        sent_back = is_sent_back(groups)
+        for group in groups:
+            if self.exceeds_min_share(rank, rank.per_step(group.exposed_ns)):
+                yield self._report(rank, group, find_purpose(rank, group, sent_back=sent_back), kernels)
+
+    def _report(self, rank: Rank, group: CopyGroup, purpose: Purpose, kernels: Intervals) -> Finding:
+        cost_ns = rank.per_step(group.exposed_ns)
+        most_ns, edit = _best_edit(rank, group, purpose, kernels)
+        advice, fix = advice_for(rank, purpose, group, most_ns / max(cost_ns, 1))
+        limit = copy_limit_bytes_per_s(group, rank.facts, rank.device)
+        count = len(group) / max(rank.steps.count, 1)
+        size = "" if group.bytes is None else f", {_format_size(group.bytes / max(rank.steps.count, 1))}"
+        return self.finding(
+            rank,
+            title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
+            f"the {rank.unit_name}, and nothing computes meanwhile: {count:,.3g} a {rank.unit_name}{size} of "
+            f"{purpose.value}",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, most_ns, "bounded"),
+            advice=advice,
+            fix=fix,
+            claim=Claim(group.exposed),
+            edit=edit,
+            confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,
+            location=rank.locations.of_items(group.rows),
+            evidence=(
+                Evidence("achieved", _in_gb(group.bytes_per_s), "GB/s"),
+                Evidence("large copies on this link or memory", _in_gb(limit), "GB/s"),
+                Evidence("host memory", _MEMORY.get(group.host_memory)),
+                Evidence("on the stream of the kernels", round(100 * group.on_kernel_stream_share, 1), "%"),
+                Evidence("the same sizes each time", {True: "yes", False: "no", None: None}[group.repeats]),
+                Evidence("exposed per step", cost_ns, "ns"),
+                Evidence("kernels that could run meanwhile, at most per step", most_ns, "ns")
+                if purpose not in _WITHIN_GPU
+                else Evidence("copies per step", round(count, 1), "count"),
+            ),
+            subject=_WAYS.get(group.direction, "unknown"),
+        )
+
+
+def _match_other_rules(rank: Rank) -> BoolArray:
+    """For each GPU item whether it is a copy of which another rule speaks: PD102, PD105, PD106 or PD306."""
+    trace, kinds = rank.trace, copy_kinds_of(rank.trace)
+    linked = trace.gpu.call >= 0
+    result: BoolArray = (kinds.host_memory == vocabulary.PAGEABLE) & kinds.with_host & linked
+    result |= rank.traffic.match_rows(COPY) & ~rank.traffic.is_compiled
+    from_host = kinds.matches(vocabulary.HTOD, vocabulary.HOST)
+    if from_host.any():
+        copies, by_factory = select_host_made_tensors(
+            trace, rank.steps, rank.loader_waits.intervals, host_copies(trace, rank.window, from_host), _MIB
+        )
+        result[copies.rows[by_factory | (trace.gpu.bytes[copies.rows] < _MIB)]] = True
+    return result
+
+
+def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, kernels: Intervals) -> tuple[int, Edit]:
+    """The most that the fix saves, in ns a step, and its edit.
+
+    Copies within the device can vanish. Others still have to be made: at most they are hidden behind kernels that no
+    copy overlaps yet.
+    """
+    gpu = rank.trace.gpu
+    if purpose in _WITHIN_GPU:
+        return rank.per_step(group.exposed_ns), remove_items(rank.trace, GpuRows(gpu, group.rows))
+    copying = iv.union(gpu.start_ns[group.rows], gpu.end_ns[group.rows])
+    free_ns = iv.total(iv.subtract(iv.intersect(kernels, rank.window), copying))
+    hidden_ns = min(group.exposed_ns, free_ns)
+    rows = group.rows[iv.overlap(gpu.start_ns[group.rows], gpu.end_ns[group.rows], group.exposed) > 0]
+    saved_share = hidden_ns / max(int(gpu.dur_ns[rows].sum()), hidden_ns, 1)
+    return rank.per_step(hidden_ns), scale_durations(GpuRows(gpu, rows), saved_share)
+
+
+def _in_gb(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else round(bytes_per_s / 1e9, 2)
+
+
+def _format_size(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"

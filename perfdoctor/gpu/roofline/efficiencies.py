@@ -1,0 +1,136 @@
+"""Which share of its roof a kernel reaches: quartiles of what comparable kernels of recorded programs reached.
+
+The roof of a kernel is the longest of FLOPs over the peak of its unit, bytes over the peak bandwidth, and the 2 us that
+any kernel takes; its efficiency is that time over its duration. A roofline alone promises too much: kernels reach a
+tenth of a short roof, and three quarters of a long one. `data/efficiencies.csv` has the quartiles by family, type, size
+and generation; `python -m benchmarks.kernels efficiencies` makes it from recordings and checks it on those that it left
+out.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from perfdoctor.trace.arrays import FloatArray, Int64Array
+
+KernelFamily: TypeAlias = Literal["gemm", "convolution", "attention", "memory"]
+
+SIZES = ("tiny", "small", "medium", "large")
+SIZE_LIMITS_NS = (3_000, 10_000, 50_000)
+"""Upper limits of the times at the roof of all sizes but the last."""
+ANY = "any"
+"""Stands for any type, size or generation in the table."""
+
+_GENERATIONS = (
+    ((10, 0), "Blackwell"),
+    ((9, 0), "Hopper"),
+    ((8, 9), "Ada"),
+    ((8, 0), "Ampere"),
+    ((7, 5), "Turing"),
+    ((7, 0), "Volta"),
+)
+_MIN_LOW = 0.001  # a quartile of 0.000 in the table is one below its last digit
+
+
+class Efficiency(NamedTuple):
+    """Quartiles of an efficiency, 0 to 1.
+
+    Attributes:
+        low: What three quarters of comparable kernels exceed.
+        expected: The median.
+        high: What a quarter of them exceed.
+    """
+
+    low: float
+    expected: float
+    high: float
+
+
+class Cell(NamedTuple):
+    """What kernels have in common that are compared with each other.
+
+    Attributes:
+        family: gemm, convolution, attention, or memory for what only moves data.
+        dtype: The unit: a key of `Device.peaks_flops` such as "fp32" (CUDA cores) or "tf32"; ANY.
+        size: One of SIZES, by the time at the roof; ANY.
+        generation: As `name_generation` says; ANY.
+    """
+
+    family: str
+    dtype: str = ANY
+    size: str = ANY
+    generation: str = ANY
+
+    def widen(self) -> tuple[Cell, ...]:
+        """The cell and those that stand in for it where it is empty, the nearest first.
+
+        Size says more of an efficiency than type or generation do, so it is given up last.
+        """
+        return (
+            self,
+            self._replace(generation=ANY),
+            self._replace(dtype=ANY, generation=ANY),
+            self._replace(size=ANY, generation=ANY),
+            self._replace(dtype=ANY, size=ANY, generation=ANY),
+        )
+
+
+def find_efficiency(cell: Cell, table: Mapping[Cell, Efficiency] | None = None) -> Efficiency | None:
+    """The efficiency of comparable kernels: of the cell, else of the nearest wider one; None for an unknown family.
+
+    Args:
+        cell: What is known of the kernels.
+        table: The quartiles; None for those that ship with the package.
+    """
+    table = _read_table() if table is None else table
+    return next((table[wider] for wider in cell.widen() if wider in table), None)
+
+
+def size_classes(roof_ns: FloatArray) -> Int64Array:
+    """For each time at the roof the index of its size in SIZES; NaN counts as the largest."""
+    return np.searchsorted(np.array(SIZE_LIMITS_NS, np.float64), roof_ns, side="right").astype(np.int64)
+
+
+def efficiencies_of(
+    family: str, dtype: str, roof_ns: FloatArray, generation: str, table: Mapping[Cell, Efficiency] | None = None
+) -> FloatArray:
+    """The efficiencies of comparable kernels, (n, 3): low, expected and high; NaN where the table knows none.
+
+    Args:
+        family: The family of all kernels.
+        dtype: Their type, as in `Cell`.
+        roof_ns: For each kernel its time at the roof.
+        generation: The generation of the device.
+        table: The quartiles; None for those that ship with the package.
+    """
+    unknown = Efficiency(np.nan, np.nan, np.nan)
+    by_size = [find_efficiency(Cell(family, dtype, size, generation), table) or unknown for size in SIZES]
+    result: FloatArray = np.array(by_size, np.float64)[size_classes(roof_ns)]
+    return result
+
+
+def name_generation(capability: tuple[int, int] | None, gfx_arch: str | None = None) -> str:
+    """The generation of a device as the table names it: AMD's architecture, or NVIDIA's marketing name; else ANY."""
+    if gfx_arch:
+        return gfx_arch
+    if capability is None:
+        return ANY
+    return next((name for least, name in _GENERATIONS if capability >= least), ANY)
+
+
+@functools.cache
+def _read_table() -> Mapping[Cell, Efficiency]:
+    """The table, read on first use."""
+    text = (Path(__file__).parents[1] / "data" / "efficiencies.csv").read_text(encoding="utf-8")
+    return {
+        Cell(row["family"], row["dtype"], row["size"], row["generation"]): Efficiency(
+            *(max(float(row[quartile]), _MIN_LOW) for quartile in Efficiency._fields)
+        )
+        for row in csv.DictReader(text.splitlines())
+    }

@@ -1,0 +1,240 @@
+"""What is known of time in which the GPU worked (or the CPU, in a program without one): a sentence or two a detail."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoctor.analysis.communication.collectives import CollectiveTotal
+from perfdoctor.analysis.timeline.copy_groups import CopyGroup, copy_limit_bytes_per_s, group_copies
+from perfdoctor.gpu.roofline.kernel_bounds import LATENCY
+from perfdoctor.report.slice_facts import Rows, SliceFacts, format_bytes, format_count, format_rate, format_time
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import BoolArray
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import KERNEL, MEMSET
+
+NEAR_ROOF_SHARE = 0.4
+"""A kernel that reaches this share of its roof is near it and needs no excuse (knowledge of causes, section 4)."""
+FULL_RATE_SHARE = 0.8
+"""Copies at this share of what large pinned copies reach do what the link does."""
+# So many groups of copies, and kinds of collectives, are named.
+_MOST_NAMED = 2
+_WORDS_OF_MEMORY = {
+    vocabulary.PAGEABLE: "pageable memory",
+    vocabulary.PINNED: "pinned memory",
+    vocabulary.HOST: "host memory (the file does not say whether it is pinned)",
+    vocabulary.UNKNOWN_MEMORY: "host memory of an unrecorded kind",
+}
+
+
+def find_time_below_roof(facts: SliceFacts, time: Intervals) -> Intervals:
+    """The part of compute or bandwidth time whose kernels are not known to be near their roof."""
+    if facts.device_kind == "cpu":
+        return time
+    gpu, doubtful = facts.trace.gpu, _match_doubtful(facts)
+    return iv.intersect(iv.union(gpu.start_ns[doubtful], gpu.end_ns[doubtful]), time)
+
+
+def _match_computing(facts: SliceFacts) -> BoolArray:
+    """For each GPU item whether it is a kernel and no collective."""
+    return facts.classes.match_rows(lambda kernel: kernel.category != "communication")
+
+
+def _match_doubtful(facts: SliceFacts) -> BoolArray:
+    """For each GPU item whether it is a kernel that is not known to be near its roof.
+
+    A helper, such as the transform of a convolution, counts as the kernel of its op whose work is known.
+    """
+    op, efficiency = facts.trace.gpu.op, facts.bounds.efficiency
+    with np.errstate(invalid="ignore"):
+        near: BoolArray = efficiency >= NEAR_ROOF_SHARE
+    near_op = np.zeros(len(facts.trace.ops) + 1, bool)  # the last entry is for items without an op
+    near_op[op[near]] = True
+    near_op[-1] = False
+    near |= np.isnan(efficiency) & near_op[op]
+    doubtful: BoolArray = _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near
+    return doubtful
+
+
+def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
+    """What is known of compute or bandwidth time that is not known to be near its roof."""
+    if facts.device_kind == "cpu":
+        return _explain_cpu_ops(facts, time, "op")
+    rows = facts.items_in(time, _match_doubtful(facts))
+    if not len(rows):
+        return "Each of its kernels ran beside others for most of its time."
+    efficiency = facts.bounds.efficiency[rows]
+    known = ~np.isnan(efficiency)
+    sentences = []
+    if not known.all():
+        sentences.append(_describe_unjudged(facts, rows[~known]))
+    if known.any():
+        sentences.append(
+            f"{facts.count(int(known.sum()), 'kernel')} at {np.median(efficiency[known]):.0%} of their roof in the "
+            f"median, most of the time in {facts.launched_by(rows[known])}."
+        )
+    return " ".join(sentences)
+
+
+def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
+    """Kernels whose roof is unknown, and why it is."""
+    unlinked = facts.trace.gpu.op[rows] < 0
+    if facts.hardware.device is None:
+        why = f"the peaks of {facts.hardware.label or 'this GPU'} are not known (--device names another)"
+    elif "shapes" not in facts.available_data:
+        why = "no shapes of inputs were recorded: record with record_shapes=True"
+    elif unlinked.mean() > 0.5:
+        why = "most of them are joined to no op, so the shapes of their inputs are not known"
+    else:
+        why = "their work does not follow from the recorded inputs of their ops"
+    return (
+        f"{facts.count(len(rows), 'kernel')}, most of the time in {facts.launched_by(rows)}: how near this is to the "
+        f"limit cannot be judged, because {why}."
+    )
+
+
+def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
+    ops = facts.trace.ops
+    inside_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
+    nested = ops.parent >= 0
+    of_children_ns = np.bincount(ops.parent[nested], weights=inside_ns[nested], minlength=len(ops))
+    own_ns = inside_ns - of_children_ns.astype(np.int64)
+    rows = np.flatnonzero(own_ns > 0)
+    names = facts.ops_named(rows, own_ns[rows], 3)
+    return (
+        f"{facts.count(len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not known, so "
+        "how near this is to the limit cannot be judged."
+    )
+
+
+def explain_latency(facts: SliceFacts, time: Intervals) -> str:
+    """What is known of kernels that reach neither roof, or are too short to."""
+    if facts.device_kind == "cpu":
+        return _explain_cpu_ops(facts, time, "short op")
+    gpu = facts.trace.gpu
+    rows = facts.items_in(time, _match_computing(facts))
+    if not len(rows):
+        return "Each of its kernels ran beside others for most of its time."
+    said = [f"{facts.count(len(rows), 'kernel')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
+    if _match_graph_launches(facts)[rows].mean() > 0.5:
+        said.append("launched by graphs")
+    said += [text for text in (_describe_grids(facts, rows), _describe_traffic(facts, rows)) if text]
+    return f"{', '.join(said)}; most of the time in {facts.launched_by(rows, 3)}."
+
+
+def _match_graph_launches(facts: SliceFacts) -> BoolArray:
+    """For each GPU item whether a graph launched it."""
+    gpu, calls = facts.trace.gpu, facts.trace.calls
+    launches_graph = np.append(facts.trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL), False)
+    result: BoolArray = launches_graph[gpu.call]
+    return result
+
+
+def _describe_grids(facts: SliceFacts, rows: Rows) -> str:
+    """How much of the GPU their thread blocks fill; an empty text where that was not recorded."""
+    blocks, processors = facts.trace.gpu.blocks[rows], facts.hardware.sm_count
+    blocks = blocks[blocks > 0]
+    if processors is None or not len(blocks):
+        return ""
+    if blocks.max() < processors:
+        return f"with {int(blocks.max()):,} blocks at most for the GPU's {processors} multiprocessors"
+    small = float((blocks < processors).mean())
+    return f"{small:.0%} of them with fewer blocks than the GPU's {processors} multiprocessors" if small >= 0.05 else ""
+
+
+def _describe_traffic(facts: SliceFacts, rows: Rows) -> str:
+    """How fast they move their data, where the bytes are known for most of their time."""
+    device, size_bytes, dur_ns = facts.hardware.device, facts.costs.bytes[rows], facts.trace.gpu.dur_ns[rows]
+    known = ~np.isnan(size_bytes)
+    if device is None or not device.memory_bandwidth_bytes_per_s or 2 * dur_ns[known].sum() <= dur_ns.sum():
+        return ""
+    share = size_bytes[known].sum() / max(dur_ns[known].sum(), 1) * 1e9 / device.memory_bandwidth_bytes_per_s
+    return f"at {share:.0%} of the memory's peak rate"
+
+
+def explain_communication(facts: SliceFacts, time: Intervals) -> str:
+    """Which collectives take the time, how many and how large."""
+    totals = sorted((each for each in facts.collectives.totals if each.exposed_ns), key=lambda each: -each.exposed_ns)
+    if not totals:
+        return f"{format_count(len(time), 'stretch', 'stretches')} of collectives with nothing computed beside them."
+    named = "; ".join(_describe_collectives(facts, each) for each in totals[:_MOST_NAMED])
+    others = len(totals) - _MOST_NAMED
+    more = f"; and {format_count(others, 'other kind')}" if others > 0 else ""
+    return f"{named}{more}. Nothing computes meanwhile."
+
+
+def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
+    size = "of unrecorded size" if total.bytes is None else f"of {format_bytes(total.bytes / max(total.count, 1))}"
+    group = "" if total.group is None else f" in group {total.group}"
+    ranks = "" if total.group_size is None else f" of {total.group_size} ranks"
+    exposed = total.exposed_ns / max(facts.steps.count, 1)
+    each = " a step" if facts.steps.count else ""
+    return (
+        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}, "
+        f"{format_time(exposed)}{each} of their time exposed"
+    )
+
+
+def explain_copies(facts: SliceFacts, time: Intervals) -> str:
+    """Which copies take the time: direction, memory, rate, stream, how many, and which ops make them."""
+    gpu = facts.trace.gpu
+    part = facts.parts["memcpy"]
+    # Copies whose exposed time a finding claims are none of these; copies that kernels hide are.
+    claimed_ns = iv.overlap(gpu.start_ns, gpu.end_ns, iv.subtract(part, time))
+    unclaimed = claimed_ns <= iv.overlap(gpu.start_ns, gpu.end_ns, time)
+    groups = group_copies(facts.classes, facts.steps, unclaimed & iv.contains(facts.window, gpu.start_ns), time)
+    said = [describe_copies(facts, each) for each in groups[:_MOST_NAMED]]
+    sets = np.flatnonzero(gpu.kind == MEMSET)
+    sets = sets[iv.overlap(gpu.start_ns[sets], gpu.end_ns[sets], time) > 0]
+    set_ns = iv.total(iv.intersect(iv.union(gpu.start_ns[sets], gpu.end_ns[sets]), time))
+    if len(sets) and (not groups or 4 * set_ns > groups[0].exposed_ns):
+        said.append(
+            f"{facts.count(len(sets), 'memset')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the "
+            f"median, from {facts.launched_by(sets)}"
+        )
+    return f"{'; '.join(said)}."
+
+
+def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
+    """One group of copies, as a clause."""
+    gpu = facts.trace.gpu
+    limit = copy_limit_bytes_per_s(group, facts.captured, facts.hardware.device)
+    stream = (
+        "on the stream of the kernels, so nothing computes meanwhile"
+        if group.on_kernel_stream_share > 0.5
+        else "on another stream than the kernels, but no kernel runs meanwhile"
+    )
+    if not (gpu.kind == KERNEL).any():
+        stream = "and the GPU runs no kernel at all"
+    size = "" if group.bytes is None else f" of {format_bytes(group.bytes / len(group))} in the mean"
+    again = ", the same sizes again and again" if group.repeats else ""
+    ops = f", from {facts.launched_by(group.rows)}" if (gpu.op[group.rows] >= 0).any() else ""
+    copies = facts.count(len(group), "copy", "copies")
+    return f"{copies} {describe_way(group)}{size}{again}, {describe_rate(group, limit)}, {stream}{ops}"
+
+
+def describe_way(group: CopyGroup) -> str:
+    """Where copies go: "from pinned memory to the GPU"."""
+    memory = _WORDS_OF_MEMORY.get(group.host_memory, "host memory")
+    return {
+        vocabulary.HTOD: f"from {memory} to the GPU",
+        vocabulary.DTOH: f"from the GPU to {memory}",
+        vocabulary.DTOD: "within the GPU's memory",
+        vocabulary.PTOP: "from one GPU to another",
+        vocabulary.HTOH: "within host memory",
+    }.get(group.direction, "in a direction that is not recorded")
+
+
+def describe_rate(group: CopyGroup, limit_bytes_per_s: float | None) -> str:
+    """How fast copies are, against what their link does: "at 27.7 GB/s, which is what this link does"."""
+    rate = group.bytes_per_s
+    if rate is None:
+        return "of unrecorded size"
+    achieved = f"at {format_rate(rate)}"
+    what = "this memory" if group.direction == vocabulary.DTOD else "this link"
+    if limit_bytes_per_s is None:
+        return f"{achieved} (the rate of {what} is not known)"
+    if rate >= FULL_RATE_SHARE * limit_bytes_per_s:
+        return f"{achieved}, which is what {what} does"
+    return f"{achieved} of the {format_rate(limit_bytes_per_s)} that large copies reach on {what}"

@@ -1,0 +1,260 @@
+"""What is known of time in which the GPU was idle: which gaps, what ended them, what the CPU did, what is missing."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from perfdoctor.analysis.host.compile_time import compile_time
+from perfdoctor.analysis.timeline.queue_stalls import StallCause
+from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count, format_time
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import KERNEL
+
+# Parts of the idle time from this share of it on are described: smaller ones would not change what to think of it.
+_MIN_PART = 0.2
+# The longest gap is described where it is this share of the time.
+_LONGEST_SHARE = 0.25
+
+
+def explain_dataloader(facts: SliceFacts, time: Intervals) -> str:
+    """How often and how long the loop waits for a batch."""
+    waits = facts.loader_waits
+    rows = np.flatnonzero(iv.overlap(waits.start_ns, waits.end_ns, time))
+    dur_ns = (waits.end_ns - waits.start_ns)[rows]
+    name = facts.trace.strings[waits.name[rows[np.argmax(dur_ns)]]] if len(rows) else "a DataLoader"
+    found = re.search(rf"{vocabulary.SINGLE_PROCESS_LOADER}|{vocabulary.MULTI_PROCESS_LOADER}", name)
+    median = format_time(float(np.median(dur_ns))) if len(rows) else "nothing"
+    batches = facts.count(len(rows), "batch", "batches")
+    return f"The loop waits for {batches}, {median} each in the median ({found[0] if found else name})."
+
+
+def explain_sync(facts: SliceFacts, time: Intervals) -> str:
+    """In which calls the queue ran empty, from which op and line."""
+    calls = facts.trace.calls
+    rows, inside = facts.gaps_in(time)
+    sync = facts.gaps.sync[rows]
+    known = sync >= 0
+    if not known.any():
+        return f"{_describe_gaps(facts, rows, inside)}."
+    sync, inside = sync[known], inside[known]
+    waits = len(np.unique(sync, return_index=True)[0])
+    op = facts.ops_named(calls.op[sync], inside)
+    location = facts.locations.of_calls(sync)
+    where = f", from {op}" if op else ""
+    line = f" at {location}" if location else ""
+    return (
+        f"The queue runs empty in {facts.count(waits, 'wait')} of the CPU, {facts.calls_named(sync, inside)}{where}"
+        f"{line}; {format_time(float(np.median(inside)))} of idle time after each in the median, "
+        f"{format_time(int(inside.max()))} at most."
+    )
+
+
+def explain_allocator(facts: SliceFacts, time: Intervals) -> str:
+    """Which calls allocate and free device memory, and from which op."""
+    calls = facts.trace.calls
+    rows = np.flatnonzero(facts.trace.match_rows(calls, vocabulary.ALLOCATOR_CALL))
+    inside = iv.overlap(calls.start_ns[rows], calls.end_ns[rows], time)
+    rows, inside = rows[inside > 0], inside[inside > 0]
+    op = facts.ops_named(calls.op[rows], inside)
+    return (
+        f"{facts.count(len(rows), 'call')} to allocate or free memory ({facts.calls_named(rows, inside, 2)})"
+        f"{f', from {op}' if op else ''}."
+    )
+
+
+def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
+    """What waited for an event of another stream, or for other ranks."""
+    rows, inside = facts.gaps_in(time)
+    waits = facts.gaps.stall[rows] == StallCause.EVENT_WAIT
+    said = []
+    if waits.any():
+        item = facts.gaps.next_item[rows[waits]]
+        said.append(
+            f"{_describe_gaps(facts, rows[waits], inside[waits])}, before work that was queued and waited for an event "
+            f"of another stream: {facts.kernels_named(item)}"
+        )
+    ranges = facts.trace.ranges
+    waiting = np.flatnonzero(facts.trace.match_rows(ranges, vocabulary.COLLECTIVE_WAIT))
+    waiting_ns = iv.overlap(ranges.start_ns[waiting], ranges.end_ns[waiting], time)
+    if waiting_ns.sum() >= _MIN_PART * iv.total(time):
+        longest = facts.trace.strings[ranges.name[waiting[np.argmax(waiting_ns)]]]
+        said.append(f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'call')} of {longest}")
+    if not said:
+        said.append(_describe_gaps(facts, rows, inside))
+    return f"{'; '.join(said)}."
+
+
+def explain_launch(facts: SliceFacts, time: Intervals) -> str:
+    """Whether launches came late, or the device took its few microseconds between queued items."""
+    if facts.device_kind == "cpu":
+        return _explain_cpu_breaks(facts, time)
+    gaps = facts.gaps
+    rows, inside = facts.gaps_in(time)
+    if not len(rows):
+        return "Launching, by the CPU events of the file."
+    unlinked, late = gaps.launch[rows] < 0, gaps.late_launch[rows]
+    whole = max(int(inside.sum()), 1)
+    said = []
+    for part, describe in (
+        (late, _describe_late),
+        (~unlinked & ~late, _describe_queued),
+        (unlinked, _describe_unlinked),
+    ):
+        if part.any() and inside[part].sum() >= _MIN_PART * whole:
+            said.append(describe(facts, rows[part], inside[part]))
+    longest = int(np.argmax(inside))
+    if inside[longest] >= _LONGEST_SHARE * whole and len(rows) > 1:
+        said.append(_describe_longest(facts, int(rows[longest]), int(inside[longest])))
+    return f"{'; '.join(text for text in said if text)}."
+
+
+def _explain_cpu_breaks(facts: SliceFacts, time: Intervals) -> str:
+    compiling = iv.intersect(compile_time(facts.trace), time)
+    breaks = iv.subtract(time, compiling)
+    said = []
+    if iv.total(compiling) >= _MIN_PART * iv.total(time):
+        said.append(f"torch.compile compiles for {format_time(iv.total(compiling))}")
+    if len(breaks):
+        median = format_time(float(np.median(breaks[:, 1] - breaks[:, 0])))
+        said.append(
+            f"{facts.count(len(breaks), 'break')} between ops, {median} each in the median, in which Python and the "
+            "framework run and nothing computes"
+        )
+    return f"{'; '.join(said)}."
+
+
+def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
+    """How many gaps there are, and how long: "540 gaps a step, 6.2 us in the median, 98 us at most"."""
+    if len(rows) == 1:
+        return f"One gap of {format_time(int(inside[0]))}"
+    median, longest = format_time(float(np.median(inside))), format_time(int(inside.max()))
+    return f"{facts.count(len(rows), 'gap')}, {median} in the median, {longest} at most"
+
+
+def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
+    """Gaps that end with a launch which came too late."""
+    gpu = facts.trace.gpu
+    item = facts.gaps.next_item[rows]
+    launch_ns = _time_between_launches(facts)
+    kernels = (gpu.kind == KERNEL) & iv.contains(facts.window, gpu.start_ns)
+    costs = ""
+    if launch_ns is not None and kernels.any():
+        costs = (
+            f": the CPU launches every {format_time(launch_ns)} in the median, and a kernel takes "
+            f"{format_time(float(np.median(gpu.dur_ns[kernels])))}"
+        )
+    op = facts.ops_named(gpu.op[item], inside, 2)
+    location = facts.locations.of_items(item.astype(np.int64))
+    before = f"; most of it before the work of {op}" if op else ""
+    line = f", at {location}" if location else ""
+    return f"{_describe_gaps(facts, rows, inside)}, in which the launch came too late{costs}{before}{line}"
+
+
+def _time_between_launches(facts: SliceFacts) -> float | None:
+    """The median time from one launch call in the window to the next on its thread, in ns; None without two."""
+    gpu, calls = facts.trace.gpu, facts.trace.calls
+    launches = np.flatnonzero(np.bincount(gpu.call[gpu.call >= 0], minlength=len(calls)))
+    launches = launches[iv.contains(facts.window, calls.start_ns[launches])]
+    if len(launches) < 2:
+        return None
+    order = np.lexsort((calls.start_ns[launches], calls.thread[launches]))
+    start_ns, thread = calls.start_ns[launches][order], calls.thread[launches][order]
+    between = np.diff(start_ns)[np.diff(thread) == 0]
+    return float(np.median(between)) if len(between) else None
+
+
+def _describe_queued(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
+    """Gaps before work that was queued in time: the device itself takes them."""
+    gpu, calls = facts.trace.gpu, facts.trace.calls
+    launches_graph = facts.trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)
+    in_graph = float(launches_graph[gpu.call[facts.gaps.next_item[rows]]].mean())
+    graph = ", most of them inside CUDA graphs" if in_graph > 0.5 else ""
+    return (
+        f"{_describe_gaps(facts, rows, inside)}, before work that was queued already: this is what the device takes "
+        f"from one item to the next{graph}"
+    )
+
+
+def _describe_unlinked(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
+    """Gaps before work whose launch is not in the file."""
+    item = facts.gaps.next_item[rows]
+    names = facts.kernels_named(item[item >= 0])
+    before = f" before {names}" if names else ""
+    return f"{_describe_gaps(facts, rows, inside)}{before}; the launches of this work are not in the file"
+
+
+def _describe_longest(facts: SliceFacts, gap: int, inside_ns: int) -> str:
+    """The longest gap, and what the launching thread did most of the time in it."""
+    start_ns, end_ns = int(facts.gaps.start_ns[gap]), int(facts.gaps.end_ns[gap])
+    activity = find_activity(facts, start_ns, end_ns, int(facts.gaps.launch[gap]))
+    doing = f"while the CPU was in {activity}" if activity else "most of it outside of all ops and calls of the CPU"
+    return f"the longest gap takes {format_time(inside_ns)}, {doing}"
+
+
+def find_activity(facts: SliceFacts, start_ns: int, end_ns: int, launch: int) -> str | None:
+    """The call, else the outermost op, in which the thread of a launch spent most of some time; None without one."""
+    calls, ops = facts.trace.calls, facts.trace.ops
+    if launch < 0:
+        return None
+    thread, span = calls.thread[launch], iv.window(start_ns, end_ns)
+    for table in (calls, ops):  # rows are sorted by start: the outermost of nested ops comes first
+        rows = np.flatnonzero((table.thread == thread) & (table.start_ns < end_ns) & (table.end_ns > start_ns))
+        inside = iv.overlap(table.start_ns[rows], table.end_ns[rows], span)
+        most = rows[2 * inside > end_ns - start_ns]
+        if len(most):
+            return facts.trace.text(int(table.name[most[0]]))
+    return None
+
+
+def explain_unexplained(facts: SliceFacts, time: Intervals) -> str:
+    """How the gaps are spread, what ends them, and what would have to be recorded to know more."""
+    if facts.device_kind == "gpu_not_recorded":
+        return (
+            "The program launched work on a GPU, or the file names one, but the file has no GPU event: whether the GPU "
+            "worked is not known. Record with ProfilerActivity.CUDA (nsys: --trace=cuda)."
+        )
+    if facts.device_kind == "cpu":
+        return _explain_cpu_gaps(facts, time)
+    rows, inside = facts.gaps_in(time)
+    if not len(rows):
+        return "Nothing in the file says what the GPU waited for."
+    item = facts.gaps.next_item[rows]
+    names = facts.launched_by(item[item >= 0])
+    before = f", before {names}" if names else ", after the last work of the GPU"
+    return f"{_describe_gaps(facts, rows, inside)}{before}: {_missing_evidence(facts, rows, inside, time)}."
+
+
+def _explain_cpu_gaps(facts: SliceFacts, time: Intervals) -> str:
+    length = time[:, 1] - time[:, 0]
+    more = "" if "stacks" in facts.available_data else "; Python stacks (with_stack=True) would name it"
+    stretches, median = format_count(len(time), "stretch", "stretches"), format_time(float(np.median(length)))
+    return (
+        f"{stretches}, {median} in the median, {format_time(int(length.max()))} at most, in "
+        f"which no op runs: Python, or a library that records none{more}."
+    )
+
+
+def _missing_evidence(facts: SliceFacts, rows: Rows, inside: Int64Array, time: Intervals) -> str:
+    """Why the cause of these gaps is not known."""
+    whole = max(iv.total(time), 1)
+    if facts.is_subsampled:
+        return "most events were taken out of the file, so the GPU may have worked; record again, in full"
+    if iv.total(iv.intersect(facts.missing_kernels, time)) > whole / 2:
+        return "CUDA graphs lack kernels in the file, so the GPU may have worked; record again, with all kernels"
+    if "cpu" not in facts.available_data:
+        return "the file has no CPU events (ProfilerActivity.CPU), so what the CPU did is not known"
+    queued = facts.gaps.stall[rows] == StallCause.UNKNOWN
+    if inside[queued].sum() > whole / 2:
+        return (
+            "the work had been launched already, and what it waited for is not in the file (a callback on the host, "
+            "another process on this GPU)"
+        )
+    if inside[facts.gaps.launch[rows] < 0].sum() > whole / 2:
+        return "the launches of this work are not in the file, so what the CPU did first is not known"
+    more = "" if "stacks" in facts.available_data else "; Python stacks (with_stack=True) would show what the CPU did"
+    return f"no call, op or wait of the file covers this time{more}"

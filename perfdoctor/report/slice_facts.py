@@ -1,0 +1,227 @@
+"""What is known of a rank where a slice of its account is explained, and the words in which figures are put."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis.host.loader_waits import LoaderWaits
+from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.kernels.hardware import Hardware
+from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
+from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
+from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
+from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct_rows
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.steps import Steps
+
+Rows: TypeAlias = IntArray
+_EVALUATES = "autograd::engine::evaluate_function: "
+_LONGEST_NAME = 60
+# Of a list of names those with less of the time are left out.
+_MIN_NAMED_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceFacts:
+    """The facts of a rank that explain a slice of its account; each is an attribute or property of `Rank`.
+
+    Attributes:
+        rank: The number of the rank.
+        trace: Its trace.
+        steps: The analysed steps.
+        window: The analysed time.
+        parts: `Account.parts`.
+        device_kind: What the program ran on: "gpu", "cpu" or "gpu_not_recorded".
+        available_data: Which requirements of rules the trace meets.
+        classes: The classes of its kernels.
+        costs: FLOPs and bytes of each GPU item.
+        bounds: What bounds each GPU item.
+        hardware: The device.
+        gaps: The idle gaps.
+        missing_kernels: Idle time in which kernels most likely ran that are not in the file.
+        is_subsampled: Whether most events were taken out of the file.
+        loader_waits: The waits for batches.
+        locations: The lines of the user's code.
+        collectives: The collectives.
+        captured: What was captured beside the trace; None without a capture.
+    """
+
+    rank: int | None
+    trace: Trace
+    steps: Steps
+    window: Intervals
+    parts: Mapping[str, Intervals]
+    device_kind: str
+    available_data: frozenset[str]
+    classes: KernelClasses
+    costs: KernelCosts
+    bounds: KernelBounds
+    hardware: Hardware
+    gaps: IdleGaps
+    missing_kernels: Intervals
+    is_subsampled: bool
+    loader_waits: LoaderWaits
+    locations: Locations
+    collectives: CollectiveTable
+    captured: Mapping[str, Any] | None = None
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the analysed time."""
+        return iv.total(self.window)
+
+    def items_in(self, time: Intervals, candidates: BoolArray) -> Rows:
+        """Those of the candidates (a mask of GPU items) of which more than half ran in `time`."""
+        gpu = self.trace.gpu
+        rows = np.flatnonzero(candidates)
+        inside = iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], time)
+        return rows[2 * inside > gpu.dur_ns[rows]]
+
+    def gaps_in(self, time: Intervals) -> tuple[Rows, Int64Array]:
+        """The idle gaps that have time in `time`, and how much of it each has."""
+        inside = iv.overlap(self.gaps.start_ns, self.gaps.end_ns, time)
+        rows = np.flatnonzero(inside)
+        return rows, inside[rows]
+
+    def count(self, number: int, noun: str, plural: str | None = None) -> str:
+        """A number of events of the window, in words: "12 gaps a step", "12 gaps" without steps."""
+        if not self.steps.count:
+            return format_count(number, noun, plural)
+        each = number / self.steps.count
+        figure = f"{each:,.0f}" if each >= 10 or each == round(each) else f"{each:.2g}"
+        return f"{figure} {noun if figure == '1' else plural or noun + 's'} a step"
+
+    def launched_by(self, rows: Rows, most: int = 2) -> str:
+        """The ops that launched some GPU items, those with most time first: "mm in linear (62 %), copy_ (30 %)".
+
+        Items without an op are named by their kernel. An empty text where there are no items.
+        """
+        gpu, ops = self.trace.gpu, self.trace.ops
+        op = gpu.op[rows]
+        known = op >= 0
+        inner = np.where(known, _at(ops.name, op), -1)
+        outer = np.where(known, _at(ops.name, nesting.outermost(ops.parent, op) if len(ops) else op), -1)
+        # Compiled code has one op for all that it launches: there the kernel's name says more.
+        in_compiled = np.append(self.trace.match_strings(ops, vocabulary.COMPILED_OP), False)[inner]
+        kernel = np.where(known & ~in_compiled, -1, gpu.name[rows])
+        return self._top_names((inner, outer, kernel), gpu.dur_ns[rows], most)
+
+    def kernels_named(self, rows: Rows, most: int = 2) -> str:
+        """The names of some GPU items, those with most time first."""
+        gpu, none = self.trace.gpu, np.full(len(rows), -1)
+        return self._top_names((none, none, gpu.name[rows]), gpu.dur_ns[rows], most)
+
+    def ops_named(self, rows: Rows, weight_ns: Int64Array, most: int = 1) -> str:
+        """The names of some ops (rows of `Trace.ops`, -1 for none), those with most weight first."""
+        known = rows >= 0
+        rows, weight_ns = rows[known], weight_ns[known]
+        ops = self.trace.ops
+        outer = _at(ops.name, nesting.outermost(ops.parent, rows.astype(np.int32))) if len(rows) else rows
+        return self._top_names((_at(ops.name, rows), outer, np.full(len(rows), -1)), weight_ns, most)
+
+    def calls_named(self, rows: Rows, weight_ns: Int64Array, most: int = 1) -> str:
+        """The names of some runtime calls (rows of `Trace.calls`, -1 for none), those with most weight first."""
+        known = rows >= 0
+        rows, weight_ns = rows[known], weight_ns[known]
+        none = np.full(len(rows), -1)
+        return self._top_names((none, none, _at(self.trace.calls.name, rows)), weight_ns, most)
+
+    def _top_names(self, columns: tuple[IntArray, ...], weight_ns: Int64Array, most: int) -> str:
+        if not len(weight_ns):
+            return ""
+        number, first = distinct_rows(tuple(each.astype(np.int64) for each in columns), len(self.trace.strings))
+        totals: Counter[str] = Counter()
+        for row, total in zip(first.tolist(), np.bincount(number, weights=weight_ns).tolist(), strict=True):
+            totals[self._name(*(int(column[row]) for column in columns))] += total
+        if len(totals) == 1:
+            return next(iter(totals))
+        whole = max(totals.total(), 1)
+        largest = sorted(totals, key=lambda name: (-totals[name], name))[:most]
+        largest = [name for name in largest if totals[name] >= _MIN_NAMED_SHARE * whole] or largest[:1]
+        return ", ".join(f"{name} ({totals[name] / whole:.0%})" for name in largest)
+
+    def _name(self, inner: int, outer: int, kernel: int) -> str:
+        strings = self.trace.strings
+        if inner < 0 and kernel < 0:
+            return "work without a name"
+        if kernel >= 0:
+            short = short_kernel_name(strings[kernel])
+            return short if inner < 0 else f"{short} in {_cut(strings[inner])}"
+        name = strings[inner].removeprefix("aten::")
+        around = strings[outer].removeprefix(_EVALUATES).removeprefix("aten::") if outer >= 0 else name
+        return _cut(name if around == name else f"{name} in {around}")
+
+
+def _at(column: Any, rows: Any) -> Int64Array:
+    """The values of a column at some rows; anything where a row is -1."""
+    values: Int64Array = np.append(column, -1)[rows].astype(np.int64)
+    return values
+
+
+def short_kernel_name(name: str) -> str:
+    """A kernel's name without its return type, namespaces, arguments and most of its template's parameters.
+
+    For example "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)" becomes
+    "vectorized_elementwise_kernel<AddFunctor>".
+    """
+    text = _demangle(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
+    head = re.split(r"[<(]", text, maxsplit=1)[0]
+    functor = re.search(r"(\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl)", text[len(head) :])
+    short = head.rpartition("::")[2] or head or name
+    return _cut(f"{short}<{functor[1]}>" if functor and functor[1] not in short else short)
+
+
+def _demangle(name: str) -> str:
+    """The function in a name that a C++ compiler mangled: "_ZN5aiter4normIfEEvi" is "aiter::norm"."""
+    parts, rest = [], name.removeprefix("_ZN").removeprefix("_Z")
+    while rest != name and (found := re.match(r"(\d{1,3})(?=[A-Za-z_])", rest)):
+        end = found.end() + int(found[1])
+        if end > len(rest):
+            break
+        parts.append(rest[found.end() : end])
+        rest = rest[end:]
+    return "::".join(parts) or name
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+
+
+def format_time(ns: float) -> str:
+    """A length of time: "4.2 us", "12.5 ms", "1.2 s"."""
+    return _format(ns, (("us", 1e3), ("ms", 1e6), ("s", 1e9)))
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size: "4.2 KB", "30 MB", "1.2 GB"."""
+    return _format(size_bytes, (("KB", 1e3), ("MB", 1e6), ("GB", 1e9)))
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """A rate: "27.7 GB/s"."""
+    return f"{format_bytes(bytes_per_s)}/s"
+
+
+def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    """Three digits, in the first unit in which the value stays below a thousand."""
+    unit, size = next((each for each in units if value < 999.5 * each[1]), units[-1])
+    scaled = value / size
+    return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
+
+
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 gap", "2,000 gaps"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,106 @@
+"""A row of the table of advice: in which situation and program it holds, what it says, and where that is documented."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from perfdoctor.analysis.context.context import Context
+
+_RELEASE = re.compile(r"\d+")
+
+
+class When(NamedTuple):
+    """Conditions on the program; all must hold, and what is unknown meets none of them.
+
+    Attributes:
+        phases: Its phase is one of these.
+        uses: It uses one of these frameworks or kinds of parallelism.
+        lacks: It uses none of these.
+        min_compiled: At least this share (0 to 1) of its kernels is launched by compiled code.
+        min_graphed: At least this share (0 to 1) of its kernels is launched by graphs.
+        generations: The kernels prove that its device is of one of these generations.
+        decodes: It generates tokens one by one.
+        torch_from: Its release of PyTorch is this one or a later one.
+        torch_before: Its release of PyTorch is an earlier one.
+    """
+
+    phases: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    min_compiled: float = 0.0
+    min_graphed: float = 0.0
+    generations: tuple[str, ...] = ()
+    decodes: bool = False
+    torch_from: str = ""
+    torch_before: str = ""
+
+    def holds(self, context: Context) -> bool:
+        """Whether a program meets the conditions."""
+        used = {*context.frameworks, *context.parallelism}
+        release = context.torch_version
+        return (
+            (not self.phases or context.phase in self.phases)
+            and (not self.uses or not used.isdisjoint(self.uses))
+            and used.isdisjoint(self.lacks)
+            and (not self.min_compiled or (context.compiled_share or 0.0) >= self.min_compiled)
+            and (not self.min_graphed or (context.graph_share or 0.0) >= self.min_graphed)
+            and (not self.generations or _proves(context, self.generations))
+            and (not self.decodes or context.decodes)
+            and (not self.torch_from or (release is not None and not is_older(release, self.torch_from)))
+            and (not self.torch_before or (release is not None and is_older(release, self.torch_before)))
+        )
+
+    def describe(self) -> str:
+        """The conditions in words, for a page of the table; "any program" where there are none."""
+        parts = (
+            ("phase is ", " or ".join(self.phases)),
+            ("uses ", " or ".join(self.uses)),
+            ("does not use ", " or ".join(self.lacks)),
+            ("compiled share of kernels is at least ", f"{self.min_compiled:.0%}" if self.min_compiled else ""),
+            ("share of kernels in graphs is at least ", f"{self.min_graphed:.0%}" if self.min_graphed else ""),
+            ("kernels prove ", " or ".join(self.generations)),
+            ("decodes tokens", " " if self.decodes else ""),
+            ("PyTorch is at least ", self.torch_from),
+            ("PyTorch is older than ", self.torch_before),
+        )
+        return "; ".join((name + value).strip() for name, value in parts if value) or "any program"
+
+
+class AdviceRow(NamedTuple):
+    """What to do in a situation, in programs that meet the conditions.
+
+    Attributes:
+        situation: What a rule found, such as "gradients zeroed".
+        when: The conditions on the program.
+        sentence: What to do. `{name}` in it, as in `code`, is replaced by what the rule knows.
+        code: The lines to write or the command to run; None where no line is right.
+        since: The project and release that has it, as "PyTorch 2.3"; "" where any supported release has it.
+        source: Where it is documented or written: a web address.
+    """
+
+    situation: str
+    when: When
+    sentence: str
+    code: str | None
+    since: str
+    source: str
+
+
+class Advice(NamedTuple):
+    """What to do about a finding: a sentence, code where a line of it is right, and where that is documented."""
+
+    sentence: str
+    code: str | None
+    source: str
+
+
+def is_older(release: str, than: str) -> bool:
+    """Whether a release such as "2.3.1+cu121" is older than one such as "2.12"."""
+    numbers = [int(number) for number in _RELEASE.findall(release.split("+")[0])][:2]
+    return numbers < [int(number) for number in _RELEASE.findall(than)][:2]
+
+
+def _proves(context: Context, generations: tuple[str, ...]) -> bool:
+    """Whether the device is proven to be of one of these generations."""
+    return bool(context.device_generations) and set(context.device_generations) <= set(generations)

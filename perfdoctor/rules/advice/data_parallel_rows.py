@@ -1,0 +1,321 @@
+"""Advice about data-parallel programs, their wrappers and their ranks: PD401, PD403, PD405 to PD408."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, ZERO, rows_of
+
+_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_BUFFERS = "https://github.com/pytorch/pytorch/pull/178054"
+_FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+_TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
+_ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
+_TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+_RUN_BARE = (
+    When(phases=FORWARD),
+    "A forward pass needs no wrapper: run the wrapped model itself.",
+    "with torch.inference_mode(): y = model.module(x)",
+    "",
+    _DDP,
+)
+_ACCUMULATED = "Reduce once an update: "
+
+WRAPPER_ROWS = (
+    *rows_of(
+        "DDP in one process",
+        (
+            ANY,
+            "There is one process, so there is nothing to reduce: leave DistributedDataParallel out.",
+            "model = Net().to(device)   # without DistributedDataParallel",
+            "",
+            _DDP,
+        ),
+    ),
+    *rows_of(
+        "DDP searches for unused parameters",
+        _RUN_BARE,
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Leave the search out if every parameter gets a gradient; if the same ones never do, say that the graph is "
+            "static: static_graph=True.",
+            "TrainingArguments(..., ddp_find_unused_parameters=False)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Lightning",)),
+            "Leave the search out if every parameter gets a gradient; if the same ones never do, say "
+            "static_graph=True.",
+            "Trainer(strategy=DDPStrategy(find_unused_parameters=False))   # or static_graph=True",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            "Leave the search out if every parameter gets a gradient; if the same ones never do, say "
+            "static_graph=True.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            ANY,
+            "Leave find_unused_parameters out if every parameter gets a gradient; if the same ones never do, say "
+            "static_graph=True.",
+            "DistributedDataParallel(model)  # or static_graph=True",
+            "",
+            _DDP,
+        ),
+    ),
+    *rows_of(
+        "DDP copies gradients out of its buckets",
+        _RUN_BARE,
+        (
+            When(uses=("Lightning",)),
+            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Accelerate", "Hugging Face Trainer")),
+            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            ANY,
+            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+            "",
+            _DDP,
+        ),
+    ),
+    *rows_of(
+        "DDP broadcasts buffers",
+        _RUN_BARE,
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "TrainingArguments(..., ddp_broadcast_buffers=False)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Lightning",)),
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Trainer(strategy=DDPStrategy(broadcast_buffers=False))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            When(torch_from="2.13"),
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "DistributedDataParallel(model, forward_sync_buffers=False)",
+            "",
+            _BUFFERS,
+        ),
+        (
+            When(torch_before="2.13"),
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "DistributedDataParallel(model, broadcast_buffers=False)",
+            "",
+            _DDP,
+        ),
+        (
+            ANY,
+            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
+            "",
+            _BUFFERS,
+        ),
+    ),
+    *rows_of(
+        "gradients reduced in every micro-batch",
+        (
+            When(uses=("Hugging Face Trainer",)),
+            f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
+            "TrainingArguments(..., gradient_accumulation_steps=...)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Lightning",)),
+            f"{_ACCUMULATED}let the Trainer accumulate the gradients.",
+            "Trainer(accumulate_grad_batches=...)",
+            "",
+            "https://lightning.ai/docs/pytorch/stable/common/trainer.html",
+        ),
+        (
+            When(uses=("Accelerate",)),
+            f"{_ACCUMULATED}let Accelerate skip the reduction of all micro-batches but the last.",
+            "accelerator = Accelerator(gradient_accumulation_steps=...); with accelerator.accumulate(model): ...",
+            "",
+            "https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation",
+        ),
+        (
+            When(uses=ZERO),
+            f"{_ACCUMULATED}tell the engine how many micro-batches an update has; it reduces at the last.",
+            '"gradient_accumulation_steps": N',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("FSDP",)),
+            f"{_ACCUMULATED}leave the reduction out in all micro-batches but the last, where memory allows.",
+            "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: with model.no_sync(): ...",
+            "",
+            _FSDP2,
+        ),
+        (
+            ANY,
+            f"{_ACCUMULATED}run all micro-batches but the last under no_sync(), forward pass included.",
+            "with model.no_sync() if i < accumulation - 1 else nullcontext(): loss = model(x); loss.backward()",
+            "",
+            _DDP,
+        ),
+    ),
+    *rows_of(
+        "DataParallel",
+        (
+            When(phases=FORWARD),
+            "Run one process a GPU, each with its own model and its share of the inputs: no weights are copied, and no "
+            "wrapper is needed.",
+            "torchrun --nproc-per-node {devices} predict.py",
+            "",
+            "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Start one process a GPU: the Trainer then uses DistributedDataParallel, so that the weights stay and "
+            "gradients overlap with backward.",
+            "torchrun --nproc-per-node {devices} train.py",
+            "",
+            "https://huggingface.co/docs/transformers/ddp",
+        ),
+        (
+            ANY,
+            "Use DistributedDataParallel, one process a GPU: the weights stay, gradients overlap with backward.",
+            "DistributedDataParallel(model.to(local_rank))  # torchrun --nproc-per-node {devices} train.py",
+            "",
+            _TUNING,
+        ),
+    ),
+)
+"""What to do about wrappers of data-parallel models."""
+
+RANK_ROWS = (
+    *rows_of(
+        "ranks take turns at coming last",
+        (
+            When(uses=TORCHREC),
+            "Look at the sharding plan first (tables whose rows some batches use more), then for what varies from step "
+            "to step: garbage collection, CPUs shared with other programs.",
+            None,
+            "",
+            _TORCHREC,
+        ),
+        (
+            When(uses=ENGINES),
+            "Look for what varies from step to step: the requests that each rank serves, CPUs shared with other "
+            "programs; pin the processes.",
+            None,
+            "",
+            "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
+        ),
+        (
+            ANY,
+            "Look for what varies from step to step: lengths of inputs, garbage collection, CPUs shared with other "
+            "programs; balance the inputs, collect garbage at fixed steps, pin the processes.",
+            None,
+            "",
+            _TUNING,
+        ),
+    ),
+    *rows_of(
+        "ranks come last",
+        (
+            ANY,
+            "Compare what {they} before the collectives with the other ranks, and bring it down to their time.",
+            None,
+            "",
+            "https://hta.readthedocs.io/",
+        ),
+    ),
+    *rows_of(
+        "uneven work",
+        (
+            When(uses=TORCHREC),
+            "Look at the sharding plan: what a rank computes depends on the tables that it has, and on how often their "
+            "rows are used.",
+            None,
+            "",
+            _TORCHREC,
+        ),
+        (
+            When(uses=("pipeline parallel",)),
+            "Cut the model so that its stages take equally long: the first and the last have embeddings and the loss "
+            "besides their layers.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/distributed.pipelining.html",
+        ),
+        (
+            When(uses=("expert parallel",)),
+            "Balance the experts: a loss that spreads tokens, a capacity for each expert, or copies of the busiest.",
+            None,
+            "",
+            "https://github.com/deepseek-ai/EPLB",
+        ),
+        (
+            When(uses=ENGINES),
+            "Give the ranks requests of equal length, or let a router balance them.",
+            None,
+            "",
+            "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html",
+        ),
+        (
+            ANY,
+            "Deal the same amount of work to each rank: batch inputs of similar length, pack or pad them.",
+            None,
+            "",
+            _TUNING,
+        ),
+    ),
+    *rows_of(
+        "slow link",
+        (
+            ANY,
+            "See which transport NCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
+            "memory looks like this.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; nvidia-smi topo -m; nvidia-smi nvlink -s",
+            "",
+            _NCCL,
+        ),
+    ),
+    *rows_of(
+        "slow link between AMD devices",
+        (
+            ANY,
+            "See which transport RCCL uses there, and whether the links are up: a fallback to sockets, PCIe or host "
+            "memory looks like this.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH torchrun ...; rocm-smi --showtopo",
+            "",
+            "https://rocm.docs.amd.com/projects/rccl/en/latest/how-to/rccl-usage-tips.html",
+        ),
+    ),
+)
+"""What to do about ranks that differ, and the links between them."""

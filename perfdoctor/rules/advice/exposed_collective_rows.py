@@ -1,0 +1,354 @@
+"""Advice about collectives that nothing hides, by their kind and by what uses them: PD402."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TENSOR_PARALLEL, TORCHREC, ZERO, rows_of
+
+_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_DDP_NOTES = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
+_FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+_DISTRIBUTED = "https://docs.pytorch.org/docs/stable/distributed.html"
+_PIPELINING = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
+_TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
+_QCOMMS = "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/fbgemm_qcomm_codec.py"
+_MEGATRON = "https://docs.nvidia.com/nemo/megatron-bridge/0.4.0/training/communication-overlap.html"
+_MEGATRON_MOE = (
+    "https://docs.nvidia.com/nemo/megatron-bridge/nightly/skills/nemo-mbridge-perf-expert-parallel-overlap/SKILL.html"
+)
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+_ULYSSES = "https://github.com/deepspeedai/DeepSpeed/blob/master/blogs/deepspeed-ulysses/README.md"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
+_ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
+_VLLM_EXPERTS = "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/"
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_SGLANG_EXPERTS = "https://docs.sglang.io/advanced_features/expert_parallelism.html"
+_ASYNC_TP = "https://github.com/pytorch/torchtitan/pull/2011"
+_OVERLAP_DEEPSPEED = (
+    '"zero_optimization": {"overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": 5e8}'
+)
+_PREFETCH = (
+    "block.set_modules_to_forward_prefetch([next_block])       # FSDP1: forward_prefetch=True\n"
+    "block.set_modules_to_backward_prefetch([previous_block])"
+)
+
+EXPOSED_ROWS = (
+    *rows_of(
+        "exposed all_reduce",
+        (
+            When(uses=("vLLM",)),
+            "Each layer waits for its all-reduce: see that the engine's own all-reduce is not disabled, use fewer "
+            "tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs.",
+            "vllm serve ... --tensor-parallel-size N   # without --disable-custom-all-reduce",
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("SGLang",)),
+            "Each layer waits for its all-reduce: see that the engine's own all-reduce is not disabled, use fewer "
+            "tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs.",
+            "python -m sglang.launch_server ... --tp-size N   # without --disable-custom-all-reduce",
+            "",
+            _SGLANG,
+        ),
+        (
+            When(uses=ENGINES),
+            "Each layer waits for its all-reduce: use fewer tensor-parallel ranks, and more replicas of a model that "
+            "fits on fewer GPUs.",
+            None,
+            "",
+            "https://nvidia.github.io/TensorRT-LLM/",
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Let Megatron overlap it: the gradients with the backward pass, and the products of tensor-parallel layers "
+            "with their communication (that needs sequence parallelism and Transformer Engine).",
+            "--overlap-grad-reduce --tp-comm-overlap --sequence-parallel",
+            "",
+            _MEGATRON,
+        ),
+        (
+            When(uses=ZERO),
+            "Let DeepSpeed overlap the reduction with the backward pass, in larger buckets.",
+            _OVERLAP_DEEPSPEED,
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=TENSOR_PARALLEL),
+            "It lies between the layers of a tensor-parallel model, and each layer waits for it: use fewer ranks for a "
+            "layer, over the fastest links, or sequence parallelism, whose collectives asynchronous tensor parallelism "
+            "hides under the products (torch.compile and NVLink needed).",
+            None,
+            "",
+            _ASYNC_TP,
+        ),
+        (
+            When(uses=("FSDP",)),
+            "FSDP reduces over its replicas after it has reduced over its shards: shard larger groups of layers, and "
+            "reduce once an update where gradients are accumulated.",
+            "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: model.no_sync()",
+            "",
+            _FSDP2,
+        ),
+        (
+            When(uses=TORCHREC),
+            "The layers that are not sharded are reduced by the wrapper of DistributedModelParallel: send them in half "
+            "precision.",
+            'data_parallel_wrapper=DefaultDataParallelWrapper(allreduce_comm_precision="bf16")',
+            "",
+            "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/model_parallel.py",
+        ),
+        (
+            When(phases=FORWARD, uses=("DDP",)),
+            "A forward pass needs no wrapper: run the wrapped model, and combine results of the ranks at the end.",
+            "with torch.inference_mode(): y = model.module(x)",
+            "",
+            _DDP_NOTES,
+        ),
+        (
+            When(phases=FORWARD),
+            "Its result is needed at once, so nothing hides it: use fewer ranks for one input, or combine results "
+            "(metrics) once at the end.",
+            None,
+            "",
+            _DISTRIBUTED,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Overlap it with the backward pass, or send less: other bucket sizes, or gradient accumulation, which "
+            "reduces once an update.",
+            "TrainingArguments(..., ddp_bucket_cap_mb=..., gradient_accumulation_steps=...)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Lightning",)),
+            "Overlap it with the backward pass, or send less: other bucket sizes, or accumulated gradients, which are "
+            "reduced once an update.",
+            "Trainer(strategy=DDPStrategy(bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            "Overlap it with the backward pass, or send less: other bucket sizes, or accumulated gradients, which are "
+            "reduced once an update.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=..., static_graph=True)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            When(uses=("DDP",)),
+            "Overlap it with the backward pass, or send less: other bucket sizes, no_sync() in all micro-batches but "
+            "the last, gradients compressed to bfloat16.",
+            "DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
+            "",
+            _DDP,
+        ),
+        (
+            When(uses=("data parallel",)),
+            "Gradients are reduced by hand, after the backward pass: DistributedDataParallel reduces them in buckets "
+            "while the backward pass runs.",
+            "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
+            "",
+            _DDP_NOTES,
+        ),
+        (
+            ANY,
+            "Start it as soon as its input is there, and wait for it where its result is needed; or reduce less often.",
+            "work = dist.all_reduce(x, async_op=True); ...; work.wait()",
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "exposed all_to_all",
+        (
+            When(uses=("vLLM",)),
+            "Tokens travel to their experts and back in each layer: choose the backend for it that is made for these "
+            "links, or use fewer ranks for the experts.",
+            "vllm serve ... --enable-expert-parallel --all2all-backend deepep_low_latency",
+            "",
+            _VLLM_EXPERTS,
+        ),
+        (
+            When(uses=("SGLang",)),
+            "Tokens travel to their experts and back in each layer: choose the backend for it that is made for these "
+            "links, or use fewer ranks for the experts.",
+            "python -m sglang.launch_server ... --moe-a2a-backend deepep",
+            "",
+            _SGLANG_EXPERTS,
+        ),
+        (
+            When(phases=("training",), uses=TORCHREC),
+            "The sharded embeddings exchange their lookups: TrainPipelineSparseDist exchanges the indices of the next "
+            "batch while this one trains; half precision halves what is sent; a plan with fewer row-wise tables sends "
+            "less.",
+            "pipeline = TrainPipelineSparseDist(model, optimizer, device)\n"
+            "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
+            "",
+            _TORCHREC,
+        ),
+        (
+            When(uses=TORCHREC),
+            "The sharded embeddings exchange their lookups: send them in half precision, and place the tables by a "
+            "sharding plan that sends less (fewer row-wise tables).",
+            "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
+            "",
+            _QCOMMS,
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Tokens travel to their experts and back: let Megatron overlap that with the experts of another "
+            "micro-batch, or use a dispatcher made for it (DeepEP, HybridEP).",
+            "--overlap-moe-expert-parallel-comm",
+            "",
+            _MEGATRON_MOE,
+        ),
+        (
+            When(uses=("expert parallel",)),
+            "Tokens travel to their experts and back: send them in half precision or fp8, overlap one micro-batch's "
+            "exchange with another's experts, and keep a group of experts inside one machine.",
+            None,
+            "",
+            "https://github.com/deepseek-ai/DeepEP",
+        ),
+        (
+            When(uses=("sequence parallel", "context parallel")),
+            "Each attention layer exchanges sequence for heads and waits for it: send queries, keys and values in one "
+            "exchange, overlap one group of heads with the attention of another, and use fewer ranks for a sequence.",
+            None,
+            "",
+            _ULYSSES,
+        ),
+        (
+            ANY,
+            "Send less (half precision, several tensors in one exchange), keep the group inside one machine, or start "
+            "the exchange early and wait for it where its result is needed.",
+            "work = dist.all_to_all_single(output, input, async_op=True); ...; work.wait()",
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "exposed all_gather or reduce_scatter",
+        (
+            When(uses=ENGINES),
+            "Each layer waits for it: use fewer ranks for a layer, and more replicas of a model that fits on fewer "
+            "GPUs.",
+            None,
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Let Megatron overlap it: parameters with the forward pass, gradients with the backward pass, and "
+            "tensor-parallel layers with their products.",
+            "--overlap-param-gather --overlap-grad-reduce --tp-comm-overlap",
+            "",
+            _MEGATRON,
+        ),
+        (
+            When(uses=ZERO),
+            "Let DeepSpeed overlap it, and fetch parameters earlier in larger pieces (stage 3).",
+            f'{_OVERLAP_DEEPSPEED}\n"stage3_prefetch_bucket_size": 5e7, "allgather_bucket_size": 5e8',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(phases=FORWARD, uses=("FSDP",)),
+            "Each layer waits until its parameters are gathered: fetch those of the next layer while this one "
+            "computes, or do not shard a model that fits on one GPU.",
+            "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
+            "PyTorch 2.5",
+            _FSDP2,
+        ),
+        (
+            When(uses=("FSDP",)),
+            "Fetch the parameters of the next layers while this one computes, shard larger groups of layers, or shard "
+            "inside a machine and replicate over machines.",
+            _PREFETCH,
+            "PyTorch 2.5",
+            _FSDP2,
+        ),
+        (
+            When(uses=TORCHREC),
+            "Row-wise sharded tables reduce and gather their lookups: send them in half precision, and let the planner "
+            "shard them by column or by table where they fit.",
+            "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
+            "",
+            _QCOMMS,
+        ),
+        (
+            When(uses=TENSOR_PARALLEL),
+            "It lies between the layers of a tensor-parallel model, and each layer waits for it: asynchronous tensor "
+            "parallelism hides it under the products (torch.compile and NVLink needed); else use fewer ranks for a "
+            "layer.",
+            "torch._inductor.config._micro_pipeline_tp = True   # private; and torch.compile",
+            "",
+            _ASYNC_TP,
+        ),
+        (
+            ANY,
+            "Start it as soon as its input is there, and wait for it where its result is needed.",
+            "work = dist.all_gather_into_tensor(output, x, async_op=True); ...; work.wait()",
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "exposed send_recv",
+        (
+            When(uses=ENGINES),
+            "Stages of the pipeline wait for each other: use fewer pipeline stages, or more requests at a time.",
+            None,
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Stages of the pipeline wait for each other: more micro-batches in a step, and interleaved stages.",
+            "--num-layers-per-virtual-pipeline-stage N",
+            "",
+            "https://github.com/NVIDIA/Megatron-LM/blob/main/README.md",
+        ),
+        (
+            When(uses=("context parallel",)),
+            "Ranks pass keys and values around: overlap each exchange with the attention of the block before it, or "
+            "use fewer ranks for a sequence.",
+            None,
+            "",
+            _MEGATRON,
+        ),
+        (
+            When(uses=("pipeline parallel",)),
+            "Stages of the pipeline wait for each other: more micro-batches in a step, stages that take equally long, "
+            "and an interleaved schedule.",
+            "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=...)",
+            "PyTorch 2.4",
+            _PIPELINING,
+        ),
+        (
+            ANY,
+            "Post sends and receives together and early, and wait for them where the data is needed.",
+            "works = dist.batch_isend_irecv(operations); ...; [work.wait() for work in works]",
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "exposed collectives",
+        (
+            ANY,
+            "Start them as soon as their input is there, and wait for them where their result is needed; or do them "
+            "less often.",
+            None,
+            "",
+            _DISTRIBUTED,
+        ),
+    ),
+)
+"""What to do about collectives that run while nothing computes."""

@@ -1,0 +1,222 @@
+"""Advice about kernels that only move memory: PD301, PD302, PD305, PD306."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, PARTLY, ZERO, rows_of
+
+_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
+_GRAPH_BREAKS = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
+_TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
+_LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
+_DEEPSPEED_COMPILE = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
+_TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py"
+
+_ENGINE_KERNELS = (
+    When(uses=ENGINES),
+    "These kernels are the engine's: a newer release, or another backend of it, may have fused ones.",
+    None,
+    "",
+    _VLLM,
+)
+
+FUSION_ROWS = (
+    *rows_of(
+        "unfused pointwise kernels",
+        _ENGINE_KERNELS,
+        (
+            When(min_compiled=MOSTLY),
+            "Most of the program is compiled; these are not: find what breaks the graph there, or use the fused "
+            "operation where there is one: rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "TORCH_LOGS=graph_breaks python ...",
+            "PyTorch 2.0",
+            _GRAPH_BREAKS,
+        ),
+        (
+            When(min_compiled=PARTLY),
+            "Some of the program is compiled; these are not: compile what launches them, or use the fused operation "
+            "where there is one: rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "layer = torch.compile(layer)",
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Let the Trainer compile the model, which fuses them.",
+            "TrainingArguments(..., torch_compile=True)",
+            "PyTorch 2.0",
+            _TRAINER_COMPILE,
+        ),
+        (
+            When(uses=ZERO),
+            "Let DeepSpeed compile the model, which fuses them.",
+            "model_engine.compile()",
+            "PyTorch 2.0",
+            _DEEPSPEED_COMPILE,
+        ),
+        (
+            When(uses=("FSDP",)),
+            "Compile each block before it is sharded, which fuses them; or use the fused operation where there is one: "
+            "rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "block = torch.compile(block); fully_shard(block)",
+            "PyTorch 2.0",
+            _TITAN_COMPILE,
+        ),
+        (
+            When(uses=("Hugging Face pipeline",)),
+            "Compile the pipeline's model, which fuses them.",
+            "pipe.model = torch.compile(pipe.model)",
+            "PyTorch 2.0",
+            _TRAINER_COMPILE,
+        ),
+        (
+            ANY,
+            "Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, gelu, "
+            "scaled_dot_product_attention.",
+            "model = torch.compile(model)",
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+    *rows_of(
+        "layout copies",
+        (
+            When(uses=("TensorRT",)),
+            "The engine chose these layouts when it was built: build it with input formats that need no copies.",
+            None,
+            "",
+            _TENSORRT,
+        ),
+        (
+            When(uses=("Hugging Face pipeline",)),
+            "Keep the pipeline's model in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
+            "pipe.model = pipe.model.to(memory_format=torch.channels_last)",
+            "",
+            _LAYOUT,
+        ),
+        (
+            ANY,
+            "Keep model and inputs in channels_last{miopen}: the fast convolutions want it, and ops keep it.",
+            "model = model.to(memory_format=torch.channels_last)\n"
+            "inputs = inputs.to(memory_format=torch.channels_last)",
+            "",
+            _LAYOUT,
+        ),
+    ),
+    *rows_of(
+        "layout copies of weights",
+        (
+            ANY,
+            "Most of these convolutions get their input in channels_last: bring the weights to it, too{miopen}.",
+            "model = model.to(memory_format=torch.channels_last)",
+            "",
+            _LAYOUT,
+        ),
+    ),
+    *rows_of(
+        "weights cast at every step",
+        (
+            When(uses=("vLLM",)),
+            "Load the weights in the type that they are used in.",
+            "vllm serve ... --dtype bfloat16",
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("SGLang",)),
+            "Load the weights in the type that they are used in.",
+            "python -m sglang.launch_server ... --dtype bfloat16",
+            "",
+            _SGLANG,
+        ),
+        (
+            When(phases=FORWARD, generations=("Volta", "Turing")),
+            "Cast the weights once, before the loop, and leave autocast out.",
+            "model = model.to(torch.float16)   # in place of torch.autocast",
+            "",
+            _AMP,
+        ),
+        (
+            When(phases=FORWARD),
+            "Cast the weights once, before the loop, and leave autocast out.",
+            "model = model.to(torch.bfloat16)   # in place of torch.autocast",
+            "",
+            _AMP,
+        ),
+        (
+            When(phases=("training",), uses=("FSDP",)),
+            "Let FSDP cast: it gathers the parameters in bfloat16 and keeps the shards in float32.",
+            "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))",
+            "",
+            "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+        ),
+        (
+            When(phases=("training",), uses=ZERO),
+            "Let DeepSpeed keep the weights in bfloat16, with float32 master weights in its optimizer.",
+            '"bf16": {"enabled": true}',
+            "",
+            "https://www.deepspeed.ai/docs/config-json/",
+        ),
+        (
+            When(phases=("training",)),
+            "Keep the weights in bfloat16 with float32 master weights in the optimizer; with gradient accumulation put "
+            "one autocast context around all passes of a step; or give the casts a larger batch to spread over.",
+            None,
+            "",
+            _AMP,
+        ),
+        (
+            ANY,
+            "Put one autocast context around all that uses the weights between two changes of them, so that its cache "
+            "of casts is used; where they never change, cast them once.",
+            None,
+            "",
+            _AMP,
+        ),
+    ),
+    *rows_of(
+        "copies by concatenation",
+        _ENGINE_KERNELS,
+        (
+            When(min_compiled=MOSTLY),
+            "Write the parts into one preallocated tensor; the compiler did not fuse these copies.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+        ),
+        (
+            ANY,
+            "Write the parts into one preallocated tensor, or let torch.compile fuse the parts into it.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+        ),
+    ),
+    *rows_of(
+        "copies by repetition",
+        _ENGINE_KERNELS,
+        (
+            ANY,
+            "Use expand, which copies nothing, or let the op broadcast.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.Tensor.expand.html",
+        ),
+    ),
+    *rows_of(
+        "copies into another order",
+        _ENGINE_KERNELS,
+        (
+            ANY,
+            "Keep one order of dimensions from end to end: most ops take transposed views as they are.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/tensor_view.html",
+        ),
+    ),
+)
+"""What to do about kernels that only move memory."""

@@ -1,0 +1,255 @@
+"""Advice about launches that the GPU waits for: PD104."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, ZERO, rows_of
+
+_GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
+_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
+_VLLM_GRAPHS = "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html"
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_TENSORRT = "https://docs.pytorch.org/TensorRT/tutorials/runtime_opt/cuda_graphs.html"
+_TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/1.0.0/examples/llm_runtime.html"
+_STATIC_CACHE = "https://huggingface.co/docs/transformers/llm_optims"
+_DEEPSPEED_COMPILE = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
+_TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py"
+_MEGATRON_GRAPHS = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
+_TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
+
+_GRAPHS_ALREADY = "The kernels are in graphs already: what is left is what the CPU does between two graph launches."
+_AFTER_GRAPHS = (
+    When(min_graphed=MOSTLY),
+    f"{_GRAPHS_ALREADY} Capture more in one graph, or prepare the next one's inputs while this one runs.",
+    None,
+    "",
+    _GRAPHS,
+)
+_ENGINE_LAUNCHES = (
+    (
+        When(uses=("vLLM",), min_graphed=MOSTLY),
+        f"{_GRAPHS_ALREADY} Let the engine schedule the next step while this one runs, or serve more requests at a "
+        "time.",
+        "vllm serve ... --async-scheduling",
+        "vLLM 0.10",
+        "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
+    ),
+    (
+        When(uses=("vLLM",)),
+        "Let the engine compile the model and run it in CUDA graphs: eager mode turns both off.",
+        "vllm serve ...   # without --enforce-eager",
+        "",
+        _VLLM_GRAPHS,
+    ),
+    (
+        When(uses=("SGLang",), min_graphed=MOSTLY),
+        f"{_GRAPHS_ALREADY} See that the engine schedules the next step while this one runs, or serve more requests at "
+        "a time.",
+        "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
+        "",
+        _SGLANG,
+    ),
+    (
+        When(uses=("SGLang",)),
+        "Let the engine run the model in CUDA graphs: they are disabled, or the batch is larger than those captured.",
+        "python -m sglang.launch_server ... --cuda-graph-max-bs N   # without --disable-cuda-graph",
+        "",
+        _SGLANG,
+    ),
+    (
+        When(uses=("TensorRT-LLM",)),
+        "Let the engine run the model in CUDA graphs, or serve more requests at a time.",
+        "LLM(..., cuda_graph_config=CudaGraphConfig(enable_padding=True))",
+        "TensorRT-LLM 1.0",
+        _TENSORRT_LLM,
+    ),
+    (
+        When(uses=("TensorRT",)),
+        "The engine is compiled: put its launches into a CUDA graph, or give it more inputs at a time.",
+        "with torch_tensorrt.runtime.enable_cudagraphs(model) as model: ...",
+        "",
+        _TENSORRT,
+    ),
+)
+_WRAPPED_LAUNCHES = (
+    (
+        When(uses=("Megatron",)),
+        "Let Megatron launch many kernels at once, by CUDA graphs.",
+        "--cuda-graph-impl local   # older releases: --enable-cuda-graph",
+        "",
+        _MEGATRON_GRAPHS,
+    ),
+    (
+        When(uses=ZERO),
+        "Let DeepSpeed compile the model: that leaves out Python and launches fewer kernels.",
+        "model_engine.compile()",
+        "PyTorch 2.0",
+        _DEEPSPEED_COMPILE,
+    ),
+    (
+        When(uses=("FSDP",)),
+        "Compile each block before it is sharded: that leaves out Python and launches fewer kernels.",
+        "block = torch.compile(block); fully_shard(block)",
+        "PyTorch 2.0",
+        _TITAN_COMPILE,
+    ),
+    (
+        When(uses=("Hugging Face Transformers",), decodes=True),
+        "Decode with a cache of fixed size, so that the step can be compiled into CUDA graphs: the default cache grows "
+        "with every token.",
+        'model.generation_config.cache_implementation = "static"\n'
+        'model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)',
+        "PyTorch 2.0",
+        _STATIC_CACHE,
+    ),
+    (
+        When(uses=("Hugging Face Trainer",)),
+        "Let the Trainer compile the model: that leaves out Python and launches fewer kernels.",
+        "TrainingArguments(..., torch_compile=True)",
+        "PyTorch 2.0",
+        _TRAINER_COMPILE,
+    ),
+    (
+        When(uses=("Hugging Face pipeline",)),
+        "Give the pipeline more inputs at a time, and compile its model: that leaves out Python and launches fewer "
+        "kernels.",
+        "pipe.model = torch.compile(pipe.model)",
+        "PyTorch 2.0",
+        _TRAINER_COMPILE,
+    ),
+)
+
+LAUNCH_ROWS = (
+    *rows_of(
+        "launch-bound",
+        *_ENGINE_LAUNCHES,
+        _AFTER_GRAPHS,
+        (
+            When(min_compiled=MOSTLY),
+            'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.',
+            'model = torch.compile(model, mode="reduce-overhead")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+        *_WRAPPED_LAUNCHES,
+        (
+            ANY,
+            "Launch many kernels at once: torch.compile with CUDA graphs, or make_graphed_callables.",
+            'model = torch.compile(model, mode="reduce-overhead")',
+            "PyTorch 2.0",
+            _GRAPHS,
+        ),
+    ),
+    *rows_of(
+        "launch-bound, steps differ",
+        *_ENGINE_LAUNCHES,
+        _AFTER_GRAPHS,
+        (
+            When(min_compiled=MOSTLY),
+            "Steps launch differently, which CUDA graphs cannot: compile for sizes that change, or pad inputs to few "
+            "sizes.",
+            "model = torch.compile(model, dynamic=True)",
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+        *_WRAPPED_LAUNCHES,
+        (
+            ANY,
+            "Steps launch differently, which CUDA graphs cannot: torch.compile(dynamic=True) leaves out Python and "
+            "fuses kernels.",
+            "model = torch.compile(model, dynamic=True)",
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+    *rows_of(
+        "launch-bound, syncs within",
+        *_ENGINE_LAUNCHES,
+        _AFTER_GRAPHS,
+        (
+            When(min_compiled=MOSTLY),
+            "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
+            "TORCH_LOGS=graph_breaks python ...",
+            "PyTorch 2.0",
+            "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+        ),
+        *_WRAPPED_LAUNCHES,
+        (
+            ANY,
+            "First remove the {syncs} in each {unit}: no CUDA graph can capture one. Until then torch.compile leaves "
+            "out Python and launches fewer kernels between them.",
+            "model = torch.compile(model)",
+            "PyTorch 2.0",
+            _GRAPHS,
+        ),
+    ),
+    *rows_of(
+        "launch-bound in Python",
+        *_ENGINE_LAUNCHES,
+        _AFTER_GRAPHS,
+        (
+            When(min_compiled=MOSTLY),
+            "Most of the CPU time is Python, though the code is compiled: find what breaks its graphs.",
+            "TORCH_LOGS=graph_breaks python ...",
+            "PyTorch 2.0",
+            "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
+        ),
+        *_WRAPPED_LAUNCHES,
+        (
+            ANY,
+            "Most of the CPU time is Python: torch.compile leaves it out and launches fewer kernels.",
+            'model = torch.compile(model, mode="reduce-overhead")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+    *rows_of(
+        "launch-bound: larger batch",
+        (When(uses=ENGINES), "Or serve more requests at a time.", None, "", _VLLM_GRAPHS),
+        (
+            ANY,
+            "Or give each kernel more work by a larger batch: up to the size at which kernels fill the GPU it costs no "
+            "time.",
+            None,
+            "",
+            _GRAPHS,
+        ),
+    ),
+    *rows_of(
+        "launch-bound: other ways",
+        (
+            When(phases=("training",), lacks=(*ENGINES, *ZERO, "Megatron")),
+            "Or use a fused optimizer, which launches less.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/optim.html",
+        ),
+        (ANY, "", None, "", _GRAPHS),
+    ),
+    *rows_of(
+        "bound by ops on the CPU",
+        (
+            When(uses=ENGINES),
+            "Give each op more work: more requests at a time.",
+            None,
+            "",
+            _VLLM_GRAPHS,
+        ),
+        (
+            When(min_compiled=MOSTLY),
+            "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows.",
+            None,
+            "",
+            _COMPILE,
+        ),
+        (
+            ANY,
+            "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows. "
+            "torch.compile leaves out Python and joins ops.",
+            "model = torch.compile(model)",
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+)
+"""What to do about launches."""

@@ -1,0 +1,286 @@
+"""Advice about matrix products, convolutions and attention: PD201 to PD208."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, rows_of
+
+_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
+_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+_SDPA = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+_HF_ATTENTION = "https://huggingface.co/docs/transformers/attention_interface"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
+_VLLM_ATTENTION = "https://github.com/vllm-project/vllm/pull/26315"
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_SGLANG_ATTENTION = "https://docs.sglang.io/advanced_features/attention_backend.html"
+_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
+
+_MATRIX_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/"
+_CONVOLUTION_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/"
+_OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's."
+
+_ENGINE_KERNELS = (
+    When(uses=ENGINES),
+    "These kernels are the engine's: a newer release, or another backend of it, may have fused ones.",
+    None,
+    "",
+    _VLLM,
+)
+
+MATRIX_ROWS = (
+    *rows_of(
+        "unfused attention",
+        (
+            When(uses=("vLLM",)),
+            "Let the engine use a fused attention backend.",
+            "vllm serve ... --attention-backend FLASH_ATTN   # older releases: VLLM_ATTENTION_BACKEND=FLASH_ATTN",
+            "vLLM 0.14",
+            _VLLM_ATTENTION,
+        ),
+        (
+            When(uses=("SGLang",)),
+            "Let the engine use a fused attention backend.",
+            "python -m sglang.launch_server ... --attention-backend flashinfer",
+            "",
+            _SGLANG_ATTENTION,
+        ),
+        (
+            When(uses=("TensorRT", "TensorRT-LLM")),
+            "Build the engine with its fused attention: the pattern of this model was not recognised.",
+            None,
+            "",
+            _TENSORRT,
+        ),
+        (
+            When(
+                uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline"),
+            ),
+            "Load the model with fused attention: one kernel that never writes the scores.",
+            'model = AutoModel.from_pretrained(..., attn_implementation="sdpa")',
+            "",
+            _HF_ATTENTION,
+        ),
+        (
+            ANY,
+            "Use scaled_dot_product_attention: one kernel that never writes the scores. Hugging Face models take "
+            'attn_implementation="sdpa".',
+            "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
+            "PyTorch 2.0",
+            _SDPA,
+        ),
+    ),
+    *rows_of(
+        "attention fell back",
+        _ENGINE_KERNELS,
+        (
+            ANY,
+            "scaled_dot_product_attention fell back to its unfused form: no fused kernel takes these inputs. Use half "
+            "precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask; "
+            "torch.nn.attention.sdpa_kernel says why a kernel was refused.",
+            None,
+            "",
+            _SDPA,
+        ),
+    ),
+    *(
+        row
+        for dtype in ("bfloat16", "float16")
+        for row in rows_of(
+            f"attention in float32: {dtype}",
+            (
+                When(uses=("vLLM",)),
+                f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
+                f"vllm serve ... --dtype {dtype}",
+                "",
+                _VLLM,
+            ),
+            (
+                When(uses=("SGLang",)),
+                f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
+                f"python -m sglang.launch_server ... --dtype {dtype}",
+                "",
+                _SGLANG,
+            ),
+            (
+                When(uses=ENGINES),
+                f"Build the engine in {dtype}: the fused kernels for half precision take no float32.",
+                None,
+                "",
+                _TENSORRT,
+            ),
+            (
+                When(phases=FORWARD),
+                f"Run the model in {dtype}: FlashAttention's kernels take no float32, and the kernel that does "
+                "multiplies three times.",
+                f"model = model.to(torch.{dtype})",
+                "",
+                _SDPA,
+            ),
+            (
+                ANY,
+                "Give scaled_dot_product_attention queries, keys and values in half precision, by autocast or a cast: "
+                "FlashAttention's kernels take no float32, and the kernel that does multiplies three times.",
+                f'with torch.autocast("cuda", dtype=torch.{dtype}): ...',
+                "",
+                _SDPA,
+            ),
+        )
+    ),
+    *rows_of(
+        "half-precision products",
+        (
+            ANY,
+            "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "misaligned products",
+        (
+            When(uses=ENGINES),
+            "Pad the model's dimensions to multiples of {multiple} before it is served (64 is better still).",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+        (
+            ANY,
+            "Make the dimensions of these products multiples of {multiple} (vocabulary, features, sequence; 64 is "
+            "better still), and start no slice at an odd element.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "misaligned products of attention",
+        (
+            When(uses=ENGINES),
+            "Let the engine use a fused attention backend, which needs no padding.",
+            None,
+            "",
+            _VLLM_ATTENTION,
+        ),
+        (
+            ANY,
+            "In attention use scaled_dot_product_attention, which needs no padding; else pad {size} to {padded}, and "
+            "mask what is added.",
+            None,
+            "",
+            _SDPA,
+        ),
+    ),
+    *rows_of(
+        "misaligned products of known size",
+        (
+            When(uses=ENGINES),
+            "Pad {size} to {padded} in the model before it is served (vocabulary, features, heads): the rows then "
+            "start at multiples of 16 bytes.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+        (
+            ANY,
+            "Pad {size} to {padded} where the layer is made (vocabulary, features, heads): the rows then start at "
+            "multiples of 16 bytes.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "depthwise convolutions",
+        (
+            When(uses=("TensorRT",)),
+            "Memory bounds these, whatever their FLOPs say: half precision halves the traffic; a new design may do "
+            "better with dense convolutions of fewer channels.",
+            None,
+            "",
+            _CONVOLUTION_GUIDE,
+        ),
+        (
+            ANY,
+            "Memory bounds these, whatever their FLOPs say: channels_last and half precision halve the traffic; a new "
+            "design may do better with dense convolutions of fewer channels.",
+            None,
+            "",
+            _CONVOLUTION_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "small products",
+        _ENGINE_KERNELS,
+        (
+            When(decodes=True),
+            "Each new token reads every weight once, whatever else is fused: only more sequences at a time make these "
+            "products larger.",
+            None,
+            "",
+            "https://huggingface.co/docs/transformers/llm_optims",
+        ),
+        (
+            When(min_graphed=MOSTLY),
+            "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
+            "values), and use one bmm for heads and experts. Graphs launch them already.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+        ),
+        (
+            When(phases=FORWARD),
+            "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
+            "values), one bmm for heads and experts, several inputs at a time. CUDA graphs cheapen the launches.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+        ),
+        (
+            ANY,
+            "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
+            "values), one bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.bmm.html",
+        ),
+    ),
+    *rows_of(
+        "small products of recurrent cells",
+        (
+            ANY,
+            "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates at "
+            "once, and the products of the inputs for all times. Own cells: one product of [x, h] for all gates.",
+            "rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call",
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+        ),
+    ),
+    *rows_of(
+        "kernels of an old architecture",
+        (
+            When(uses=ENGINES),
+            f"Use a release of the engine that is built for this device: {_OLD_PEAKS}",
+            None,
+            "",
+            _VLLM,
+        ),
+        (
+            When(min_compiled=MOSTLY),
+            f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
+            'model = torch.compile(model, mode="max-autotune")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+        (
+            ANY,
+            "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this GPU: "
+            f"{_OLD_PEAKS}",
+            'model = torch.compile(model, mode="max-autotune")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+)
+"""What to do about matrix products, convolutions and attention."""

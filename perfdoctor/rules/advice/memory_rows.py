@@ -1,0 +1,94 @@
+"""Advice about allocations of memory and about compilation in steady steps: PD107, PD108."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
+
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+_ALLOCATOR = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+_ALLOCATOR_ON_AMD = "https://github.com/pytorch/pytorch/pull/173330"
+_NO_CACHE = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-memory-management"
+_NO_CACHE_ON_AMD = (
+    "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/inference-optimization/model-quantization.html"
+)
+_RECOMPILES = "https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html"
+
+MEMORY_ROWS = (
+    *rows_of(
+        "allocator calls the driver",
+        (
+            When(uses=ENGINES),
+            "Leave the engine less memory for its cache, so that its steps find memory.",
+            "vllm serve ... --gpu-memory-utilization 0.85   # SGLang: --mem-fraction-static 0.8",
+            "",
+            _SGLANG,
+        ),
+        (
+            ANY,
+            "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
+            "PyTorch 2.1",
+            _ALLOCATOR,
+        ),
+    ),
+    *rows_of(
+        "allocator calls the driver, on an AMD device",
+        (
+            When(torch_from="2.12"),
+            "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
+            "",
+            _ALLOCATOR_ON_AMD,
+        ),
+        (
+            ANY,
+            "Allocate once: warm up with the largest input, keep input sizes few, leave memory free. Expandable "
+            "segments are there on ROCm from PyTorch 2.12 on.",
+            None,
+            "",
+            _ALLOCATOR_ON_AMD,
+        ),
+    ),
+    *rows_of(
+        "caching allocator is off",
+        (
+            ANY,
+            "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
+            "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
+            "unset PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "",
+            _NO_CACHE,
+        ),
+    ),
+    *rows_of(
+        "caching allocator is off, on an AMD device",
+        (
+            ANY,
+            "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
+            "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
+            "unset PYTORCH_NO_HIP_MEMORY_CACHING PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "",
+            _NO_CACHE_ON_AMD,
+        ),
+    ),
+    *rows_of(
+        "recompiles",
+        (
+            When(uses=ENGINES),
+            "TORCH_LOGS=recompiles names the guard that failed: send the engine inputs of few sizes before it serves.",
+            "TORCH_LOGS=recompiles python ...",
+            "PyTorch 2.1",
+            _RECOMPILES,
+        ),
+        (
+            ANY,
+            "TORCH_LOGS=recompiles names the guard that failed: pad to few sizes, mark sizes that change as dynamic, "
+            "pass numbers that change as tensors.",
+            "torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
+            "PyTorch 2.0",
+            _RECOMPILES,
+        ),
+    ),
+)
+"""What to do about allocations, and compilation in steady steps."""

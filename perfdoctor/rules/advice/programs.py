@@ -1,0 +1,22 @@
+"""Groups of phases, frameworks and kinds of parallelism that rows of the table share."""
+
+from __future__ import annotations
+
+from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
+from perfdoctor.rules.advice.advice_row import AdviceRow, When
+
+ANY = When()
+FORWARD = ("inference", "evaluation")
+ENGINES = tuple(sorted(SERVING_ENGINES))
+ZERO = ("DeepSpeed", "ZeRO")
+TORCHREC = ("torchrec", "embedding sharding")
+TENSOR_PARALLEL = ("tensor parallel", "sequence parallel")
+MOSTLY = 0.5
+"""From this share of the kernels on a program counts as compiled, or as run by graphs."""
+PARTLY = 0.05
+"""Below this share of the kernels a program counts as not compiled, though some region of it may be."""
+
+
+def rows_of(situation: str, *rows: tuple[When, str, str | None, str, str]) -> tuple[AdviceRow, ...]:
+    """The rows of a situation, each as (when, sentence, code, since, source)."""
+    return tuple(AdviceRow(situation, *row) for row in rows)

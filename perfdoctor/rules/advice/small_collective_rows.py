@@ -1,0 +1,167 @@
+"""Advice about many collectives of little data, by their kind and by what uses them: PD404."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TENSOR_PARALLEL, TORCHREC, ZERO, rows_of
+
+_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_DDP_NOTES = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
+_FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+_DISTRIBUTED = "https://docs.pytorch.org/docs/stable/distributed.html"
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html"
+_ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
+_FLAT = "flat = torch.cat([t.reshape(-1) for t in tensors]); dist.{collective}(flat)"
+
+SMALL_ROWS = (
+    *rows_of(
+        "small all_reduce",
+        (
+            When(uses=(*ENGINES, *TENSOR_PARALLEL)),
+            "Each layer waits for its own, so they cannot be put together: use fewer ranks for a layer.",
+            None,
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Send them together: Megatron's gradient buckets are set by their size.",
+            "--overlap-grad-reduce --ddp-bucket-size 100000000",
+            "",
+            "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
+        ),
+        (
+            When(uses=ZERO),
+            "Send them together: DeepSpeed's buckets are set by their size.",
+            '"zero_optimization": {"reduce_bucket_size": 5e8, "contiguous_gradients": true}',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("FSDP",)),
+            "Shard larger groups of layers, so that each reduction moves more; sum metrics as one tensor.",
+            "for block in model.blocks: fully_shard(block)   # not each layer",
+            "",
+            _FSDP2,
+        ),
+        (
+            When(uses=TORCHREC),
+            "Sum losses and metrics of a step as one tensor, and every N steps.",
+            _FLAT,
+            "",
+            _DISTRIBUTED,
+        ),
+        (
+            When(phases=FORWARD),
+            "Combine results and metrics of the ranks as one tensor, once at the end.",
+            _FLAT,
+            "",
+            _DISTRIBUTED,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Send them together: buckets of the usual size, and metrics less often.",
+            "TrainingArguments(..., ddp_bucket_cap_mb=25)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Lightning",)),
+            "Send them together: buckets of the usual size, and metrics less often (sync_dist only where it is read).",
+            "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            "Send them together: buckets of the usual size, and metrics less often.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=25)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            When(uses=("DDP",)),
+            "Send gradients in buckets of the usual size, and losses and metrics as one tensor, every N steps.",
+            "DistributedDataParallel(model, bucket_cap_mb=25)",
+            "",
+            _DDP,
+        ),
+        (
+            When(uses=("data parallel",)),
+            "Gradients are reduced by hand, one by one: DistributedDataParallel sends them in buckets while the "
+            "backward pass runs; else reduce one flat tensor.",
+            "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
+            "",
+            _DDP_NOTES,
+        ),
+        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+    ),
+    *rows_of(
+        "small all_gather or reduce_scatter",
+        (
+            When(uses=(*ENGINES, *TENSOR_PARALLEL)),
+            "Each layer waits for its own, so they cannot be put together: use fewer ranks for a layer.",
+            None,
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("Megatron",)),
+            "Send them together: Megatron's buckets are set by their size.",
+            "--overlap-param-gather --ddp-bucket-size 100000000",
+            "",
+            "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
+        ),
+        (
+            When(uses=ZERO),
+            "Send them together: keep small parameters whole, and fetch the others in larger pieces (stage 3).",
+            '"stage3_param_persistence_threshold": 1e6, "stage3_prefetch_bucket_size": 5e7',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("FSDP",)),
+            "Shard whole blocks instead of single layers, so that each collective moves more.",
+            "for block in model.blocks: fully_shard(block)   # not each layer",
+            "",
+            _FSDP2,
+        ),
+        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+    ),
+    *rows_of(
+        "small broadcast",
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "TrainingArguments(..., ddp_broadcast_buffers=False)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(phases=FORWARD),
+            "Broadcast one flat tensor instead of many; a forward pass needs no wrapper that broadcasts buffers.",
+            None,
+            "",
+            _DDP_NOTES,
+        ),
+        (
+            When(uses=("DDP",), torch_from="2.13"),
+            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "DistributedDataParallel(model, forward_sync_buffers=False)",
+            "",
+            "https://github.com/pytorch/pytorch/pull/178054",
+        ),
+        (
+            When(uses=("DDP",)),
+            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
+            "",
+            _DDP,
+        ),
+        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+    ),
+)
+"""What to do about many collectives of little data."""

@@ -1,0 +1,111 @@
+"""Advice about updates of the weights: PD303 and PD304."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ZERO, rows_of
+
+_OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
+_ADAGRAD = "https://github.com/pytorch/pytorch/pull/177672"
+_SGD = "https://github.com/pytorch/pytorch/pull/94791"
+_ON_CPU = "https://github.com/pytorch/pytorch/pull/124905"
+_COMPILED = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
+_ZERO_GRAD = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+
+_USE_FUSED = "Use the fused {optimizer}: one kernel reads and writes each parameter and its state once."
+_FUSED = "torch.optim.{optimizer}(..., fused=True)"
+
+UPDATE_ROWS = (
+    *rows_of(
+        "unfused Adam or AdamW",
+        (
+            When(uses=ZERO),
+            "Let DeepSpeed make the optimizer: its Adam is fused.",
+            '"optimizer": {"type": "AdamW", "params": {"lr": ...}}',
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            _USE_FUSED,
+            'TrainingArguments(..., optim="adamw_torch_fused")',
+            "PyTorch 2.0",
+            _TRAINER,
+        ),
+        (ANY, _USE_FUSED, _FUSED, "PyTorch 2.0", _OPTIM),
+    ),
+    *rows_of("unfused SGD", (ANY, _USE_FUSED, _FUSED, "PyTorch 2.3", _SGD)),
+    *rows_of(
+        "unfused SGD beside a GradScaler",
+        (
+            ANY,
+            "Fuse its kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances in steps that "
+            "the GradScaler skips.",
+            "optimizer.step = torch.compile(optimizer.step)",
+            "PyTorch 2.2",
+            _COMPILED,
+        ),
+    ),
+    *rows_of("unfused Adagrad", (ANY, _USE_FUSED, _FUSED, "PyTorch 2.12", _ADAGRAD)),
+    *rows_of(
+        "unfused optimizer on the CPU",
+        (
+            ANY,
+            "Use the fused {optimizer}: one op reads and writes each parameter and its state once.",
+            _FUSED,
+            "PyTorch 2.4",
+            _ON_CPU,
+        ),
+    ),
+    *rows_of(
+        "optimizer updates tensor by tensor",
+        (
+            ANY,
+            "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step).",
+            "optimizer.step = torch.compile(optimizer.step)",
+            "PyTorch 2.2",
+            _COMPILED,
+        ),
+    ),
+    *rows_of(
+        "optimizer without a fused form",
+        (
+            ANY,
+            "There is no fused one in torch.optim: torch.compile(optimizer.step) fuses the foreach kernels.",
+            "optimizer.step = torch.compile(optimizer.step)",
+            "PyTorch 2.2",
+            _COMPILED,
+        ),
+    ),
+    *rows_of(
+        "gradients filled with zeros",
+        (
+            When(uses=("Megatron",)),
+            "Megatron keeps gradients in buffers of its own and fills those with zeros: it has no setting for it, and "
+            "its distributed optimizer makes the buffers smaller.",
+            "--use-distributed-optimizer",
+            "",
+            "https://docs.nvidia.com/megatron-core/developer-guide/latest/apidocs/core/"
+            "core.distributed.data_parallel_base.html",
+        ),
+        (
+            When(torch_from="2.0"),
+            "Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing. That is the "
+            "default since PyTorch 2.0, so something here says set_to_none=False or fills them by hand.",
+            "optimizer.zero_grad()   # without set_to_none=False",
+            "",
+            _ZERO_GRAD,
+        ),
+        (
+            ANY,
+            "Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing. That is the "
+            "default since PyTorch 2.0.",
+            "optimizer.zero_grad(set_to_none=True)",
+            "",
+            _ZERO_GRAD,
+        ),
+    ),
+)
+"""What to do about optimizers and gradients."""
