@@ -143,7 +143,7 @@ ONCE = (
 )
 STARTUP = (
     ExpectedFinding(
-        "high", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
+        "low", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
     ),
 )
 
@@ -204,7 +204,7 @@ PD101: list[RuleCase] = [
         "PD101",
         "too-few-cores",
         lambda: short_steps(WORKERS, 400),
-        (ExpectedFinding("high", 400_000, (0, 0, 400_000), advice="there are 2 cores, and the training needs"),),
+        (ExpectedFinding("info", 400_000, (0, 0, 400_000), advice="there are 2 cores, and the training needs"),),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
     ),
     RuleCase(  # 20 ms a batch and 5 ms of training: six workers, of which eight cores allow all and four cores three
