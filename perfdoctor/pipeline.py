@@ -351,7 +351,6 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         device_kind=rank.device_kind,
         available_data=rank.available_data,
         classes=rank.kernel_classes,
-        costs=rank.kernel_costs,
         bounds=rank.bounds,
         hardware=rank.hardware,
         gaps=rank.gaps,
