@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
 from perfdoctor.analyzers._pd101_wait_parts import WaitParts
-from perfdoctor.rules import Rank, Saving, SourceLocation
+from perfdoctor.rules import Rank, Saving, SourceLocation, advise
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
 _MIN_PART_SHARE = 0.15
@@ -86,11 +86,11 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     return ""
 
 
-def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str:
-    """The arguments of the DataLoader to set."""
+def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str | None:
+    """The arguments of the DataLoader to set, as this program sets them."""
     workers = loader.recommended_workers if loader.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
-    return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
+    return advise("loader too slow", rank.context, workers=workers, pin=pin).code
 
 
 def _who_waits(rank: Rank) -> str:

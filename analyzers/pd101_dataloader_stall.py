@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    advise,
     captured_list,
     find_worker_startups,
     remove_cpu_time,
@@ -123,14 +124,15 @@ class DataLoaderStall(RankAnalyzer):
     def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
         location = _find_location(rank, captured)
         cost_ns, epochs = rank.per_step(iv.total(idle)), int(startups.sum())
+        advice = advise("loader starts its workers anew", rank.context)
         return self.finding(
             rank,
             title=startup_title(rank, location, iv.total(idle) // max(epochs, 1)),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Keep the workers from one epoch to the next. How much it saves depends on how long an epoch is: "
-            "here its cost is spread over the recorded steps.",
-            fix="DataLoader(..., persistent_workers=True)",
+            advice=f"{advice.sentence} How much it saves depends on how long an epoch is: here its cost is spread over "
+            "the recorded steps.",
+            fix=advice.code,
             claim=Claim(idle),
             edit=_remove_waits(rank, startups, is_upper_bound=True),
             confidence=0.5,
