@@ -29,7 +29,7 @@ SEEN = {
     "PD304": r"gradients",
     "PD101": r"a DataLoader",
 }
-_MAX_CASES = 4
+_MAX_CASES = 2
 
 
 def firing_cases() -> list[RuleCase]:
