@@ -46,8 +46,8 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
         Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no". Helpers
         (Winograd transforms of inputs, layout copies, FFT passes) do not count, nor do convolutions that gain
         nothing: depthwise ones, those in groups of under 8 channels, and those that memory bounds by their recorded
-        shapes. The saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by the ratio of
-        peaks.
+        shapes. Where shapes are recorded the saving follows from the roofline on Tensor Cores and from the share of it
+        that recorded kernels reach; else it is bounded by the ratio of peaks.
 
     How to fix:
         Use autocast, channels_last, channel counts that are multiples of 8, and cuDNN's benchmark mode.

@@ -379,7 +379,7 @@ class Rank:
             self.rank,
             self.window,
             layers,
-            tensor_core_use(self.kernel_classes, self.window),
+            tensor_core_use(self.kernel_classes, self.verdicts, self.window),
             steps=self.steps,
             utilization=utilization,
             achieved_bytes_per_s=bytes_per_s,

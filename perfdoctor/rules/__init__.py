@@ -19,6 +19,7 @@ from perfdoctor.analysis.timeline.pauses import PauseGroup, pausing_threads
 from perfdoctor.analysis.timeline.recurrence import (
     Recurrence,
     count_recurrence,
+    is_rare,
     median_step_ns,
     split_one_offs,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "find_worker_startups",
     "fuse",
     "intervals",
+    "is_rare",
     "median_step_ns",
     "most_common_location",
     "nesting",

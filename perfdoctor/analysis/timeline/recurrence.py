@@ -105,7 +105,7 @@ def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
     usual_ns = np.sort(by_step_ns)[(steps.count - 1) // 2]
     outliers = np.flatnonzero(by_step_ns > _STANDS_OUT * usual_ns)
     once = np.zeros(len(time), bool)
-    for outlier in outliers.tolist() if _is_rare(outliers, steps.count) else ():
+    for outlier in outliers.tolist() if is_rare(outliers, steps.count) else ():
         rows = np.flatnonzero(step == outlier)
         rows = rows[np.argsort(-length_ns[rows], kind="stable")]
         left_ns = length_ns[rows].sum() - np.cumsum(length_ns[rows])
@@ -113,7 +113,12 @@ def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
     return OneOffs(time[~once], time[once])
 
 
-def _is_rare(steps: Int64Array, count: int) -> bool:
-    """Whether some of `count` steps are so few, or so early, that what they have in common does not come back."""
+def is_rare(steps: Int64Array, count: int) -> bool:
+    """Whether some of `count` steps are so few, or so early, that what they have in common does not come back.
+
+    Args:
+        steps: The numbers of these steps, from 0 on, ascending.
+        count: The number of all steps.
+    """
     few = len(steps) < _RECURRING_STEPS or steps[-1] < count // 2
     return bool(0 < 2 * len(steps) <= count and few)
