@@ -235,7 +235,7 @@ PD103 = [
         "buffers-of-ddp",
         buffers_of_ddp,
         "flattens and unflattens DDP's buffers",
-        "broadcast_buffers=False",
+        "BatchNorm",
         "DistributedDataParallel(model, broadcast_buffers=False)",
     ),
     pause_case(
@@ -248,19 +248,19 @@ PD103 = [
         "graph-launch",
         lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
         "launches a CUDA graph",
-        "launch the next graph before this one is done",
+        "Launch the next graph before this one is done",
     ),
     pause_case(
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
-        "--disable-overlap-schedule",
+        "The engine schedules the next batch while the GPU works",
     ),
     pause_case(
         "scheduler-of-an-engine",
         lambda: pause_in_engine(),
         "schedules the next batch in get_next_batch_to_run (scheduler.py)",
-        "--async-scheduling in vLLM",
+        "More requests at a time",
     ),
     pause_case(
         "nothing-recorded", lambda: pauses(2000), "does something that the trace does not show: one", "with_stack=True"
@@ -282,7 +282,7 @@ PD103 = [
         "buffers-of-ddp-in-a-forward-pass",
         lambda: buffers_of_ddp(forward_ops=12),
         "flattens and unflattens DDP's buffers",
-        "run the module that it wraps",
+        "run the wrapped model itself",
         "model.module(x)",
     ),
     pause_case(
