@@ -12,11 +12,6 @@ from perfdoctor.trace.tables.model import Calls, Frames, Ops
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 _PIN_OP = r"^aten::_?pin_memory$"
-# An epoch begins with a seed for its workers and an order of its samples.
-_EPOCH_OP = r"^aten::(random_|randperm)$"
-# Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
-_MIN_STARTUP_NS = 5_000_000
-_MIN_STARTUP_FACTOR = 5
 
 
 class WaitParts(NamedTuple):
@@ -27,29 +22,6 @@ class WaitParts(NamedTuple):
     pin_ns: int
     collate_ns: int
     fetch_ns: int
-
-
-def find_worker_startups(rank: Rank) -> BoolArray:
-    """For each of `rank.loader_waits` whether it is the first of an epoch, in which workers start.
-
-    An epoch shows by its seed or its order of samples, which are drawn right before, or is the first that was recorded.
-    The start of its workers shows by a wait that is `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
-    """
-    trace, waits = rank.trace, rank.loader_waits
-    dur_ns = waits.end_ns - waits.start_ns
-    names = [trace.strings[code] for code in waits.name.tolist()]
-    has_workers = np.array([vocabulary.MULTI_PROCESS_LOADER in name for name in names], bool)
-    is_first = np.arange(len(waits)) == 0
-    previous_end_ns = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
-    for events, pattern in ((trace.ops, _EPOCH_OP), (trace.frames, vocabulary.LOADER_EPOCH_FRAME)):
-        begin_ns = _time_on_waiting_threads(rank, (events, pattern))[:, 0]
-        is_first |= np.searchsorted(begin_ns, waits.start_ns, "right") > np.searchsorted(begin_ns, previous_end_ns)
-    within_epochs_ns = dur_ns[~is_first]
-    if not len(within_epochs_ns):
-        return np.zeros(len(waits), bool)
-    min_startup_ns = max(_MIN_STARTUP_NS, _MIN_STARTUP_FACTOR * float(np.median(within_epochs_ns)))
-    startups: BoolArray = has_workers & is_first & (dur_ns > min_startup_ns)
-    return startups
 
 
 def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:

@@ -67,7 +67,7 @@ def find_purpose(rank: Rank, group: CopyGroup, *, sent_back: bool) -> Purpose:
 
 
 def _is_interleaved(rank: Rank, rows: Int64Array) -> bool:
-    """Whether kernels start between most copies and the next: each layer waits for its own. A batch is copied at once."""
+    """Whether kernels start between most copies and the next: a batch is copied at once, weights layer by layer."""
     gpu = rank.trace.gpu
     kernels_ns = np.sort(gpu.start_ns[rank.kernels.mask])
     before = np.searchsorted(kernels_ns, np.sort(gpu.start_ns[rows]))
@@ -134,8 +134,8 @@ def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: flo
     limit = (
         ""
         if hidden_share > _MOST
-        else f" The kernels can hide only {hidden_share:.0%} of it, because the link has more to do than they have: copy "
-        "less."
+        else f" The kernels can hide only {hidden_share:.0%} of it, because the link has more to do than they have: "
+        "copy less."
     )
     if purpose in (Purpose.WEIGHTS, Purpose.SWAPPED):
         frameworks = [text for name, text in _OFFLOADING.items() if name in rank.context.frameworks]
@@ -160,8 +160,8 @@ _ADVICE: dict[Purpose, tuple[str, str | None]] = {
         None,
     ),
     Purpose.MANY_SMALL: (
-        "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the tensors "
-        "in one flat buffer.",
+        "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the "
+        "tensors in one flat buffer.",
         "torch._foreach_copy_(targets, sources)",
     ),
     Purpose.WITHIN: (
@@ -202,8 +202,8 @@ def _advice_for_compiled(rank: Rank) -> tuple[str, str | None]:
             None,
         )
     return (
-        "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would share: "
-        "Inductor (PyTorch 2.0 and newer, GPUs from Volta on) takes such copies into the kernels around them.",
+        "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+        "share: Inductor (PyTorch 2.0 and newer, GPUs from Volta on) takes such copies into the kernels around them.",
         'model = torch.compile(model, backend="inductor")',
     )
 

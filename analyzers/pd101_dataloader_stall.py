@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title, startup_title
-from perfdoctor.analyzers._pd101_wait_parts import WaitParts, find_worker_startups, split_waits
+from perfdoctor.analyzers._pd101_wait_parts import WaitParts, split_waits
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -21,6 +21,7 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     captured_list,
+    find_worker_startups,
     remove_cpu_time,
     vocabulary,
 )
@@ -87,7 +88,7 @@ class DataLoaderStall(RankAnalyzer):
         if rank.device_kind == "gpu_not_recorded":
             return
         captured, waits = _captured_loader(rank), rank.loader_waits
-        startups = find_worker_startups(rank)
+        startups = find_worker_startups(rank.trace, waits)
         startup_time = iv.union(waits.start_ns[startups], waits.end_ns[startups])
         idle = iv.subtract(rank.account.parts["idle_dataloader"], startup_time)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(idle))):

@@ -8,10 +8,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, nesting, remove_calls, vocabulary
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    count_recurrence,
+    nesting,
+    remove_calls,
+    split_one_offs,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 _WITH_CACHE = "Allocate once: warm up with the largest input, keep input sizes few, leave memory free."
+_ONCE = (
+    "Memory that is allocated for the first time, or given back once, costs no step to come. Where it happens in every "
+    "epoch, or with every new size of input: keep input sizes few, and leave memory free."
+)
+_FIX = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
 _WITHOUT_CACHE = (
     "The driver allocates every tensor: PyTorch's caching allocator is off. Take the variable that turns it off, which "
     "is there for debugging, out of the environment."
@@ -32,7 +50,8 @@ class AllocatorChurn(RankAnalyzer):
         takes 0.1 to 70 ms, and cudaFree waits until the GPU is through.
 
     How it is measured:
-        The account's idle_allocator: gaps between GPU items during such calls.
+        The account's idle_allocator: gaps between GPU items during such calls. What stands out in one or two steps, or
+        only in the first half of the steps, happens once and costs the median step nothing.
 
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
@@ -62,27 +81,39 @@ class AllocatorChurn(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when the allocator's share of the step reaches `min_share`."""
-        idle = rank.account.parts["idle_allocator"]
-        cost_ns = rank.per_step(iv.total(idle))
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
+        """A finding about what comes back and one about what happens once, each from `min_share` on."""
+        recurring, once = split_one_offs(rank.account.parts["idle_allocator"], rank.steps)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(recurring))):
+            yield self._report(rank, recurring, once=False)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(once))):
+            yield self._report(rank, once, once=True)
+
+    def _report(self, rank: Rank, idle: Intervals, *, once: bool) -> Finding:
+        cost_ns, recurrence = rank.per_step(iv.total(idle)), count_recurrence(idle, rank.steps)
         trace, calls = rank.trace, rank.trace.calls
         found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
         longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]
         op = nesting.outermost(trace.ops.parent, calls.op[[longest]])[0] if len(trace.ops) else -1
-        uncached = _allocates_without_cache(rank)
+        uncached = not once and _allocates_without_cache(rank)
         count = "one call" if len(found) == 1 else f"{len(found)} calls"
-        yield self.finding(
+        cache = " without a cache" if uncached else ""
+        title = f"The GPU idles while memory is allocated and freed{cache}: {count} to the driver"
+        if once and recurrence is not None:
+            when = "Once in this trace" if recurrence.steps == 1 else f"In {recurrence.steps} of {recurrence.of} steps"
+            title = (
+                f"{when}: the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
+            )
+        # The allocator of ROCm has no expandable segments before PyTorch 2.12.
+        fix = _uncached_fix(rank) if uncached else None if rank.trace.vendor == "amd" else _FIX
+        return self.finding(
             rank,
-            title="The GPU idles while memory is allocated and freed"
-            f"{' without a cache' if uncached else ''}: {count} to the driver",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_WITHOUT_CACHE if uncached else _WITH_CACHE,
-            fix=_uncached_fix(rank) if uncached else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            title=title,
+            cost_ns=0 if once else cost_ns,
+            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
+            advice=_ONCE if once else _WITHOUT_CACHE if uncached else _WITH_CACHE,
+            fix=None if once else fix,
             claim=Claim(idle),
-            edit=remove_calls(found.rows),
+            edit=None if once else remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
             location=found.location,
             evidence=(
@@ -91,6 +122,8 @@ class AllocatorChurn(RankAnalyzer):
                 Evidence("longest call is", trace.text(int(calls.name[longest]))),
                 Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),
             ),
+            subject="once" if once else "",
+            recurrence=recurrence,
         )
 
 

@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    advise,
     captured_part,
     most_common_location,
     remove_cpu_time,
@@ -105,15 +106,15 @@ class Recompilation(RankAnalyzer):
         found = traced if traced.cost_ns else unprofiled
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
+        advice = advise("recompiles", rank.context)
         yield self.finding(
             rank,
             title=f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
             + (f", called at {found.location.short}" if found.location else ""),
             cost_ns=found.cost_ns,
             saving=_saving(found, unprofiled),
-            advice="TORCH_LOGS=recompiles names the guard that failed: pad to few sizes, mark sizes that change as "
-            "dynamic, pass numbers that change as tensors.",
-            fix="torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(found.time),
             edit=found.edit,
             confidence=0.9,

@@ -114,8 +114,9 @@ class TransferBound(RankAnalyzer):
         size = "" if group.bytes is None else f", {_format_size(group.bytes / max(rank.steps.count, 1))}"
         return self.finding(
             rank,
-            title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of the "
-            f"{rank.unit_name} and nothing overlaps them: {count:,.3g} a {rank.unit_name}{size} of {purpose.value}",
+            title=f"Copies {_WAYS.get(group.direction, 'of an unknown direction')} take {rank.share(cost_ns):.0%} of "
+            f"the {rank.unit_name}, and nothing computes meanwhile: {count:,.3g} a {rank.unit_name}{size} of "
+            f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, most_ns, "bounded"),
             advice=advice,

@@ -83,7 +83,7 @@ PD201 = [
         "PD201",
         "float32-on-v100",
         lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=V100),
-        (ExpectedFinding("high", 800_000, (0, None, 699_520), advice="GradScaler", fix="float16"),),
+        (ExpectedFinding("high", 800_000, (0, None, 699_520), advice="autocast in float16", fix="float16"),),
     ),
     RuleCase(
         "PD201",
@@ -113,7 +113,7 @@ PD201 = [
         "PD201",
         "unknown-device-proven-by-a-kernel",
         lambda: steps_of((SGEMM, 400), (TENSOR_GEMM, 600), device=None),
-        (ExpectedFinding("high", 400_000, (0, None, 400_000), title="40%", advice="autocast, or TF32"),),
+        (ExpectedFinding("high", 400_000, (0, None, 400_000), title="40%", advice="half precision, or TF32"),),
     ),
     RuleCase(
         "PD201",
@@ -217,7 +217,7 @@ PD203 = [
         "PD203",
         "float32-on-v100",
         lambda: steps_of((DGRAD, 500), device=V100, steps=2),
-        (ExpectedFinding("high", 500_000, (0, None, 437_200), advice="GradScaler"),),
+        (ExpectedFinding("high", 500_000, (0, None, 437_200), advice="autocast in float16"),),
     ),
     RuleCase(
         "PD203",

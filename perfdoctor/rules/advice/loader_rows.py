@@ -66,7 +66,7 @@ LOADER_ROWS = (
             When(uses=("Hugging Face Transformers",), phases=FORWARD),
             "Prepare the next input in another thread or process while the GPU works on this one; where the model has "
             "a fast image processor, it resizes on the GPU.",
-            'inputs = processor(images, device="cuda")   # AutoImageProcessor.from_pretrained(..., use_fast=True)',
+            'inputs = processor(images, device="cuda")   # made with use_fast=True; from 5.0 on backend="torchvision"',
             "transformers 4.47",
             "https://huggingface.co/docs/transformers/v4.47.0/main_classes/image_processor",
         ),

@@ -27,7 +27,7 @@ MEMORY_ROWS = (
         (
             ANY,
             "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
             "PyTorch 2.1",
             _ALLOCATOR,
         ),
@@ -37,7 +37,7 @@ MEMORY_ROWS = (
         (
             When(torch_from="2.12"),
             "Allocate once: warm up with the largest input, keep input sizes few, leave memory free.",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...",
             "",
             _ALLOCATOR_ON_AMD,
         ),
