@@ -68,7 +68,7 @@ PD108 = [
         lambda: compiling(0, 2, 4),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, None, 200_000),
                 title="in 2 of 3 steady steps",
@@ -81,21 +81,21 @@ PD108 = [
         "PD108",
         "the-first-of-a-capture-is-steady",
         lambda: compiling(0),
-        (ExpectedFinding("high", 100_000),),
+        (ExpectedFinding("medium", 100_000),),
         facts(None),
     ),
     RuleCase(
         "PD108",
         "less-without-the-profiler",
         lambda: compiling(0, 2),
-        (ExpectedFinding("high", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
+        (ExpectedFinding("medium", 200_000, (0, 60_000, 200_000), title="in 2 of 5 steady steps"),),
         facts({"frames": 3, "ns": 600_000}),
     ),
     RuleCase(
         "PD108",
         "annotations",
         compile_annotations,
-        (ExpectedFinding("medium", 50_000, evidence={"compile ids": None}),),
+        (ExpectedFinding("low", 50_000, evidence={"compile ids": None}),),
     ),
     RuleCase(
         "PD108",
@@ -121,7 +121,7 @@ PD108 = [
         "PD108",
         "a-line",
         at_a_line,
-        (ExpectedFinding("high", 200_000, location="train.py:12", title="at train.py:12"),),
+        (ExpectedFinding("medium", 200_000, location="train.py:12", title="at train.py:12"),),
     ),
     RuleCase("PD108", "too-little", lambda: compiling(), facts=facts({"frames": 1, "ns": 90_000})),
     RuleCase("PD108", "warm-up", lambda: compiling(0, 1)),

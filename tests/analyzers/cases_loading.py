@@ -118,7 +118,7 @@ def loader_facts(**facts: Any) -> Mapping[str, Any]:
 
 STARTUP = (
     ExpectedFinding(
-        "high", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
+        "low", 10_000_000, (0, None, 10_000_000), title="starts its workers", fix="persistent_workers=True"
     ),
 )
 
@@ -179,7 +179,7 @@ PD101: list[RuleCase] = [
         "PD101",
         "too-few-cores",
         lambda: short_steps(WORKERS, 400),
-        (ExpectedFinding("high", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
+        (ExpectedFinding("info", 400_000, (0, 0, 400_000), advice="there are 2 cores", fix="num_workers=2"),),
         facts={"cpu": {"affinity": 2}, "loaders": [{"num_workers": 2, "wait_ns": 400_000}]},
     ),
     RuleCase(
