@@ -216,11 +216,7 @@ PD302 = [
         "PD302",
         "weights-only",
         lambda: program(convolution(TO_NHWC, 60, NHWC), convolution(CONVOLUTION, 300, NHWC)),
-        (
-            ExpectedFinding(
-                "low", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}
-            ),
-        ),
+        (ExpectedFinding("low", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}),),
     ),
     RuleCase("PD302", "healthy", build_healthy_trace),
     RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[CONVERTED_CONVOLUTION[1]] * 3)),
@@ -269,7 +265,11 @@ PD306 = [
         lambda: program(*copies(("aten::cat",), kernel=CAT), *copies(CONTIGUOUS, 1)),
         (
             ExpectedFinding(
-                "medium", 150_000, title="in cat", advice="preallocated", evidence={"cat": 120_000, "contiguous": 30_000}
+                "medium",
+                150_000,
+                title="in cat",
+                advice="preallocated",
+                evidence={"cat": 120_000, "contiguous": 30_000},
             ),
         ),
     ),

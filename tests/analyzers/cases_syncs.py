@@ -232,7 +232,9 @@ PD102: list[RuleCase] = [
             ),
         ),
     ),
-    RuleCase("PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("medium", 115_000),)),
+    RuleCase(
+        "PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("medium", 115_000),)
+    ),
     RuleCase(
         "PD102",
         "unknown-op",
