@@ -76,7 +76,8 @@ class CastTraffic(RankAnalyzer):
             return
         of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
         of_weights = casts - of_gradients
-        advice = advise("weights cast at every step", _with_training(rank, len(of_gradients)))
+        context = _with_training(rank, len(of_gradients))
+        advice = advise("weights cast at every step", context)
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))
         yield self.finding(
             rank,
@@ -94,7 +95,7 @@ class CastTraffic(RankAnalyzer):
                 Evidence("read and written", rank.per_step(round(traffic_bytes)), "bytes"),
             ),
             # Weights that are cast before the loop need no cast in it; in training some casts always remain.
-            edit=remove_items(rank.trace, casts.rows, is_upper_bound=is_training),
+            edit=remove_items(rank.trace, casts.rows, is_upper_bound=context.phase != "inference"),
         )
 
 
