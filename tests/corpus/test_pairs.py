@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from benchmarks.pairs import MAX_RATIO, MIN_RATIO, NOISE, Pair, read_pairs
 
 pytestmark = pytest.mark.corpus
