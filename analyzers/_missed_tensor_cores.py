@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
     BoolArray,
@@ -191,7 +190,7 @@ def is_tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
 
 def find_float32_remedy(rank: Rank) -> Remedy:
     """The precision to choose for float32 maths on this device, and its rates; an empty Remedy where none is known."""
-    advice = advise_precision(rank.device, rank.hardware.capability, rank.hardware.vendor)
+    advice = rank.hardware.precision_advice
     if advice is None:
         return Remedy()
     peak_type = advice.precision.partition(" ")[0]

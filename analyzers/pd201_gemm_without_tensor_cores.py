@@ -19,25 +19,17 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     is_tf32_allowed,
 )
 from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
-from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, top_kernels
+from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, advise, top_kernels
 from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy, find_tensor_core_kernels
 
 _HALF_TYPES = ("fp16", "bf16")
-# By the name of the remedy.
-_FIXES: Mapping[str, str] = MappingProxyType(
+# By the name of the remedy the situation in the table of advice.
+_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
     {
-        "tf32": 'torch.set_float32_matmul_precision("high")',
-        "bf16 autocast": 'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-        "fp16 autocast": 'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-    }
-)
-_ADVICES: Mapping[str | None, str] = MappingProxyType(
-    {
-        "tf32": "Allow TF32 for float32 products, or train under autocast in bfloat16: both use Tensor Cores.",
-        "bf16 autocast": "On this device TF32 is no faster than float32: train under autocast in bfloat16.",
-        "fp16 autocast": "This device has Tensor Cores for float16 only: train under autocast in float16 with a "
-        "GradScaler.",
-        None: "Use a precision for which the device has Tensor Cores: autocast, or TF32 where the device has it.",
+        "tf32": "float32 products: TF32",
+        "bf16 autocast": "float32 products: bfloat16",
+        "fp16 autocast": "float32 products: float16",
+        None: "float32 products",
     }
 )
 
@@ -67,7 +59,8 @@ class GemmWithoutTensorCores(MissedTensorCores):
         float32, which would move half of the bytes, if they take `min_traffic_share` of the step.
 
     How to fix:
-        float32: allow TF32, or train under autocast; where TF32 is allowed already, make M, N and K multiples of 8.
+        float32: allow TF32, or use half precision (autocast in training); where TF32 is allowed already, make M, N
+        and K multiples of 8.
         float64: usually an accident, see PD204. Half precision on CUDA cores: alignment or layout is the cause; make
         dimensions multiples of 8.
 
@@ -133,17 +126,13 @@ class GemmWithoutTensorCores(MissedTensorCores):
         """The cause by the operand type, and by what the other products use."""
         confidence = 0.9 if "shapes" in rank.available_data else 0.8  # shapes tell small products, which gain nothing
         if missed.operand in _HALF_TYPES:
-            return Cause(
-                "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
-                find_half_remedy(rank, missed.operand),
-                confidence,
-            )
+            advice = advise("half-precision products", rank.context)
+            return Cause(advice.sentence, find_half_remedy(rank, missed.operand), confidence)
         remedy = find_float32_remedy(rank) if missed.operand == "fp32" else Remedy()
-        advice, fix, better = _ADVICES[remedy.name], _FIXES.get(remedy.name or ""), find_half_of_tf32(rank, remedy)
+        advice, better = advise(_SITUATIONS[remedy.name], rank.context), find_half_of_tf32(rank, remedy)
         if remedy.name == "tf32" and is_tf32_allowed(rank, "gemm"):
             return Cause(
-                "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make "
-                "M, N and K multiples of 8, or train under autocast in bfloat16.",
+                advise("float32 products: TF32 is on", rank.context).sentence,
                 remedy,
                 confidence,
                 title_end=" although TF32 is on",
@@ -152,14 +141,14 @@ class GemmWithoutTensorCores(MissedTensorCores):
         if missed.operand == "fp32" and (half := _find_prevailing_half_type(rank)):
             return Cause(
                 f"The other products are in {half}: these stand outside of autocast, or something turns their inputs "
-                f"into float32. {advice}",
+                f"into float32. {advice.sentence}",
                 remedy,
                 confidence,
-                fix,
+                advice.code,
                 f", the others in {half}",
                 better,
             )
-        return Cause(advice, remedy, confidence, fix, better=better)
+        return Cause(advice.sentence, remedy, confidence, advice.code, better=better)
 
 
 def _sum_bytes(rank: Rank, kernels: GpuQuery) -> float:

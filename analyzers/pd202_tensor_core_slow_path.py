@@ -25,6 +25,7 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
+    advise,
     top_kernels,
     top_op,
 )
@@ -110,7 +111,7 @@ class TensorCoreSlowPath(RankAnalyzer):
             title=_title_of([dimension for dimension, _ in misaligned]),
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=_advice_for(misaligned[0][0] if misaligned else None, op),
+            advice=_advise(rank, misaligned[0][0] if misaligned else None, op),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8 if over_roofline else 0.5,
             location=rank.locations.of_op(op) if op else None,
@@ -192,18 +193,10 @@ def _title_of(misaligned: list[_MisalignedDimension]) -> str:
     return f"Tensor Cores run on a slow path: {name} = {size}: pad to {padded}{more}"
 
 
-def _advice_for(costliest: _MisalignedDimension | None, op: str | None) -> str:
+def _advise(rank: Rank, costliest: _MisalignedDimension | None, op: str | None) -> str:
     if costliest is None:
-        return (
-            f"Make the dimensions of these products multiples of {PAD_MULTIPLE} (vocabulary, features, sequence; 64 is "
-            "better still), and start no slice at an odd element."
-        )
-    if any(word in (op or "") for word in _BATCHED_OPS):
-        return (
-            f"In attention use scaled_dot_product_attention, which needs no padding; else pad {costliest.size} to "
-            f"{costliest.padded}, and mask what is added."
-        )
-    return (
-        f"Pad {costliest.size} to {costliest.padded} where the layer is made (vocabulary, features, heads): the rows "
-        "then start at multiples of 16 bytes."
-    )
+        return advise("misaligned products", rank.context, multiple=PAD_MULTIPLE).sentence
+    situation = "misaligned products of attention" if any(word in (op or "") for word in _BATCHED_OPS) else None
+    return advise(
+        situation or "misaligned products of known size", rank.context, size=costliest.size, padded=costliest.padded
+    ).sentence

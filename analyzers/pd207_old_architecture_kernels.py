@@ -17,6 +17,7 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
+    advise,
     distinct,
     top_kernels,
     top_op,
@@ -89,14 +90,14 @@ class OldArchitectureKernels(RankAnalyzer):
         old_fraction = _OLD_PEAK_FRACTION.get(major)
         after = catch_up(rank, kernels, "gemm", np.full(len(kernels), old_fraction or 0.0)).or_nothing()
         old_percent = None if old_fraction is None else round(100 * old_fraction)
+        advice = advise("kernels of an old architecture", rank.context)
         finding = self.finding(
             rank,
             title=f"Matrix products run in kernels for {_list_architectures(rank, kernels)} on an sm{10 * major} GPU",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice="Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for "
-            "this GPU: the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's.",
-            fix='model = torch.compile(model, mode="max-autotune")',
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(kernels.time, kernels=True),
             confidence=0.5,
             location=rank.locations.of_op(op) if op else None,

@@ -52,13 +52,15 @@ def _match_doubtful(facts: SliceFacts) -> BoolArray:
     near_op = np.zeros(len(facts.trace.ops) + 1, bool)  # the last entry is for items without an op
     near_op[op[near]] = True
     near_op[-1] = False
-    return _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near & ~(np.isnan(efficiency) & near_op[op])
+    near |= np.isnan(efficiency) & near_op[op]
+    doubtful: BoolArray = _match_computing(facts) & (facts.bounds.kind != LATENCY) & ~near
+    return doubtful
 
 
 def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
     """What is known of compute or bandwidth time that is not known to be near its roof."""
     if facts.device_kind == "cpu":
-        return _explain_cpu_ops(facts, time, "ops on the CPU")
+        return _explain_cpu_ops(facts, time, "op")
     rows = facts.items_in(time, _match_doubtful(facts))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
@@ -69,8 +71,8 @@ def explain_kernels(facts: SliceFacts, time: Intervals) -> str:
         sentences.append(_describe_unjudged(facts, rows[~known]))
     if known.any():
         sentences.append(
-            f"{facts.count(int(known.sum()), 'kernels')} reach {np.median(efficiency[known]):.0%} of their roof in the "
-            f"median, most of their time in {facts.launched_by(rows[known])}."
+            f"{facts.count(int(known.sum()), 'kernel')} at {np.median(efficiency[known]):.0%} of their roof in the "
+            f"median, most of the time in {facts.launched_by(rows[known])}."
         )
     return " ".join(sentences)
 
@@ -87,39 +89,37 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
     else:
         why = "their work does not follow from the recorded inputs of their ops"
     return (
-        f"{facts.count(len(rows), 'kernels')}, most of their time in {facts.launched_by(rows)}: how near they are to the "
+        f"{facts.count(len(rows), 'kernel')}, most of the time in {facts.launched_by(rows)}: how near this is to the "
         f"limit cannot be judged, because {why}."
     )
 
 
 def _explain_cpu_ops(facts: SliceFacts, time: Intervals, noun: str) -> str:
     ops = facts.trace.ops
-    own_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
-    is_leaf = np.ones(len(ops), bool)
-    is_leaf[ops.parent[ops.parent >= 0]] = False
-    rows = np.flatnonzero((own_ns > 0) & is_leaf)
-    if not len(rows):
-        rows = np.flatnonzero(own_ns > 0)
+    inside_ns = iv.overlap(ops.start_ns, ops.end_ns, time)
+    nested = ops.parent >= 0
+    of_children_ns = np.bincount(ops.parent[nested], weights=inside_ns[nested], minlength=len(ops))
+    own_ns = inside_ns - of_children_ns.astype(np.int64)
+    rows = np.flatnonzero(own_ns > 0)
+    names = facts.ops_named(rows, own_ns[rows], 3)
     return (
-        f"{facts.count(len(rows), noun)}, most of their time in {facts.ops_named(rows, own_ns[rows], 3)}; the peaks of a "
-        "CPU are not known, so how near they are to the limit cannot be judged."
+        f"{facts.count(len(rows), noun)} on the CPU, most of the time in {names}; the peaks of a CPU are not known, so "
+        "how near this is to the limit cannot be judged."
     )
 
 
 def explain_latency(facts: SliceFacts, time: Intervals) -> str:
     """What is known of kernels that reach neither roof, or are too short to."""
     if facts.device_kind == "cpu":
-        return _explain_cpu_ops(facts, time, "short ops on the CPU")
+        return _explain_cpu_ops(facts, time, "short op")
     gpu = facts.trace.gpu
     rows = facts.items_in(time, _match_computing(facts))
     if not len(rows):
         return "Each of its kernels ran beside others for most of its time."
-    said = [
-        f"{facts.count(len(rows), 'kernels')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"
-    ]
+    said = [f"{facts.count(len(rows), 'kernel')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
     if _match_graph_launches(facts)[rows].mean() > 0.5:
         said.append("launched by graphs")
-    said += [text for text in (_describe_grids(facts, rows), _describe_traffic(facts, rows)) if text]
+    said += [text for text in (_describe_grids(facts, rows), _describe_roof_share(facts, rows)) if text]
     return f"{', '.join(said)}; most of the time in {facts.launched_by(rows, 3)}."
 
 
@@ -143,14 +143,13 @@ def _describe_grids(facts: SliceFacts, rows: Rows) -> str:
     return f"{small:.0%} of them with fewer blocks than the GPU's {processors} multiprocessors" if small >= 0.05 else ""
 
 
-def _describe_traffic(facts: SliceFacts, rows: Rows) -> str:
-    """How fast they move their data, where the bytes are known for most of their time."""
-    device, size_bytes, dur_ns = facts.hardware.device, facts.costs.bytes[rows], facts.trace.gpu.dur_ns[rows]
-    known = ~np.isnan(size_bytes)
-    if device is None or not device.memory_bandwidth_bytes_per_s or 2 * dur_ns[known].sum() <= dur_ns.sum():
+def _describe_roof_share(facts: SliceFacts, rows: Rows) -> str:
+    """Which share of their roof they reach on the whole, where it is known for most of their time."""
+    share, dur_ns = facts.bounds.roof_share[rows], facts.trace.gpu.dur_ns[rows]
+    known = ~np.isnan(share)
+    if 2 * dur_ns[known].sum() <= dur_ns.sum():
         return ""
-    share = size_bytes[known].sum() / max(dur_ns[known].sum(), 1) * 1e9 / device.memory_bandwidth_bytes_per_s
-    return f"at {share:.0%} of the memory's peak rate"
+    return f"at {(share[known] * dur_ns[known]).sum() / max(dur_ns[known].sum(), 1):.0%} of their roof on the whole"
 
 
 def explain_communication(facts: SliceFacts, time: Intervals) -> str:
@@ -171,8 +170,8 @@ def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
     exposed = total.exposed_ns / max(facts.steps.count, 1)
     each = " a step" if facts.steps.count else ""
     return (
-        f"{facts.count(total.count, f'{total.kind} collectives')} {size} in the mean{group}{ranks}, {format_time(exposed)}{each} of "
-        "their time exposed"
+        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}, "
+        f"{format_time(exposed)}{each} of their time exposed"
     )
 
 
@@ -190,8 +189,8 @@ def explain_copies(facts: SliceFacts, time: Intervals) -> str:
     set_ns = iv.total(iv.intersect(iv.union(gpu.start_ns[sets], gpu.end_ns[sets]), time))
     if len(sets) and (not groups or 4 * set_ns > groups[0].exposed_ns):
         said.append(
-            f"{facts.count(len(sets), 'memsets')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the median, "
-            f"from {facts.launched_by(sets)}"
+            f"{facts.count(len(sets), 'memset')}, {format_time(float(np.median(gpu.dur_ns[sets])))} each in the "
+            f"median, from {facts.launched_by(sets)}"
         )
     return f"{'; '.join(said)}."
 
@@ -201,7 +200,7 @@ def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
     gpu = facts.trace.gpu
     limit = copy_limit_bytes_per_s(group, facts.captured, facts.hardware.device)
     stream = (
-        "on the stream of the kernels, so nothing overlaps them"
+        "on the stream of the kernels, so nothing computes meanwhile"
         if group.on_kernel_stream_share > 0.5
         else "on another stream than the kernels, but no kernel runs meanwhile"
     )
@@ -210,10 +209,8 @@ def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
     size = "" if group.bytes is None else f" of {format_bytes(group.bytes / len(group))} in the mean"
     again = ", the same sizes again and again" if group.repeats else ""
     ops = f", from {facts.launched_by(group.rows)}" if (gpu.op[group.rows] >= 0).any() else ""
-    return (
-        f"{facts.count(len(group), 'copies')} {describe_way(group)}{size}{again}, {describe_rate(group, limit)}, "
-        f"{stream}{ops}"
-    )
+    copies = facts.count(len(group), "copy", "copies")
+    return f"{copies} {describe_way(group)}{size}{again}, {describe_rate(group, limit)}, {stream}{ops}"
 
 
 def describe_way(group: CopyGroup) -> str:

@@ -1,4 +1,4 @@
-"""What is known of time in which the GPU was idle: which gaps, what ended them, what the CPU did, and what is missing."""
+"""What is known of time in which the GPU was idle: which gaps, what ended them, what the CPU did, what is missing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 import numpy as np
 
+from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count, format_time
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL
 
-# A part of the idle time that is told of: smaller ones would not change what to think of it.
+# Parts of the idle time from this share of it on are described: smaller ones would not change what to think of it.
 _MIN_PART = 0.2
 # The longest gap is described where it is this share of the time.
 _LONGEST_SHARE = 0.25
@@ -29,7 +29,8 @@ def explain_dataloader(facts: SliceFacts, time: Intervals) -> str:
     name = facts.trace.strings[waits.name[rows[np.argmax(dur_ns)]]] if len(rows) else "a DataLoader"
     found = re.search(rf"{vocabulary.SINGLE_PROCESS_LOADER}|{vocabulary.MULTI_PROCESS_LOADER}", name)
     median = format_time(float(np.median(dur_ns))) if len(rows) else "nothing"
-    return f"The loop waits for {facts.count(len(rows), 'batches')}, {median} each in the median ({found[0] if found else name})."
+    batches = facts.count(len(rows), "batch", "batches")
+    return f"The loop waits for {batches}, {median} each in the median ({found[0] if found else name})."
 
 
 def explain_sync(facts: SliceFacts, time: Intervals) -> str:
@@ -47,9 +48,9 @@ def explain_sync(facts: SliceFacts, time: Intervals) -> str:
     where = f", from {op}" if op else ""
     line = f" at {location}" if location else ""
     return (
-        f"The queue runs empty in {facts.count(waits, 'waits')} of the CPU, {facts.calls_named(sync, inside)}{where}{line}; "
-        f"{format_time(float(np.median(inside)))} of idle time after each in the median, {format_time(int(inside.max()))} "
-        "at most."
+        f"The queue runs empty in {facts.count(waits, 'wait')} of the CPU, {facts.calls_named(sync, inside)}{where}"
+        f"{line}; {format_time(float(np.median(inside)))} of idle time after each in the median, "
+        f"{format_time(int(inside.max()))} at most."
     )
 
 
@@ -61,7 +62,7 @@ def explain_allocator(facts: SliceFacts, time: Intervals) -> str:
     rows, inside = rows[inside > 0], inside[inside > 0]
     op = facts.ops_named(calls.op[rows], inside)
     return (
-        f"{facts.count(len(rows), 'calls')} that allocate or free memory ({facts.calls_named(rows, inside, 2)})"
+        f"{facts.count(len(rows), 'call')} to allocate or free memory ({facts.calls_named(rows, inside, 2)})"
         f"{f', from {op}' if op else ''}."
     )
 
@@ -74,17 +75,15 @@ def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
     if waits.any():
         item = facts.gaps.next_item[rows[waits]]
         said.append(
-            f"{_describe_gaps(facts, rows[waits], inside[waits])} before work that was queued and waited for an event of "
-            f"another stream: {facts.kernels_named(item)}"
+            f"{_describe_gaps(facts, rows[waits], inside[waits])}, before work that was queued and waited for an event "
+            f"of another stream: {facts.kernels_named(item)}"
         )
     ranges = facts.trace.ranges
     waiting = np.flatnonzero(facts.trace.match_rows(ranges, vocabulary.COLLECTIVE_WAIT))
     waiting_ns = iv.overlap(ranges.start_ns[waiting], ranges.end_ns[waiting], time)
     if waiting_ns.sum() >= _MIN_PART * iv.total(time):
         longest = facts.trace.strings[ranges.name[waiting[np.argmax(waiting_ns)]]]
-        said.append(
-            f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'calls')} of {longest}"
-        )
+        said.append(f"the CPU waits for other ranks in {facts.count(int((waiting_ns > 0).sum()), 'call')} of {longest}")
     if not said:
         said.append(_describe_gaps(facts, rows, inside))
     return f"{'; '.join(said)}."
@@ -93,7 +92,7 @@ def explain_idle_communication(facts: SliceFacts, time: Intervals) -> str:
 def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     """Whether launches came late, or the device took its few microseconds between queued items."""
     if facts.device_kind == "cpu":
-        return "Python and the framework between ops, or compiling: nothing computes meanwhile."
+        return _explain_cpu_breaks(facts, time)
     gaps = facts.gaps
     rows, inside = facts.gaps_in(time)
     if not len(rows):
@@ -114,11 +113,27 @@ def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     return f"{'; '.join(text for text in said if text)}."
 
 
+def _explain_cpu_breaks(facts: SliceFacts, time: Intervals) -> str:
+    compiling = iv.intersect(compile_time(facts.trace), time)
+    breaks = iv.subtract(time, compiling)
+    said = []
+    if iv.total(compiling) >= _MIN_PART * iv.total(time):
+        said.append(f"torch.compile compiles for {format_time(iv.total(compiling))}")
+    if len(breaks):
+        median = format_time(float(np.median(breaks[:, 1] - breaks[:, 0])))
+        said.append(
+            f"{facts.count(len(breaks), 'break')} between ops, {median} each in the median, in which Python and the "
+            "framework run and nothing computes"
+        )
+    return f"{'; '.join(said)}."
+
+
 def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
     """How many gaps there are, and how long: "540 gaps a step, 6.2 us in the median, 98 us at most"."""
     if len(rows) == 1:
         return f"One gap of {format_time(int(inside[0]))}"
-    return f"{facts.count(len(rows), 'gaps')}, {format_time(float(np.median(inside)))} in the median, {format_time(int(inside.max()))} at most"
+    median, longest = format_time(float(np.median(inside))), format_time(int(inside.max()))
+    return f"{facts.count(len(rows), 'gap')}, {median} in the median, {longest} at most"
 
 
 def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
@@ -160,8 +175,8 @@ def _describe_queued(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
     in_graph = float(launches_graph[gpu.call[facts.gaps.next_item[rows]]].mean())
     graph = ", most of them inside CUDA graphs" if in_graph > 0.5 else ""
     return (
-        f"{_describe_gaps(facts, rows, inside)}, before work that was queued already: this is what the device takes from "
-        f"one item to the next{graph}"
+        f"{_describe_gaps(facts, rows, inside)}, before work that was queued already: this is what the device takes "
+        f"from one item to the next{graph}"
     )
 
 
@@ -177,10 +192,8 @@ def _describe_longest(facts: SliceFacts, gap: int, inside_ns: int) -> str:
     """The longest gap, and what the launching thread did most of the time in it."""
     start_ns, end_ns = int(facts.gaps.start_ns[gap]), int(facts.gaps.end_ns[gap])
     activity = find_activity(facts, start_ns, end_ns, int(facts.gaps.launch[gap]))
-    doing = (
-        f", while the CPU was in {activity}" if activity else ", for most of which no op or call covers the CPU's time"
-    )
-    return f"the longest gap takes {format_time(inside_ns)}{doing}"
+    doing = f"while the CPU was in {activity}" if activity else "most of it outside of all ops and calls of the CPU"
+    return f"the longest gap takes {format_time(inside_ns)}, {doing}"
 
 
 def find_activity(facts: SliceFacts, start_ns: int, end_ns: int, launch: int) -> str | None:
@@ -189,14 +202,12 @@ def find_activity(facts: SliceFacts, start_ns: int, end_ns: int, launch: int) ->
     if launch < 0:
         return None
     thread, span = calls.thread[launch], iv.window(start_ns, end_ns)
-    for table in (calls, ops):
+    for table in (calls, ops):  # rows are sorted by start: the outermost of nested ops comes first
         rows = np.flatnonzero((table.thread == thread) & (table.start_ns < end_ns) & (table.end_ns > start_ns))
         inside = iv.overlap(table.start_ns[rows], table.end_ns[rows], span)
-        if len(rows) and 2 * inside.max() > end_ns - start_ns:
-            row = rows[np.flatnonzero(2 * inside > end_ns - start_ns)]
-            if table is ops:
-                row = nesting.outermost(ops.parent, row.astype(np.int32))
-            return str(facts.trace.strings[table.name[row[0]]])
+        most = rows[2 * inside > end_ns - start_ns]
+        if len(most):
+            return facts.trace.text(int(table.name[most[0]]))
     return None
 
 
@@ -221,9 +232,9 @@ def explain_unexplained(facts: SliceFacts, time: Intervals) -> str:
 def _explain_cpu_gaps(facts: SliceFacts, time: Intervals) -> str:
     length = time[:, 1] - time[:, 0]
     more = "" if "stacks" in facts.available_data else "; Python stacks (with_stack=True) would name it"
-    stretches = format_count(len(time), "stretch", "stretches")
+    stretches, median = format_count(len(time), "stretch", "stretches"), format_time(float(np.median(length)))
     return (
-        f"{stretches}, {format_time(float(np.median(length)))} in the median, {format_time(int(length.max()))} at most, in "
+        f"{stretches}, {median} in the median, {format_time(int(length.max()))} at most, in "
         f"which no op runs: Python, or a library that records none{more}."
     )
 
@@ -240,8 +251,8 @@ def _missing_evidence(facts: SliceFacts, rows: Rows, inside: Int64Array, time: I
     queued = facts.gaps.stall[rows] == StallCause.UNKNOWN
     if inside[queued].sum() > whole / 2:
         return (
-            "the work had been launched already, and what it waited for is not in the file (a callback on the host, another "
-            "process on this GPU)"
+            "the work had been launched already, and what it waited for is not in the file (a callback on the host, "
+            "another process on this GPU)"
         )
     if inside[facts.gaps.launch[rows] < 0].sum() > whole / 2:
         return "the launches of this work are not in the file, so what the CPU did first is not known"

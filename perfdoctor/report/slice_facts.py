@@ -15,11 +15,10 @@ from perfdoctor.analysis.host.loader_waits import LoaderWaits
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct_rows
@@ -27,7 +26,7 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
-Rows: TypeAlias = Int64Array
+Rows: TypeAlias = IntArray
 _EVALUATES = "autograd::engine::evaluate_function: "
 _LONGEST_NAME = 60
 # Of a list of names those with less of the time are left out.
@@ -47,7 +46,6 @@ class SliceFacts:
         device_kind: What the program ran on: "gpu", "cpu" or "gpu_not_recorded".
         available_data: Which requirements of rules the trace meets.
         classes: The classes of its kernels.
-        costs: FLOPs and bytes of each GPU item.
         bounds: What bounds each GPU item.
         hardware: The device.
         gaps: The idle gaps.
@@ -67,7 +65,6 @@ class SliceFacts:
     device_kind: str
     available_data: frozenset[str]
     classes: KernelClasses
-    costs: KernelCosts
     bounds: KernelBounds
     hardware: Hardware
     gaps: IdleGaps
@@ -96,13 +93,13 @@ class SliceFacts:
         rows = np.flatnonzero(inside)
         return rows, inside[rows]
 
-    def count(self, number: int, noun: str) -> str:
+    def count(self, number: int, noun: str, plural: str | None = None) -> str:
         """A number of events of the window, in words: "12 gaps a step", "12 gaps" without steps."""
         if not self.steps.count:
-            return f"{number:,} {noun if number != 1 else noun.removesuffix('s')}"
+            return format_count(number, noun, plural)
         each = number / self.steps.count
         figure = f"{each:,.0f}" if each >= 10 or each == round(each) else f"{each:.2g}"
-        return f"{figure} {noun if figure != '1' else noun.removesuffix('s')} a step"
+        return f"{figure} {noun if figure == '1' else plural or noun + 's'} a step"
 
     def launched_by(self, rows: Rows, most: int = 2) -> str:
         """The ops that launched some GPU items, those with most time first: "mm in linear (62 %), copy_ (30 %)".
@@ -139,7 +136,7 @@ class SliceFacts:
         none = np.full(len(rows), -1)
         return self._top_names((none, none, _at(self.trace.calls.name, rows)), weight_ns, most)
 
-    def _top_names(self, columns: tuple[Int64Array, ...], weight_ns: Int64Array, most: int) -> str:
+    def _top_names(self, columns: tuple[IntArray, ...], weight_ns: Int64Array, most: int) -> str:
         if not len(weight_ns):
             return ""
         number, first = distinct_rows(tuple(each.astype(np.int64) for each in columns), len(self.trace.strings))
@@ -185,10 +182,12 @@ def short_kernel_name(name: str) -> str:
 
 
 def _demangle(name: str) -> str:
-    """The function in a name that a C++ compiler mangled: "_ZN5aiter4normIfEEvi" is "aiter::norm"; others as they are."""
+    """The function in a name that a C++ compiler mangled: "_ZN5aiter4normIfEEvi" is "aiter::norm"."""
     parts, rest = [], name.removeprefix("_ZN").removeprefix("_Z")
     while rest != name and (found := re.match(r"(\d{1,3})(?=[A-Za-z_])", rest)):
         end = found.end() + int(found[1])
+        if end > len(rest):
+            break
         parts.append(rest[found.end() : end])
         rest = rest[end:]
     return "::".join(parts) or name

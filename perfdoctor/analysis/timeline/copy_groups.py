@@ -100,7 +100,7 @@ def group_copies(
         groups.append(
             CopyGroup(
                 direction=int(direction[row]),
-                host_memory=int(np.bincount(memory[some] + 1, weights=dur_ns).argmax()) - 1,
+                host_memory=int(np.bincount(memory[number == group] + 1, weights=dur_ns).argmax()) - 1,
                 rows=some,
                 exposed=iv.intersect(running, exposed),
                 running_ns=iv.total(running),
