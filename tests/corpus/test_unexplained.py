@@ -92,7 +92,7 @@ def test_copies_beside_others(corpus: Path) -> None:
     (rank,) = ranks_in(corpus / "v100-ddp-test" / "rank1.json.gz")
     (found,) = (each for each in summarize_rank(rank).unexplained if each.detail == "memcpy")
     clones, batches = found.sentence.split("; ")
-    assert clones.startswith("768 copies a step within the GPU's memory of 6.04 MB in the mean, the same sizes again")
+    assert clones.startswith("768 copies a step from device to device of 6.04 MB in the mean, the same sizes again")
     assert "at 301 GB/s of the 382 GB/s that large copies reach" in clones
     assert "on the stream of the kernels" in clones
     assert batches.startswith("21 copies a step from pinned memory to the GPU")
