@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.gpu.devices import advise_precision
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH
 from perfdoctor.rules import (
     BoolArray,
@@ -191,12 +190,11 @@ def is_tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
 
 def find_float32_remedy(rank: Rank) -> Remedy:
     """The precision to choose for float32 maths on this device, and its rates; an empty Remedy where none is known."""
-    advice = advise_precision(rank.device, rank.hardware.capability, rank.hardware.vendor)
+    advice = rank.hardware.precision_advice
     if advice is None:
         return Remedy()
     peak_type = advice.precision.partition(" ")[0]
-    rate = rank.device.attainable_flops(peak_type) if rank.device else None
-    return Remedy(advice.precision, advice.peak_ratio, rate, 1.0 if advice.precision == "tf32" else 0.5, peak_type)
+    return Remedy(advice.precision, advice.peak_ratio, 1.0 if advice.precision == "tf32" else 0.5, peak_type)
 
 
 def find_half_of_tf32(rank: Rank, remedy: Remedy) -> Remedy | None:
@@ -205,7 +203,13 @@ def find_half_of_tf32(rank: Rank, remedy: Remedy) -> Remedy | None:
     peak, base = (device.peak_flops(t) if device else None for t in ("bf16", "fp32"))
     if remedy.name != "tf32" or device is None or not peak or not base:
         return None
-    return Remedy("bf16 autocast", peak / base, device.attainable_flops("bf16"), 0.5, "bf16")
+    return Remedy("bf16 autocast", peak / base, 0.5, "bf16")
+
+
+def find_half_type(rank: Rank) -> str | None:
+    """The half precision type for which the device has Tensor Cores, as torch names it; None where it has none."""
+    names = (("bf16", "bfloat16"), ("fp16", "float16"))
+    return next((name for dtype, name in names if rank.device and rank.device.matrix_peak_flops(dtype)), None)
 
 
 def find_half_remedy(rank: Rank, operand: str) -> Remedy:
@@ -213,5 +217,4 @@ def find_half_remedy(rank: Rank, operand: str) -> Remedy:
     device = rank.device
     peak = device.matrix_peak_flops(operand) if device else None
     base = device.peak_flops("fp32") if device else None
-    rate = device.attainable_flops(operand) if device else None
-    return Remedy(None, peak / base if peak and base else None, rate, peak_type=operand)
+    return Remedy(None, peak / base if peak and base else None, peak_type=operand)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, Intervals, Rank, vocabulary
+from perfdoctor.rules import BoolArray, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Calls, Frames, Ops
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
+# The loader's own ranges and frames, which are around all that it does.
+_LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/"
 _PIN_OP = r"^aten::_?pin_memory$"
-# An epoch begins with a seed for its workers and an order of its samples.
-_EPOCH_OP = r"^aten::(random_|randperm)$"
-# Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
-_MIN_STARTUP_NS = 5_000_000
-_MIN_STARTUP_FACTOR = 5
 
 
 class WaitParts(NamedTuple):
@@ -29,27 +27,40 @@ class WaitParts(NamedTuple):
     fetch_ns: int
 
 
-def find_worker_startups(rank: Rank) -> BoolArray:
-    """For each of `rank.loader_waits` whether it is the first of an epoch, in which workers start.
+class LoadingWork(NamedTuple):
+    """What the training process itself does to load a batch.
 
-    An epoch shows by its seed or its order of samples, which are drawn right before, or is the first that was recorded.
-    The start of its workers shows by a wait that is `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
+    Attributes:
+        name: The function, op or range that takes most of it.
+        kind: Its kind of work, of `activity_kinds`; None where its name says none.
+        time_ns: What it takes of a step.
+        location: The line of the user's code in which it runs; None where that is not recorded.
     """
-    trace, waits = rank.trace, rank.loader_waits
-    dur_ns = waits.end_ns - waits.start_ns
-    names = [trace.strings[code] for code in waits.name.tolist()]
-    has_workers = np.array([vocabulary.MULTI_PROCESS_LOADER in name for name in names], bool)
-    is_first = np.arange(len(waits)) == 0
-    previous_end_ns = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
-    for events, pattern in ((trace.ops, _EPOCH_OP), (trace.frames, vocabulary.LOADER_EPOCH_FRAME)):
-        begin_ns = _time_on_waiting_threads(rank, (events, pattern))[:, 0]
-        is_first |= np.searchsorted(begin_ns, waits.start_ns, "right") > np.searchsorted(begin_ns, previous_end_ns)
-    within_epochs_ns = dur_ns[~is_first]
-    if not len(within_epochs_ns):
-        return np.zeros(len(waits), bool)
-    min_startup_ns = max(_MIN_STARTUP_NS, _MIN_STARTUP_FACTOR * float(np.median(within_epochs_ns)))
-    startups: BoolArray = has_workers & is_first & (dur_ns > min_startup_ns)
-    return startups
+
+    name: str
+    kind: str | None
+    time_ns: int
+    location: SourceLocation | None
+
+
+def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
+    """What the training process does in the waits of the window; None where nothing within them is recorded."""
+    waits = rank.loader_waits
+    rows = np.flatnonzero(waits.within(rank.window) & ~startups)
+    if not len(rows):
+        return None
+    thread = int(np.bincount(waits.thread[rows]).argmax())
+    rows = rows[waits.thread[rows] == thread]
+    path = find_hot_path(rank.trace, iv.union(waits.start_ns[rows], waits.end_ns[rows]), thread)
+    is_loader = [bool(re.search(_LOADER, activity.name)) for activity in path.activities]
+    inside = path.activities[is_loader.index(True) + 1 :] if any(is_loader) else path.activities
+    inside = tuple(each for each in inside if not re.search(_LOADER, each.name))
+    if not inside:
+        return None
+    loop = rank.locations.at(waits.thread[rows[:1]], waits.start_ns[rows[:1]])[0]
+    location = path.location if path.location != loop and inside[-1] == path.deepest else None
+    time_ns = iv.total(path.kind_time) if path.kind is not None else inside[-1].time_ns
+    return LoadingWork(inside[-1].name, path.kind, rank.per_step(time_ns), location)
 
 
 def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:

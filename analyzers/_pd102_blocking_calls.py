@@ -51,7 +51,7 @@ _PYTORCH_OP = r"^aten::|^autograd::|^[^:]+$|^torch::autograd::"
 # printed in some 30 + 2 n ops.
 _READERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     (CLIP, (r"^aten::logical_or$", r"^aten::isinf$", r"^aten::isnan$"), 3),
-    (SCALER, (r"^aten::_amp_foreach_non_finite_check_and_unscale_$",), 4),
+    (SCALER, (vocabulary.GRAD_SCALER_OP,), 4),
     (PRINT, (r"^aten::isfinite$", r"^aten::(__and__|bitwise_and)$"), 30),
 )
 

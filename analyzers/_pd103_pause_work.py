@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoctor.rules import Activity, Evidence, HotPath, SourceLocation
+from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4
+# What takes less of the pauses beside the hot path is not named.
+_LEAST_OTHER_SHARE = 0.1
+
+_MODEL_CODE = re.compile(r"^nn\.Module: |^torch/nn/modules/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,106 +26,76 @@ class PauseWork:
         doing: A verb and what it is done to, for titles: "the CPU ...".
         advice: What to do about it.
         fix: A line of code or a command; None where no one line does.
-        is_warm_up: Whether it happens once, when something is used for the first time.
         evidence: The hot path.
     """
 
     doing: str
     advice: str
     fix: str | None = None
-    is_warm_up: bool = False
     evidence: tuple[Evidence, ...] = ()
 
 
-_AHEAD = "Prepare the next input in another thread or process while the GPU works on this one"
-_IN_WORKERS = "Do it in the DataLoader's workers (in the data set or collate_fn), so that the loop finds it done"
-_RECORD_LATER = "record steps after it."
-
-_OF_KIND: Mapping[str, PauseWork] = MappingProxyType(
+_EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which costs memory"
+# What the CPU does, by the kind of work: a verb and its object.
+_DOING: Mapping[str, str] = MappingProxyType(
     {
-        kinds.GRAPH_CAPTURE: PauseWork(
-            "captures a CUDA graph",
-            "A graph is captured once for each function and input shape, and replayed afterwards. Run every shape "
-            f"before the loop, and {_RECORD_LATER} If graphs are still captured later, pad inputs to few shapes.",
-            is_warm_up=True,
-        ),
-        kinds.MODULE_LOAD: PauseWork(
-            "loads kernels at their first launch",
-            "The driver loads a kernel when it is first launched; the launch takes milliseconds once, and microseconds "
-            f"afterwards. Run a few steps as warm-up, and {_RECORD_LATER}",
-            is_warm_up=True,
-        ),
-        kinds.COMPILATION: PauseWork(
-            "compiles",
-            f"Compilation belongs to warm-up: run every input shape once, and {_RECORD_LATER} If it recurs, "
-            "TORCH_LOGS=recompiles names what changed.",
-            is_warm_up=True,
-        ),
-        kinds.BUFFER_BROADCAST: PauseWork(
-            "flattens and unflattens DDP's buffers",
-            "DDP broadcasts the buffers of rank 0 before each forward pass. With broadcast_buffers=False each rank "
-            "keeps its own: right where buffers do not change, and for the running statistics of BatchNorm unless "
-            "they have to agree between ranks.",
-            "model = DistributedDataParallel(model, broadcast_buffers=False)",
-        ),
-        kinds.ALLOCATION: PauseWork(
-            "allocates and frees device memory",
-            "Leave memory to PyTorch's caching allocator: no empty_cache() in the loop, and no "
-            "PYTORCH_NO_CUDA_MEMORY_CACHING or PYTORCH_NO_HIP_MEMORY_CACHING in the environment.",
-        ),
-        kinds.GARBAGE_COLLECTION: PauseWork(
-            "collects garbage",
-            "Collect at a time that you choose, such as every 1000 steps, on all ranks at once; gc.freeze() after "
-            "set-up takes the model out of later collections.",
-            "gc.disable()                               # and gc.collect() every N steps",
-        ),
-        kinds.CHECKPOINT: PauseWork(
-            "saves or loads a checkpoint",
-            "Save less often, or copy the state to the CPU and write it from another thread: "
-            "torch.distributed.checkpoint.async_save does so from PyTorch 2.4 on.",
-        ),
-        kinds.LOGGING: PauseWork("logs", "Log every N steps, and write from another thread."),
-        kinds.TOKENIZING: PauseWork(
-            "tokenizes", "{ahead}, or tokenize the data set once and store it. Fast tokenizers take batches."
-        ),
-        kinds.IMAGE_DECODING: PauseWork("decodes images or video", "{ahead}, or decode on the GPU (nvJPEG, NVDEC)."),
-        kinds.LISTS_TO_TENSORS: PauseWork(
-            "turns Python lists into tensors",
-            "torch.tensor() reads lists element by element. Keep numbers in one NumPy array or tensor from the start.",
-            "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
-        ),
-        kinds.FILE_OR_SOCKET: PauseWork("waits for a file or socket", "{ahead}: reading needs no GPU."),
-        kinds.LOCK_WAIT: PauseWork(
-            "waits for another thread",
-            "See what the other thread does meanwhile: the loop waits for its lock or queue.",
-        ),
-        kinds.SLEEP: PauseWork("sleeps", "Wait for the event itself instead of sleeping."),
-        kinds.PREPROCESSING: PauseWork(
-            "prepares data", "{ahead}, or resize and normalise on the GPU, as tensors rather than images."
-        ),
-        kinds.GRAPH_LAUNCH: PauseWork(
-            "launches a CUDA graph",
-            "The launch itself takes that long, and the GPU has nothing else to do: launch the next step before this "
-            "one is done (asynchronous scheduling), so that its launch hides behind the GPU's work.",
-        ),
+        kinds.GRAPH_CAPTURE: "captures a CUDA graph",
+        kinds.MODULE_LOAD: "loads modules lazily",
+        kinds.COMPILATION: "compiles",
+        kinds.BUFFER_BROADCAST: "flattens and unflattens DDP's buffers",
+        kinds.ALLOCATION: "allocates and frees device memory",
+        kinds.GARBAGE_COLLECTION: "collects garbage",
+        kinds.CHECKPOINT: "saves or loads a checkpoint",
+        kinds.LOGGING: "logs",
+        kinds.TOKENIZING: "tokenizes",
+        kinds.IMAGE_DECODING: "decodes images or video",
+        kinds.LISTS_TO_TENSORS: "turns Python lists into tensors",
+        kinds.FILE_OR_SOCKET: "waits for a file or socket",
+        kinds.LOCK_WAIT: "waits for another thread",
+        kinds.SLEEP: "sleeps",
+        kinds.PREPROCESSING: "prepares data",
+        kinds.GRAPH_LAUNCH: "launches a CUDA graph",
+        kinds.BATCH_SCHEDULING: "schedules the next batch",
     }
 )
 
 
-def describe_pause(path: HotPath, *, has_loader: bool) -> PauseWork:
-    """What the CPU does on a hot path, and what to do about it.
-
-    Args:
-        path: The hot path of the pauses.
-        has_loader: Whether the program reads batches from a DataLoader: without one no work goes to its workers.
-    """
-    work = _OF_KIND.get(path.kind or "") or _by_activity(path, has_loader)
-    doing = work.doing
-    # Of some kinds the function itself is worth its name: what is prepared, logged, read.
-    if path.kind is not None and path.deepest is not None and path.deepest.table == "frame" and not work.is_warm_up:
+def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
+    """What the CPU does in some pauses, and what to do about it in this program."""
+    path = group.path
+    doing = _DOING.get(path.kind or "")
+    if doing is None or path.kind is None:
+        return _describe_activity(group, rank)
+    # Of some kinds the function itself is worth its name: what is prepared, logged, read, loaded.
+    if path.deepest is not None and _adds_a_name(path.kind, path.deepest):
         doing += f" in {_name_in(path, path.deepest)}"
-    advice = work.advice.replace("{ahead}", _IN_WORKERS if has_loader else _AHEAD)
-    return PauseWork(doing, advice, work.fix, work.is_warm_up, _evidence(path))
+    return _with_advice(group, rank, doing, path.kind)
+
+
+def _with_advice(group: PauseGroup, rank: Rank, doing: str, work: str, **known: str) -> PauseWork:
+    """What the CPU does, with the advice on this work in this program."""
+    situation = "DDP broadcasts buffers" if work == kinds.BUFFER_BROADCAST else f"pause: {work}"
+    ahead = advise(f"input prepared on the CPU{_beside_loader(rank)}", rank.context)
+    advice = advise(
+        situation,
+        rank.context,
+        ahead=ahead.sentence,
+        units="steps" if rank.context.phase == "training" else "batches",
+        eager="" if rank.trace.vendor == "amd" else _EAGER,
+        **known,
+    )
+    return PauseWork(doing, advice.sentence, advice.code, _evidence(group))
+
+
+def _beside_loader(rank: Rank) -> str:
+    """The end of the name of a situation in a program that waits for a loader."""
+    return ", beside a DataLoader" if len(rank.loader_waits) else ""
+
+
+def _adds_a_name(kind: str, deepest: Activity) -> bool:
+    if kind == kinds.MODULE_LOAD:
+        return deepest.table == "call"
+    return deepest.table == "frame" and kind not in kinds.HAPPENING_ONCE
 
 
 def _name_in(path: HotPath, activity: Activity) -> str:
@@ -129,40 +104,52 @@ def _name_in(path: HotPath, activity: Activity) -> str:
     return name.removesuffix(f" ({SourceLocation(location.file).short})") if location else name
 
 
-def _by_activity(path: HotPath, has_loader: bool) -> PauseWork:
+def _describe_activity(group: PauseGroup, rank: Rank) -> PauseWork:
     """What to say where the names on the path tell no kind of work."""
+    path = group.path
     activity = path.outermost_op or path.deepest
     if activity is None:
-        return PauseWork(
-            "does something else",
-            "No op, function or range takes most of this time: record with Python stacks (with_stack=True) to see "
-            "which code runs in it.",
-        )
+        return _with_advice(group, rank, "does something that the trace does not show", "nothing recorded")
     doing = f"is in {_name_in(path, activity)}"
+    if group.usual_ns is not None and path.deepest is not None:
+        longest = path.deepest
+        return _with_advice(
+            group,
+            rank,
+            doing,
+            "set-up for a shape",
+            what=kinds.short_name(longest.name),
+            usual=f"{group.usual_ns / 1e6:.2g} ms",
+            here=f"{longest.time_ns / longest.runs / 1e6:.2g} ms",
+        )
     if activity.table in ("op", "call"):
-        return PauseWork(
-            doing,
-            "The CPU takes longer for this op than the GPU for all that is queued: call it less often, on fewer and "
-            "larger tensors, or move it out of the step. Where only its first calls take so long it is warm-up.",
-        )
+        return _with_advice(group, rank, doing, "an op")
+    if re.search(vocabulary.OPTIMIZER_STEP, activity.name):
+        return _with_advice(group, rank, doing, "the optimizer")
     if activity.table == "range":
-        return PauseWork(
-            doing,
-            "No single op takes most of this time: it is many ops, Python, or waiting. Record with Python stacks "
-            "(with_stack=True) to see which code it is, then move it out of the step.",
-        )
-    places = "into DataLoader workers, another thread, or before the loop" if has_loader else "into another thread"
-    return PauseWork(doing, f"Move this work out of the step: {places}.")
+        return _with_advice(group, rank, doing, "a range")
+    if _MODEL_CODE.search(activity.name):
+        return _with_advice(group, rank, doing, "code of the model")
+    return _with_advice(group, rank, doing, f"other code{_beside_loader(rank)}")
 
 
-def _evidence(path: HotPath) -> tuple[Evidence, ...]:
+def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
+    path = group.path
     if not path.activities:
         return ()
     shown: list[Activity] = list(path.activities[-_SHOWN:])
     if path.outermost_op is not None and path.outermost_op not in shown:
         shown = [path.outermost_op, *shown[1:]]
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
-    return (
+    evidence = (
         Evidence("what the CPU was in", names),
         Evidence("time in the last of these", path.activities[-1].time_ns, "ns"),
+    )
+    other = group.others.deepest
+    if other is None or other.time_ns < _LEAST_OTHER_SHARE * path.time_ns or other in path.activities:
+        return evidence
+    return (
+        *evidence,
+        Evidence("in the rest of the pauses", kinds.short_name(other.name)),
+        Evidence("time in that", other.time_ns, "ns"),
     )

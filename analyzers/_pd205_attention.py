@@ -201,4 +201,4 @@ def half_remedy_of_attention(rank: Rank) -> Remedy | None:
     now = peak_rate(device, fused_unit(rank, "fp32"))
     if half is None or np.isnan(now):
         return None
-    return Remedy(f"{half} autocast", peak_rate(device, half) / now, device.attainable_flops(half), 0.5, half)
+    return Remedy(f"{half} autocast", peak_rate(device, half) / now, 0.5, half)

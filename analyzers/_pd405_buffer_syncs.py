@@ -114,9 +114,8 @@ def _count_within(counts: BoolArray, group: Int32Array) -> Int64Array:
 
     For example, [0, 1, 0, 1, 1] in the groups [0, 0, 0, 1, 1] become [0, 1, 1, 1, 2].
     """
-    total = np.cumsum(counts)
+    total: Int64Array = np.cumsum(counts, dtype=np.int64)
     first = np.flatnonzero(np.diff(group, prepend=-1))
-    before = (total - counts)[first]
+    before: Int64Array = (total - counts)[first]
     sizes = np.diff(np.append(first, len(group)))
-    result: Int64Array = total - np.repeat(before, sizes)
-    return result
+    return total - np.repeat(before, sizes)

@@ -15,7 +15,18 @@ from perfdoctor.analyzers._pd003_slow_steps import (
     find_slow_steps,
     measure_growth,
 )
-from perfdoctor.rules import Claim, Evidence, Finding, Int64Array, Rank, RankAnalyzer, Saving
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Int64Array,
+    Rank,
+    RankAnalyzer,
+    Recurrence,
+    Saving,
+    is_rare,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
 # By part of the account: what slow steps contain more of, in words, and what to do about it.
@@ -36,6 +47,16 @@ _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(
             "waits for other ranks",
             "Another rank is late in these steps: analyse the ranks together.",
         ),
+    }
+)
+# From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
+_UNEVEN_MARKS = 0.5
+_MORE: Mapping[str, str] = MappingProxyType(
+    {
+        "idle_dataloader": "more waits for the loader",
+        "idle_sync": "more waits for the GPU",
+        "idle_communication": "more waits for other ranks",
+        "idle_allocator": "more memory allocation",
     }
 )
 _CPU_WORK = ("work on the CPU", "A checkpoint, an evaluation or a log: do it less often, or on a thread of its own.")
@@ -59,14 +80,17 @@ class UnstableSteps(RankAnalyzer):
 
     What it finds:
         Steps of more than one and a half times the median that add up to a share of the time: in the trace, and among
-        the step times of a whole captured run, which contains the rare ones.
+        the step times of a whole captured run, which contains the rare ones. Steps whose middle half ranges by
+        a fifth of the median; and marks on the CPU that range so, while the GPU finishes steps evenly.
 
     Why it costs time:
         A checkpoint, an evaluation, a log or a batch of unusual size every N steps is invisible in a median and looks
         like a slightly slower step in a mean.
 
     How it is measured:
-        The cost is the excess of slow steps over the median. The cause is the part of the account, and the op or
+        The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
+        first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
+        time beyond the shortest quarter of them. The cause is the part of the account, and the op or
         annotation, in which slow steps exceed the usual ones most. The first step of a trace does not count (recording
         it takes up to three times as long), nor do steps of a capture that ran under the profiler.
 
@@ -90,10 +114,18 @@ class UnstableSteps(RankAnalyzer):
     needs: ClassVar[frozenset[str]] = frozenset({"steps"})
     # slow_factor: times the median; steady steps of real traces stay within 1.2 of it, those of this project's
     # benchmarks on a shared machine within 1.4. most_share: of the steps; more slow ones are no exception.
+    # min_spread: of the median, from the shortest quarter to the longest; five times the noise between recordings.
     # min_share: of the time; half of a medium finding's 3 % is noise of a few steps.
     # min_steps: steps of the trace without its first. min_run_steps: steps of the captured run.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"slow_factor": 1.5, "most_share": 0.34, "min_share": 0.05, "min_steps": 4, "min_run_steps": 20}
+        {
+            "slow_factor": 1.5,
+            "most_share": 0.34,
+            "min_spread": 0.2,
+            "min_share": 0.05,
+            "min_steps": 4,
+            "min_run_steps": 20,
+        }
     )
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -101,8 +133,14 @@ class UnstableSteps(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding: of slow steps in the trace, else of those in the run, else of steps that keep growing."""
-        finding = self._check_trace(rank) or self._check_run(rank) or self._check_growth(rank)
+        """One finding: of slow steps, else of uneven ones, in the trace, else of those in the run, else of growth."""
+        finding = (
+            self._check_trace(rank)
+            or self._check_spread(rank)
+            or self._check_run(rank)
+            or self._check_growth(rank)
+            or self._check_marks(rank)
+        )
         if finding is not None:
             yield finding
 
@@ -127,13 +165,18 @@ class UnstableSteps(RankAnalyzer):
             cause = cause.replace("GPU work", "work in the ops")
         activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
         excess = iv.union(steps[slow.rows, 0] + slow.median_ns, steps[slow.rows, 1])
-        cost_ns = rank.per_step(iv.total(excess))
+        once = is_rare(slow.rows + 1, rank.steps.count)
+        cost_ns = 0 if once else rank.per_step(iv.total(excess))
         longest_ns = int(dur_ns.max())
+        title = _describe_slow_steps(slow, len(steps), longest_ns, "steps")
+        if once and len(slow) == 1:
+            times = f"{longest_ns / slow.median_ns:.1f} times the median"
+            title = f"Once in this trace: a step takes {longest_ns / 1e6:.3g} ms, {times}"
         return self.finding(
             rank,
-            title=f"{_describe_slow_steps(slow, len(steps), longest_ns, 'steps')}: {cause}",
+            title=f"{title}: {cause}",
             cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
+            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
             advice=advice,
             claim=Claim(excess),
             confidence=0.6,
@@ -145,6 +188,67 @@ class UnstableSteps(RankAnalyzer):
                 Evidence("that is, in a slow step", activity_ns, "ns"),
             ),
             subject="trace",
+            recurrence=_recurrence_of(slow, dur_ns),
+        )
+
+    def _check_spread(self, rank: Rank) -> Finding | None:
+        """Steps that range widely, without a few slow ones that stand out."""
+        steps, dur_ns = rank.steps.intervals[1:], rank.steps.durations_ns[1:]
+        if len(dur_ns) < self.settings["min_steps"]:
+            return None
+        quartile_ns, upper_ns = (int(np.quantile(dur_ns, share)) for share in (0.25, 0.75))
+        excess = iv.union(np.minimum(steps[:, 0] + quartile_ns, steps[:, 1]), steps[:, 1])
+        cost_ns = rank.per_step(iv.total(excess))
+        ranges = upper_ns - quartile_ns > self.settings["min_spread"] * float(np.median(dur_ns))
+        if not ranges or not self.exceeds_min_share(rank, cost_ns):
+            return None
+        is_slow = np.zeros(rank.steps.count, bool)
+        is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
+        part, part_ns = find_largest_part_excess(rank, is_slow)
+        cause, advice = _CAUSES.get(part, _CPU_WORK)
+        activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
+        return self.finding(
+            rank,
+            title=f"Steps take {_format_range(dur_ns)}: {_MORE.get(part, cause)} in the long ones",
+            cost_ns=cost_ns,
+            saving=Saving(0, None, cost_ns, "bounded"),
+            advice=advice,
+            claim=Claim(excess),
+            confidence=0.4,
+            evidence=(
+                Evidence("a quarter of the steps takes at most", quartile_ns, "ns"),
+                Evidence("longest step", int(dur_ns.max()), "ns"),
+                Evidence(f"more {_PART_NAMES.get(part, part)} in the long ones", part_ns, "ns"),
+                Evidence("most more time in", activity),
+                Evidence("that is, in a long one", activity_ns, "ns"),
+            ),
+            subject="spread",
+        )
+
+    def _check_marks(self, rank: Rank) -> Finding | None:
+        """Marks on the CPU that range widely while the GPU finishes steps evenly: no fault, but it looks like one."""
+        marks = rank.trace.ranges.dur_ns[rank.trace.match_rows(rank.trace.ranges, vocabulary.PROFILER_STEP)][1:]
+        dur_ns = rank.steps.durations_ns[1:]
+        if len(marks) != len(dur_ns) or len(dur_ns) < self.settings["min_steps"]:
+            return None
+        on_gpu, on_cpu = (float(each.max() - each.min()) / float(np.median(dur_ns)) for each in (dur_ns, marks))
+        if on_cpu < max(_UNEVEN_MARKS, self.settings["min_share"]) or on_gpu > on_cpu / 2:
+            return None
+        return self.finding(
+            rank,
+            title=f"The CPU's steps take {_format_range(marks)}, but the GPU finishes one every "
+            f"{_format_range(dur_ns)}",
+            cost_ns=0,
+            saving=Saving(),
+            advice="Nothing to fix: the CPU runs ahead of the GPU and waits for it now in one step, now in another. "
+            "Time steps on the GPU (CUDA events), or over many steps.",
+            claim=Claim(),
+            confidence=0.8,
+            evidence=(
+                Evidence("longest step on the CPU", int(marks.max()), "ns"),
+                Evidence("longest step on the GPU", int(dur_ns.max()), "ns"),
+            ),
+            subject="marks",
         )
 
     def _check_run(self, rank: Rank) -> Finding | None:
@@ -166,7 +270,7 @@ class UnstableSteps(RankAnalyzer):
             rank,
             title=f"{_describe_slow_steps(slow, count, longest_ns, 'steps of the run')}"
             f"{f', every {spacing} steps' if spacing else ''}{f': it {cause}' if waits_for_loader else ''}",
-            cost_ns=min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
+            cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=advice,
             claim=Claim(),
@@ -179,6 +283,7 @@ class UnstableSteps(RankAnalyzer):
                 Evidence("more wait for the loader in a slow step", wait_excess_ns, "ns"),
             ),
             subject="run",
+            recurrence=_recurrence_of(slow, steps.dur_ns),
         )
 
     def _check_growth(self, rank: Rank) -> Finding | None:
@@ -201,6 +306,16 @@ class UnstableSteps(RankAnalyzer):
             evidence=(Evidence("median step of the first quarter", round(first_ns), "ns"),),
             subject="growth",
         )
+
+
+def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array) -> Recurrence:
+    """In how many of the steps it is slow, and by how much these exceed the median."""
+    excess_ns = dur_ns[slow.rows] - slow.median_ns
+    return Recurrence(len(slow), len(dur_ns), int(np.median(excess_ns)), int(excess_ns.max()))
+
+
+def _format_range(dur_ns: Int64Array) -> str:
+    return f"{dur_ns.min() / 1e6:,.3g} to {dur_ns.max() / 1e6:,.3g} ms"
 
 
 def _describe_slow_steps(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:

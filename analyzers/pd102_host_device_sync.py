@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._pd102_advice import advice_for
-from perfdoctor.analyzers._pd102_blocking_calls import BlockingCalls, find_blocking_calls
+from perfdoctor.analyzers._pd102_advice import advise_on_cause, name_cause
+from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, BlockingCalls, find_blocking_calls
 from perfdoctor.rules import (
+    Advice,
     CallRows,
     Claim,
     Evidence,
@@ -32,6 +33,8 @@ from perfdoctor.rules import intervals as iv
 _MOST_CALLS = 4096
 # What happens in one of four steps or less is done "every N steps" already.
 _MIN_STEPS_BETWEEN = 4
+# So many kinds of waits are named in a title.
+_MOST_KINDS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,20 +76,22 @@ class HostDeviceSync(RankAnalyzer):
         the next launch arrives the GPU idles.
 
     How it is measured:
-        The gap between the last GPU item before the call returned and the next item, but at most the time that the
-        call had waited: only that much lead was lost. Time blocked and idle time are counted apart. Calls of one op
-        (a copy and the wait for it) are one wait, an op that contains another (aten::is_nonzero contains aten::item)
-        counts once, and on a CPU tensor it makes no call and does not count at all. The outermost op that shows the
-        cause names the wait; `print`, clipping and GradScaler show by the ops before it; a copy by its direction and
-        memory. Harmless, and not reported: waits that found the GPU done, and what happens in one of four steps or
-        less (logging every N steps).
+        The gaps between the last GPU item before the call returned and the items after it until the CPU has its lead
+        back, but at most the time that the call had waited: only that much lead was lost. Where the trace can be
+        replayed, the cost is what the step takes less without these waits, which is often more than the gaps behind
+        them. Many waits that cost little each, because the others remain, are one finding. Time blocked and idle time
+        are counted apart. Calls of one op (a copy and the wait for it) are one wait, an op that contains another
+        (aten::is_nonzero contains aten::item) counts once, and on a CPU tensor it makes no call and does not count at
+        all. The outermost op that shows the cause names the wait; `print`, clipping and GradScaler show by the ops
+        before it; a copy by its direction and memory. Harmless, and not reported: waits that found the GPU done, and
+        what happens in one of four steps or less (logging every N steps).
 
     How to fix:
         Keep values on the GPU, read them every N steps, copy without blocking from pinned memory.
 
     When it is wrong:
-        One wait a step that ends it costs little when the next step's launches are quick. Where the CPU is slower
-        than the GPU anyway the idle time comes back as launch-bound time: the saving is an upper bound.
+        One wait a step that ends it costs little when the next step's launches are quick. Where the trace cannot be
+        replayed and the CPU is slower than the GPU anyway, the idle time comes back as launch-bound time.
 
     Needs:
         Kernels or copies, with launches. Source lines with Python frames (with_stack=True) or from `perfdoctor run`.
@@ -104,24 +109,69 @@ class HostDeviceSync(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """A finding for each line whose waits cost at least `min_share` of the step."""
+        """A finding for each line whose waits cost at least `min_share` of the step, and one for the rest together."""
+        others = []
         for waits in _group_by_line(rank, find_blocking_calls(rank)):
-            cost_ns = rank.per_step(iv.total(waits.idle))
-            if self.exceeds_min_share(rank, cost_ns) and not _is_occasional(rank, waits):
-                yield self._report(rank, waits, cost_ns)
+            if _is_occasional(rank, waits) or not len(waits.idle):
+                continue
+            if self._is_costly(rank, waits):
+                yield self._report(rank, waits)
+            elif waits.cause != PAGEABLE:  # PD105 and PD106 report such copies
+                others.append(waits)
+        if len(others) > 1:
+            together = _join(others)
+            if self._is_costly(rank, together):
+                yield self._report_together(rank, together, others)
 
-    def _report(self, rank: Rank, waits: WaitsAtLine, cost_ns: int) -> Finding:
-        advice = advice_for(waits.cause)
+    def _is_costly(self, rank: Rank, waits: WaitsAtLine) -> bool:
+        """Whether waits cost at least `min_share`: right behind them, or by the replay without them."""
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(waits.idle))):
+            return True
+        if not self.exceeds_min_share(rank, rank.per_step(iv.total(waits.idle) + waits.blocked_ns)):
+            return False  # so little cannot drain more than that, and a replay takes its time
+        cost_ns = rank.counterfactual_cost_ns(remove_waits(CallRows(rank.trace.calls, waits.calls)))
+        return cost_ns is not None and self.exceeds_min_share(rank, cost_ns)
+
+    def _report(self, rank: Rank, waits: WaitsAtLine) -> Finding:
         location = waits.location or (rank.locations.of_op(waits.op) if waits.op else None)
         where = f" at {location.short}" if location else ""
+        return self._finding_of(
+            rank,
+            waits,
+            title=f"{name_cause(waits.cause)}{where} waits for the GPU {_format_frequency(rank, waits.count)}, "
+            "and then the GPU waits for the next launch",
+            advice=advise_on_cause(rank, waits.cause),
+            location=location,
+        )
+
+    def _report_together(self, rank: Rank, together: WaitsAtLine, parts: Sequence[WaitsAtLine]) -> Finding:
+        """The finding on waits of which each costs little while the others remain."""
+        counts: Counter[str] = Counter()
+        for waits in parts:
+            counts[name_cause(waits.cause)] += waits.count
+        kinds = [name for name, _ in counts.most_common(_MOST_KINDS)]
+        advice = advise_on_cause(rank, together.cause)
+        sentence = "Remove them together: while some remain, each of the others costs little. The most frequent first: "
+        return self._finding_of(
+            rank,
+            together,
+            title=f"The CPU waits for the GPU {_format_frequency(rank, together.count)}, by {', '.join(kinds)}, "
+            "and then the GPU waits for the next launch",
+            advice=advice._replace(sentence=sentence + advice.sentence),
+            location=together.location,
+        )
+
+    def _finding_of(
+        self, rank: Rank, waits: WaitsAtLine, *, title: str, advice: Advice, location: SourceLocation | None
+    ) -> Finding:
+        cost_ns = rank.per_step(iv.total(waits.idle))
         return self.finding(
             rank,
-            title=f"{advice.code}{where} waits for the GPU {_format_frequency(rank, waits.count)}, "
-            "and then the GPU waits for the next launch",
+            title=title,
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice.advice,
-            fix=advice.fix or None,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(waits.idle),
             edit=remove_waits(CallRows(rank.trace.calls, waits.calls)),
             confidence=0.8,
@@ -129,6 +179,19 @@ class HostDeviceSync(RankAnalyzer):
             evidence=_evidence(rank, waits, cost_ns),
             subject=waits.cause,
         )
+
+
+def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:
+    """The waits of several lines as one; cause, line and op are those of the most frequent."""
+    most = max(parts, key=lambda waits: (waits.count, waits.cause))
+    return replace(
+        most,
+        calls=np.concatenate([waits.calls for waits in parts]),
+        count=sum(waits.count for waits in parts),
+        step_count=max(waits.step_count for waits in parts),
+        blocked_ns=sum(waits.blocked_ns for waits in parts),
+        idle=iv.union_of(waits.idle for waits in parts),
+    )
 
 
 def _group_by_line(rank: Rank, blocking: BlockingCalls) -> Iterator[WaitsAtLine]:
@@ -149,11 +212,9 @@ def _group_by_line(rank: Rank, blocking: BlockingCalls) -> Iterator[WaitsAtLine]
 def _sum_up_waits(
     rank: Rank, blocking: BlockingCalls, cause: str, location: SourceLocation | None, rows: Int64Array
 ) -> WaitsAtLine:
-    trace, gaps, calls = rank.trace, rank.gaps, blocking.call[rows]
-    is_blocking = np.zeros(len(trace.calls) + 1, bool)  # the last entry is for gaps without a sync
-    is_blocking[calls] = True
-    after = (gaps.sync_idle_end_ns > gaps.start_ns) & is_blocking[gaps.sync]
-    idle = iv.union(gaps.start_ns[after], gaps.sync_idle_end_ns[after])
+    trace, calls = rank.trace, blocking.call[rows]
+    parts = rank.account.parts
+    idle = rank.starvation.time_after_syncs(calls)
     start_ns = trace.calls.start_ns[calls]
     ops = Counter(trace.text(int(trace.ops.name[op])) for op in blocking.op[rows] if op >= 0)
     return WaitsAtLine(
@@ -164,7 +225,7 @@ def _sum_up_waits(
         count=len(set(blocking.wait[rows].tolist())),
         step_count=len(set(np.searchsorted(rank.steps.intervals[:, 0], start_ns, side="right").tolist())),
         blocked_ns=iv.total(iv.union(start_ns, trace.calls.end_ns[calls])),
-        idle=iv.intersect(idle, rank.account.parts["idle_sync"]),
+        idle=iv.intersect(idle, iv.union_of((parts["idle_sync"], parts["idle_launch"]))),
     )
 
 

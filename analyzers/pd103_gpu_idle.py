@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._pd103_pause_work import describe_pause
+from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause
 from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
-    Int32Array,
     Intervals,
+    PauseGroup,
     Rank,
     RankAnalyzer,
     Saving,
     SourceLocation,
-    find_pause_path,
+    activity_kinds,
+    count_recurrence,
     most_common_location,
+    pausing_threads,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -32,8 +36,8 @@ class GpuIdle(RankAnalyzer):
     """The GPU had nothing to do, and no known cause explains it.
 
     What it finds:
-        Two things. Pauses: gaps of a millisecond and more in which the CPU was busy with something other than
-        launching (preprocessing, a checkpoint, compiling, Python), or slept. Unexplained gaps: the next item had been
+        Two things. Pauses: gaps in which the CPU was busy with something other than launching (preprocessing, a
+        checkpoint, compiling, Python), or slept. Unexplained gaps: the next item had been
         launched long before and waited for something that the trace does not show, or the trace has no CPU event at
         all. Where the GPU most likely worked and its kernels are missing from the file, it says so, at no cost.
 
@@ -42,13 +46,20 @@ class GpuIdle(RankAnalyzer):
 
     How it is measured:
         What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
-        communication cause. Gaps under 1 ms that end with a late launch are PD104's. A gap of more than 20 us before
-        an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in whole
-        recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered, and
-        less than a tenth of the numbers are there).
+        communication cause; pauses for DDP's buffers are PD405's, and compiling after the first steps is PD108's. A
+        gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
+        step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
+        20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
+        whole recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered,
+        and less than a tenth of the numbers are there).
 
         What the CPU did in the pauses is found by inclusive time: the deepest function, range, op or call that takes
-        60 % of them, on the thread that launched what came after. Its name says what kind of work that is.
+        60 % of them, on the thread that launched what came after. Its name says what kind of work that is. Pauses that
+        have no such thing in common are findings of their own.
+
+        Pauses that stand out in one or two steps, or only in the first half of the steps, happen once: they cost the
+        median step nothing. In a trace of one step or none those do that load code, capture a graph or compile, and
+        ops that take ten times as long as the others of their name.
 
     How to fix:
         By kind of work: warm-up (graph capture, first launches, compilation) before the recorded steps, preprocessing
@@ -69,47 +80,86 @@ class GpuIdle(RankAnalyzer):
     rule: ClassVar[str] = "PD103"
     name: ClassVar[str] = "gpu-idle"
     needs: ClassVar[frozenset[str]] = frozenset({"gpu_items"})
-    # min_share: higher than that of rules that know a cause. pause_ns as in PD104.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05, "pause_ns": 1_000_000})
+    # min_share: higher than that of rules that know a cause.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})
     references: ClassVar[tuple[str, ...]] = (
         "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html",
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """Up to one finding each of pauses, unexplained and unrecorded time, from `min_share` of the step on."""
-        late = rank.gaps.late_launch_time(at_least_ns=self.settings["pause_ns"])
-        pauses = iv.intersect(late, rank.account.parts["idle_launch"])
-        if self.exceeds_min_share(rank, rank.per_step(iv.total(pauses))) and not rank.is_subsampled:
-            # A DataLoader's wait within a gap cuts what is left of it in two: that is still one pause.
-            yield self._report_pauses(rank, pauses, int(np.count_nonzero(iv.overlap(late[:, 0], late[:, 1], pauses))))
+        """Findings of pauses by what the CPU did, of unexplained and of unrecorded time, from `min_share` on."""
+        pauses = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+        yield from self._report_recurring(rank, [group for group in pauses if not group.once])
+        for group in pauses:
+            if group.once and iv.total(group.time) >= self.settings["min_share"] * rank.window_ns:
+                yield self._report_once(rank, group)
         unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.missing_kernels)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(unexplained))):
             yield self._report_unexplained(rank, unexplained)
         if self.exceeds_min_share(rank, rank.per_step(iv.total(rank.missing_kernels))):
             yield self._report_unrecorded(rank, rank.missing_kernels)
 
-    def _report_pauses(self, rank: Rank, idle: Intervals, count: int) -> Finding:
-        path, part = find_pause_path(rank.trace, idle, _pausing_threads(rank, idle), rank.window)
-        work = describe_pause(path, has_loader=len(rank.loader_waits) > 0)
-        location = path.location or most_common_location(_lines_in_longest(rank, part))
+    def _report_recurring(self, rank: Rank, groups: Sequence[PauseGroup]) -> Iterator[Finding]:
+        """A finding for each group that costs enough; where only all together do, one that names the largest."""
+        every = iv.union_of(group.time for group in groups)
+        if not self.exceeds_min_share(rank, rank.per_step(iv.total(every))):
+            return
+        large = [each for each in groups if self.exceeds_min_share(rank, rank.per_step(iv.total(each.time)))]
+        if large:
+            for number, group in enumerate(large):
+                yield self._report_pauses(rank, group, describe_pause(group, rank), group.time, group.gaps, number)
+        else:
+            work, count = describe_pause(groups[0], rank), sum(group.gaps for group in groups)
+            work = replace(work, doing=f"mostly {work.doing}".replace("mostly is in", "is mostly in"))
+            yield self._report_pauses(rank, groups[0], work, every, count, 0)
+
+    def _report_pauses(
+        self, rank: Rank, group: PauseGroup, work: PauseWork, idle: Intervals, count: int, number: int
+    ) -> Finding:
         cost_ns = rank.per_step(iv.total(idle))
-        where = f" at {location.short}" if location else ""
+        location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
-        doing = work.doing if len(part) == len(idle) else f"mostly {work.doing}".replace("mostly is in", "is mostly in")
-        once = "Warm-up: the" if work.is_warm_up else "The"
         return self.finding(
             rank,
-            title=f"{once} GPU waits while the CPU {doing}{where}: {pauses} of 1 ms and more",
+            title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
+            f"{pauses}, {_format_ms(cost_ns)} a {rank.unit_name}",
             cost_ns=cost_ns,
-            # What runs only once is not saved in each step, and the advice is about the pauses that have it in common.
-            saving=Saving() if work.is_warm_up else Saving(0, None, rank.per_step(iv.total(part)), "bounded"),
+            # The advice is about the pauses of this group alone.
+            saving=Saving(0, None, rank.per_step(iv.total(group.time)), "bounded"),
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
             confidence=0.7,
             location=location,
             evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
-            subject="pauses",
+            subject=f"pauses {group.path.kind or number}",
+            recurrence=count_recurrence(idle, rank.steps),
+        )
+
+    def _report_once(self, rank: Rank, group: PauseGroup) -> Finding:
+        """A finding about pauses that no step to come repeats: they cost the median step nothing."""
+        work, location = describe_pause(group, rank), _location_of(rank, group)
+        time_ns = iv.total(group.time)
+        steps = group.recurrence.steps if group.recurrence is not None else 1
+        where = "Once in this trace" if steps <= 1 else f"In {steps} of {rank.steps.count} steps"
+        return self.finding(
+            rank,
+            title=f"{where}: the GPU waits {_format_ms(time_ns)} while the CPU {work.doing}"
+            f"{f' at {location.short}' if location else ''}",
+            cost_ns=0 if rank.steps.count else time_ns,
+            saving=Saving(),
+            advice=work.advice,
+            fix=work.fix,
+            claim=Claim(group.time),
+            confidence=0.7,
+            location=location,
+            evidence=(
+                Evidence("share of the analysed time", round(100 * time_ns / rank.window_ns, 1), "%"),
+                *_gap_evidence(rank, group.time, group.gaps),
+                *work.evidence,
+            ),
+            subject=f"once {group.path.kind or 'other'}",
+            recurrence=group.recurrence,
         )
 
     def _report_unexplained(self, rank: Rank, idle: Intervals) -> Finding:
@@ -163,19 +213,27 @@ class GpuIdle(RankAnalyzer):
         )
 
 
-def _pausing_threads(rank: Rank, pauses: Intervals) -> Int32Array:
-    """For each pause the thread that launched the item after it: what it did meanwhile is why the item came late."""
-    gaps = rank.gaps
-    gap = np.searchsorted(gaps.start_ns, pauses[:, 0], side="right") - 1
-    result: Int32Array = rank.trace.calls.thread[gaps.launch[gap]]
-    return result
+def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
+    """Whether pauses belong to PD405 (DDP's buffers) or to PD108 (compiling after the first two steps)."""
+    if group.path.kind == activity_kinds.BUFFER_BROADCAST:
+        return bool(rank.trace.match_rows(rank.trace.ranges, vocabulary.DDP_FORWARD).any())
+    later = rank.steps.intervals[2:]
+    in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
+    return group.path.kind == activity_kinds.COMPILATION and in_later
 
 
-def _lines_in_longest(rank: Rank, pauses: Intervals) -> list[SourceLocation | None]:
-    """The user's lines that were executing in the middle of the longest pauses."""
+def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
+    """The user's line on the hot path, else the one that was executing in the middle of most of the longest pauses."""
+    pauses = group.time
     longest = pauses[np.argsort(pauses[:, 0] - pauses[:, 1], kind="stable")[:_LONGEST_PAUSES]]
-    middle_ns = longest.mean(axis=1).astype(np.int64)
-    return rank.locations.at(_pausing_threads(rank, longest), middle_ns)
+    threads = pausing_threads(rank.trace, rank.gaps, longest)
+    return group.path.location or most_common_location(
+        rank.locations.at(threads, longest.mean(axis=1).astype(np.int64))
+    )
+
+
+def _format_ms(ns: int) -> str:
+    return f"{ns / 1e6:,.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

@@ -121,7 +121,7 @@ class LaunchBound(RankAnalyzer):
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = rank.kernels.in_steps()
-        gaps = rank.gaps.late_launch_time(below_ns=self.settings["pause_ns"])
+        gaps = rank.gaps.late_launch_time(below_ns=min(self.settings["pause_ns"], rank.pause_threshold_ns))
         without_root = iv.intersect(gaps, rank.starvation.time_after(StarvationRoot.NO_ROOT))
         starved = iv.intersect(without_root, rank.account.parts["idle_launch"])
         late = _count_late_kernels(rank, starved, kernels.mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -17,15 +18,19 @@ from perfdoctor.analysis.host.host_copies import (
 )
 from perfdoctor.analysis.host.host_made_tensors import select_host_made_tensors
 from perfdoctor.rules import (
+    Advice,
     CallRows,
     Claim,
+    Edit,
     Evidence,
     Finding,
+    FloatArray,
     GpuRows,
     Rank,
     RankAnalyzer,
     Saving,
     SourceLocation,
+    advise,
     captured_list,
     remove_blocking,
     set_durations,
@@ -109,21 +114,20 @@ class PageableCopy(RankAnalyzer):
         exposed = iv.intersect(rank.time_in_window(copies.rows), rank.exposed_parts["memcpy"])
         exposed_ns = rank.per_step(iv.total(exposed))
         expected_ns = None if pinned is None else round(exposed_ns * max(0.0, 1 - bytes_per_ns * 1e9 / pinned))
-        pinned_ns = np.nan if pinned is None else gpu.bytes[copies.rows] / pinned * 1e9
+        size = gpu.bytes[copies.rows]
+        pinned_ns = np.full(len(copies), np.nan) if pinned is None else size / pinned * 1e9
         steps = max(rank.steps.count, 1)
+        advice = _advise(rank, to_device=to_device)
         yield self.finding(
             rank,
             title=f"{_format_mb(size_bytes / steps)} a {rank.unit_name} are copied "
             f"{'from' if to_device else 'to'} pageable memory{f' at {location.short}' if location else ''}",
             cost_ns=cost_ns,
             saving=Saving(0, expected_ns, cost_ns, "bounded"),
-            advice=_advice(rank, to_device=to_device),
-            fix="DataLoader(..., pin_memory=True); x = x.to(device, non_blocking=True)"
-            if to_device
-            else "buffer = torch.empty_like(x, device='cpu', pin_memory=True); buffer.copy_(x, non_blocking=True)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(lost),
-            edit=remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.resume_ns)
-            | set_durations(GpuRows(gpu, copies.rows), pinned_ns),
+            edit=_pin(rank, copies, pinned_ns, to_device=to_device),
             confidence=0.8,
             location=location,
             evidence=(
@@ -138,6 +142,16 @@ class PageableCopy(RankAnalyzer):
         )
 
 
+def _pin(rank: Rank, copies: HostCopies, pinned_ns: FloatArray, *, to_device: bool) -> Edit:
+    """What pinned memory changes: the CPU goes on at once, and as expected the copies take as long as pinned ones.
+
+    A result that is needed at once is waited for all the same: at least its copy is faster.
+    """
+    unblocked = remove_blocking(CallRows(rank.trace.calls, copies.calls), copies.resume_ns)
+    faster = set_durations(GpuRows(rank.trace.gpu, copies.rows), pinned_ns, is_upper_bound=False)
+    return replace(unblocked | faster, at_least=unblocked if to_device else faster)
+
+
 def _format_mb(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.3g} MB"
 
@@ -148,12 +162,12 @@ def _captured_pinning(rank: Rank) -> str | None:
     return "yes" if settings == {True} else "no" if settings == {False} else None
 
 
-def _advice(rank: Rank, *, to_device: bool) -> str:
+def _advise(rank: Rank, *, to_device: bool) -> Advice:
     if not to_device:
-        return "Copy into a pinned buffer without blocking, and read it once an event says that it is there."
+        return advise("pageable copies to the host", rank.context)
+    situation = "pageable copies to the device"
     if _captured_pinning(rank) == "yes":
-        return (
-            "The DataLoader pins its batches, but these tensors are not: give a batch of your own type a pin_memory() "
-            "method, or pin what is built after the loader; then copy with non_blocking=True."
-        )
-    return "Pin the batches and copy them without blocking: the CPU goes on launching while the copy runs."
+        situation += ", beside a DataLoader that pins"
+    elif len(rank.loader_waits) or captured_list(rank.facts, "loaders"):
+        situation += ", beside a DataLoader"
+    return advise(situation, rank.context)

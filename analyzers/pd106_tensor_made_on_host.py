@@ -20,18 +20,13 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    advise,
     remove_blocking,
     remove_items,
 )
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.vocabulary import HOST, HTOD, PAGEABLE
-
-_FACTORY_ADVICE = "Make it where it is used, with device=: nothing has to be copied, and the CPU does not wait."
-_VALUES_ADVICE = (
-    "Make it once, before the loop, or use an op that takes numbers. torch.tensor(..., device=...) does not help: it "
-    "makes the tensor on the CPU and copies it, too."
-)
 
 
 class TensorMadeOnHost(RankAnalyzer):
@@ -104,6 +99,8 @@ class TensorMadeOnHost(RankAnalyzer):
             return
         names, counts = np.unique(trace.ops.name[copies.creator_op], return_counts=True)
         maker = trace.strings[names[np.argmax(counts)]] if factory else "torch.tensor or from_numpy"
+        situation = "tensor filled on the host" if factory else "tensor of values from the host"
+        advice = advise(situation, rank.context, maker=maker.removeprefix("aten::"))
         size_bytes = trace.gpu.bytes[copies.rows]
         copies_per_step = len(copies) / max(rank.steps.count, 1)
         yield self.finding(
@@ -112,11 +109,11 @@ class TensorMadeOnHost(RankAnalyzer):
             f"{copies_per_step:.3g} a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_FACTORY_ADVICE if factory else _VALUES_ADVICE,
-            fix=f"torch.{maker.removeprefix('aten::')}(..., device=x.device)" if factory else None,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(lost),
             edit=remove_blocking(CallRows(trace.calls, copies.calls), copies.resume_ns)
-            | remove_items(trace, GpuRows(trace.gpu, copies.rows)),
+            | remove_items(trace, GpuRows(trace.gpu, copies.rows), is_upper_bound=False),
             confidence=0.8 if factory else 0.7,
             location=location,
             evidence=(

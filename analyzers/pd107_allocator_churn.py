@@ -8,14 +8,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, nesting, remove_calls, vocabulary
+from perfdoctor.rules import (
+    Advice,
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    advise,
+    count_recurrence,
+    nesting,
+    remove_calls,
+    split_one_offs,
+    vocabulary,
+)
 from perfdoctor.rules import intervals as iv
 
-_WITH_CACHE = "Allocate once: warm up with the largest input, keep input sizes few, leave memory free."
-_WITHOUT_CACHE = (
-    "The driver allocates every tensor: PyTorch's caching allocator is off. Take the variable that turns it off, which "
-    "is there for debugging, out of the environment."
-)
 # With the cache on at most 1 op in 6 asked the driver in the recordings that we have, warm-up included; without it all.
 _UNCACHED_SHARE = 0.5
 _MIN_UNCACHED = 20
@@ -32,7 +42,8 @@ class AllocatorChurn(RankAnalyzer):
         takes 0.1 to 70 ms, and cudaFree waits until the GPU is through.
 
     How it is measured:
-        The account's idle_allocator: gaps between GPU items during such calls.
+        The account's idle_allocator: gaps between GPU items during such calls. What stands out in one or two steps, or
+        only in the first half of the steps, happens once and costs the median step nothing.
 
     How to fix:
         Warm up with the largest input, pad inputs to few sizes, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, use
@@ -62,27 +73,38 @@ class AllocatorChurn(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding when the allocator's share of the step reaches `min_share`."""
-        idle = rank.account.parts["idle_allocator"]
-        cost_ns = rank.per_step(iv.total(idle))
-        if not self.exceeds_min_share(rank, cost_ns):
-            return
+        """A finding about what comes back and one about what happens once, each from `min_share` on."""
+        recurring, once = split_one_offs(rank.account.parts["idle_allocator"], rank.steps)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(recurring))):
+            yield self._report(rank, recurring, once=False)
+        if self.exceeds_min_share(rank, rank.per_step(iv.total(once))):
+            yield self._report(rank, once, once=True)
+
+    def _report(self, rank: Rank, idle: Intervals, *, once: bool) -> Finding:
+        cost_ns, recurrence = rank.per_step(iv.total(idle)), count_recurrence(idle, rank.steps)
         trace, calls = rank.trace, rank.trace.calls
         found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
         longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]
         op = nesting.outermost(trace.ops.parent, calls.op[[longest]])[0] if len(trace.ops) else -1
-        uncached = _allocates_without_cache(rank)
+        uncached = not once and _allocates_without_cache(rank)
         count = "one call" if len(found) == 1 else f"{len(found)} calls"
-        yield self.finding(
+        cache = " without a cache" if uncached else ""
+        title = f"The GPU idles while memory is allocated and freed{cache}: {count} to the driver"
+        if once and recurrence is not None:
+            when = "Once in this trace" if recurrence.steps == 1 else f"In {recurrence.steps} of {recurrence.of} steps"
+            title = (
+                f"{when}: the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
+            )
+        advice = _advise(rank, once=once, uncached=uncached)
+        return self.finding(
             rank,
-            title="The GPU idles while memory is allocated and freed"
-            f"{' without a cache' if uncached else ''}: {count} to the driver",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=_WITHOUT_CACHE if uncached else _WITH_CACHE,
-            fix=_uncached_fix(rank) if uncached else "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+            title=title,
+            cost_ns=0 if once else cost_ns,
+            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(idle),
-            edit=remove_calls(found.rows),
+            edit=None if once else remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
             location=found.location,
             evidence=(
@@ -91,6 +113,8 @@ class AllocatorChurn(RankAnalyzer):
                 Evidence("longest call is", trace.text(int(calls.name[longest]))),
                 Evidence("made by", trace.text(int(trace.ops.name[op])) if op >= 0 else None),
             ),
+            subject="once" if once else "",
+            recurrence=recurrence,
         )
 
 
@@ -105,10 +129,9 @@ def _allocates_without_cache(rank: Rank) -> bool:
     return asked >= max(_MIN_UNCACHED, _UNCACHED_SHARE * len(allocating)) and 2 * len(frees) >= len(mallocs)
 
 
-def _uncached_fix(rank: Rank) -> str:
-    """The command that starts the program with the cache."""
-    names = [
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        *(["PYTORCH_NO_HIP_MEMORY_CACHING"] if rank.trace.vendor == "amd" else []),
-    ]
-    return f"env {' '.join(f'-u {name}' for name in names)} python train.py"
+def _advise(rank: Rank, *, once: bool, uncached: bool) -> Advice:
+    if once:
+        return advise("memory allocated once", rank.context)
+    on_amd = ", on an AMD device" if rank.trace.vendor == "amd" else ""
+    situation = "caching allocator is off" if uncached else "allocator calls the driver"
+    return advise(f"{situation}{on_amd}", rank.context)

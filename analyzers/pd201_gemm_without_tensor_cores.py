@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
+
+import numpy as np
 
 from perfdoctor.analyzers._missed_tensor_cores import (
     Cause,
@@ -13,27 +15,21 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     find_float32_remedy,
     find_half_of_tf32,
     find_half_remedy,
+    find_half_type,
     is_tf32_allowed,
 )
-from perfdoctor.rules import Rank
+from perfdoctor.analyzers._pd201_float32_traffic import find_float32_traffic, halve_traffic
+from perfdoctor.rules import Claim, Evidence, Finding, GpuQuery, Rank, advise, top_kernels
 from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy, find_tensor_core_kernels
 
 _HALF_TYPES = ("fp16", "bf16")
-# By the name of the remedy.
-_FIXES: Mapping[str, str] = MappingProxyType(
+# By the name of the remedy the situation in the table of advice.
+_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
     {
-        "tf32": 'torch.set_float32_matmul_precision("high")',
-        "bf16 autocast": 'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-        "fp16 autocast": 'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-    }
-)
-_ADVICES: Mapping[str | None, str] = MappingProxyType(
-    {
-        "tf32": "Allow TF32 for float32 products, or train under autocast in bfloat16: both use Tensor Cores.",
-        "bf16 autocast": "On this device TF32 is no faster than float32: train under autocast in bfloat16.",
-        "fp16 autocast": "This device has Tensor Cores for float16 only: train under autocast in float16 with a "
-        "GradScaler.",
-        None: "Use a precision for which the device has Tensor Cores: autocast, or TF32 where the device has it.",
+        "tf32": "float32 products: TF32",
+        "bf16 autocast": "float32 products: bfloat16",
+        "fp16 autocast": "float32 products: float16",
+        None: "float32 products",
     }
 )
 
@@ -56,11 +52,15 @@ class GemmWithoutTensorCores(MissedTensorCores):
         Vector products (gemv), products with a dimension of 16 or less, products that memory bounds by their recorded
         shapes, kernels bound by latency, types under 10 us in total and devices without Tensor Cores (Pascal and
         older, GeForce GTX 16) never count. Whether TF32 is allowed is read from the captured facts, else from other
-        products that use it. The saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by
-        the ratio of peaks. Kernels that a convolution launched belong to PD203.
+        products that use it. Where shapes are recorded the saving follows from the roofline on Tensor Cores and from
+        the share of it that recorded kernels reach: at worst the lower quartile, at best the upper one, and bfloat16
+        where TF32 is the first remedy. Without shapes it is bounded by the ratio of peaks. Kernels that a convolution
+        launched belong to PD203. In inference in float32 a second finding is about the memory-bound kernels on
+        float32, which would move half of the bytes, if they take `min_traffic_share` of the step.
 
     How to fix:
-        float32: allow TF32, or train under autocast; where TF32 is allowed already, make M, N and K multiples of 8.
+        float32: allow TF32, or use half precision (autocast in training); where TF32 is allowed already, make M, N
+        and K multiples of 8.
         float64: usually an accident, see PD204. Half precision on CUDA cores: alignment or layout is the cause; make
         dimensions multiples of 8.
 
@@ -77,8 +77,9 @@ class GemmWithoutTensorCores(MissedTensorCores):
     rule: ClassVar[str] = "PD201"
     name: ClassVar[str] = "gemm-without-tensor-cores"
     needs: ClassVar[frozenset[str]] = frozenset({"kernels"})
-    # min_share: share of the step; less than a hundredth is not worth a change of precision.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    # min_share: share of the step; less than a hundredth is not worth a change of precision. min_traffic_share: at
+    # most half of it is saved, and a finding of its own should be worth a medium one (contracts.md).
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_traffic_share": 0.06})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
         "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere",
@@ -86,21 +87,52 @@ class GemmWithoutTensorCores(MissedTensorCores):
 
     category: ClassVar[MatrixCategory] = "gemm"
 
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """The findings about products; for inference in float32 one about what its other kernels move."""
+        has_float32 = False
+        for finding in super().analyze_rank(rank):
+            has_float32 |= finding.subject == "fp32"
+            yield finding
+        if has_float32 and rank.context.phase == "inference":
+            yield from self._find_float32_traffic(rank)
+
+    def _find_float32_traffic(self, rank: Rank) -> Iterator[Finding]:
+        half = find_half_type(rank)
+        kernels = find_float32_traffic(rank)
+        cost_ns = rank.per_step(kernels.time_ns)
+        if half is None or not self.exceeds_min_share(rank, cost_ns, self.settings["min_traffic_share"]):
+            return
+        after = halve_traffic(rank, kernels)
+        yield self.finding(
+            rank,
+            title=f"{rank.per_step(len(kernels)):,} memory-bound kernels a {rank.unit_name} work on float32",
+            cost_ns=cost_ns,
+            saving=after.saving(cost_ns),
+            advice="In half precision they move half of the bytes: load the model and its inputs in half precision, "
+            "not only its products. Keep in float32 what needs the range, such as long sums.",
+            fix=f"model = model.to(torch.{half})",
+            claim=Claim(kernels.time, kernels=True),
+            confidence=0.6,
+            location=kernels.location,
+            evidence=(
+                Evidence("read and written", rank.per_step(round(_sum_bytes(rank, kernels))), "bytes"),
+                *top_kernels(rank, kernels.mask),
+            ),
+            subject="float32 traffic",
+            edit=after.edit(kernels.rows),
+        )
+
     def find_cause(self, rank: Rank, missed: MissedKernels) -> Cause:
         """The cause by the operand type, and by what the other products use."""
         confidence = 0.9 if "shapes" in rank.available_data else 0.8  # shapes tell small products, which gain nothing
         if missed.operand in _HALF_TYPES:
-            return Cause(
-                "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
-                find_half_remedy(rank, missed.operand),
-                confidence,
-            )
+            advice = advise("half-precision products", rank.context)
+            return Cause(advice.sentence, find_half_remedy(rank, missed.operand), confidence)
         remedy = find_float32_remedy(rank) if missed.operand == "fp32" else Remedy()
-        advice, fix, better = _ADVICES[remedy.name], _FIXES.get(remedy.name or ""), find_half_of_tf32(rank, remedy)
+        advice, better = advise(_SITUATIONS[remedy.name], rank.context), find_half_of_tf32(rank, remedy)
         if remedy.name == "tf32" and is_tf32_allowed(rank, "gemm"):
             return Cause(
-                "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make "
-                "M, N and K multiples of 8, or train under autocast in bfloat16.",
+                advise("float32 products: TF32 is on", rank.context).sentence,
                 remedy,
                 confidence,
                 title_end=" although TF32 is on",
@@ -109,14 +141,18 @@ class GemmWithoutTensorCores(MissedTensorCores):
         if missed.operand == "fp32" and (half := _find_prevailing_half_type(rank)):
             return Cause(
                 f"The other products are in {half}: these stand outside of autocast, or something turns their inputs "
-                f"into float32. {advice}",
+                f"into float32. {advice.sentence}",
                 remedy,
                 confidence,
-                fix,
+                advice.code,
                 f", the others in {half}",
                 better,
             )
-        return Cause(advice, remedy, confidence, fix, better=better)
+        return Cause(advice.sentence, remedy, confidence, advice.code, better=better)
+
+
+def _sum_bytes(rank: Rank, kernels: GpuQuery) -> float:
+    return float(np.nansum(rank.kernel_costs.bytes[kernels.mask]))
 
 
 def _find_prevailing_half_type(rank: Rank) -> str | None:

@@ -21,14 +21,15 @@ from perfdoctor.rules import (
     Claim,
     Evidence,
     Finding,
+    FloatArray,
     GpuQuery,
     Rank,
     RankAnalyzer,
-    Saving,
-    scale_durations,
+    advise,
     top_kernels,
     top_op,
 )
+from perfdoctor.rules.kernel_ranges import catch_up
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, exclude_small_products, find_tensor_core_kernels
 
 # Ops that multiply batches of matrices: in most models that is attention.
@@ -59,10 +60,10 @@ class TensorCoreSlowPath(RankAnalyzer):
         Time of gemm kernels whose name says that they take an alignment under 16 bytes. The names of AMD's kernels do
         not say it: there the recorded shapes decide. With shapes the dimension to blame is the one that lies
         contiguous in memory by the kernel's layout letters, only kernels count that take at least `min_over_roofline`
-        times the best time for their FLOPs and bytes, and their time above that best time bounds the saving. Without
-        shapes the width of the memory accesses bounds the saving, the confidence is low, and the least share of the
-        step is `min_share_untold`. Products with a dimension of 16 or less, vector products, and kernels under 10 us
-        in total never count.
+        times the best time for their FLOPs and bytes, and the saving follows from what recorded kernels without this
+        fault reach of their roofline. Without shapes the width of the memory accesses bounds the saving, the
+        confidence is low, and the least share of the step is `min_share_untold`. Products with a dimension of 16 or
+        less, vector products, and kernels under 10 us in total never count.
 
     How to fix:
         Pad vocabulary, features, heads or sequence to a multiple of 8 (of 16 in one-byte types; 64 is better still).
@@ -104,13 +105,13 @@ class TensorCoreSlowPath(RankAnalyzer):
             return
         misaligned = _find_misaligned_dimensions(rank, kernels) if over_roofline else []
         op = top_op(rank, kernels.mask)
-        saved = _saved_share(rank, kernels)
+        after = catch_up(rank, kernels, "gemm", _full_width_share(rank, kernels))
         yield self.finding(
             rank,
             title=_title_of([dimension for dimension, _ in misaligned]),
             cost_ns=cost_ns,
-            saving=Saving(0, None, round(cost_ns * saved), "bounded"),
-            advice=_advice_for(misaligned[0][0] if misaligned else None, op),
+            saving=after.saving(cost_ns),
+            advice=_advise(rank, misaligned[0][0] if misaligned else None, op),
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8 if over_roofline else 0.5,
             location=rank.locations.of_op(op) if op else None,
@@ -123,7 +124,7 @@ class TensorCoreSlowPath(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, kernels.mask),
             ),
-            edit=scale_durations(kernels.rows, saved),
+            edit=after.edit(kernels.rows),
         )
 
     def _find_slow_kernels(self, rank: Rank) -> GpuQuery:
@@ -174,16 +175,13 @@ def _time_over_roofline(rank: Rank, kernels: GpuQuery) -> float | None:
     return float(dur_ns[known].sum() / best_ns[known].sum()) if 2 * dur_ns[known].sum() > dur_ns.sum() else None
 
 
-def _saved_share(rank: Rank, kernels: GpuQuery) -> float:
-    """The share of the kernels' time above their roofline; where that is unknown, above accesses of full width."""
+def _full_width_share(rank: Rank, kernels: GpuQuery) -> FloatArray:
+    """For each kernel the share of its time that accesses of full width take at best."""
     width_fraction = np.ones(len(rank.trace.strings))
     for code, kernel in rank.kernel_classes.by_name.items():
         if kernel.alignment is not None and kernel.operand is not None:
             width_fraction[code] = access_width_fraction(kernel.alignment, kernel.operand) or 1.0
-    gpu, rows = rank.trace.gpu, kernels.mask
-    dur_ns, best_ns = gpu.dur_ns[rows].astype(np.float64), rank.bounds.roofline_ns[rows]
-    best_ns = np.where(np.isnan(best_ns), dur_ns * width_fraction[gpu.name[rows]], best_ns)
-    return float(np.maximum(dur_ns - best_ns, 0).sum() / max(dur_ns.sum(), 1))
+    return width_fraction[rank.trace.gpu.name[kernels.mask]]
 
 
 def _title_of(misaligned: list[_MisalignedDimension]) -> str:
@@ -195,18 +193,10 @@ def _title_of(misaligned: list[_MisalignedDimension]) -> str:
     return f"Tensor Cores run on a slow path: {name} = {size}: pad to {padded}{more}"
 
 
-def _advice_for(costliest: _MisalignedDimension | None, op: str | None) -> str:
+def _advise(rank: Rank, costliest: _MisalignedDimension | None, op: str | None) -> str:
     if costliest is None:
-        return (
-            f"Make the dimensions of these products multiples of {PAD_MULTIPLE} (vocabulary, features, sequence; 64 is "
-            "better still), and start no slice at an odd element."
-        )
-    if any(word in (op or "") for word in _BATCHED_OPS):
-        return (
-            f"In attention use scaled_dot_product_attention, which needs no padding; else pad {costliest.size} to "
-            f"{costliest.padded}, and mask what is added."
-        )
-    return (
-        f"Pad {costliest.size} to {costliest.padded} where the layer is made (vocabulary, features, heads): the rows "
-        "then start at multiples of 16 bytes."
-    )
+        return advise("misaligned products", rank.context, multiple=PAD_MULTIPLE).sentence
+    situation = "misaligned products of attention" if any(word in (op or "") for word in _BATCHED_OPS) else None
+    return advise(
+        situation or "misaligned products of known size", rank.context, size=costliest.size, padded=costliest.padded
+    ).sentence

@@ -15,46 +15,19 @@ from perfdoctor.analyzers._missed_tensor_cores import (
     find_half_remedy,
     is_tf32_allowed,
 )
-from perfdoctor.rules import Rank
+from perfdoctor.rules import Rank, advise
 from perfdoctor.rules.matrix_kernels import MatrixCategory, Remedy
 
-_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
-_BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
-# Advice and fix, by the name of the remedy or by what is so already.
-_ADVICES: Mapping[str | None, tuple[str, str | None]] = MappingProxyType(
+# By the name of the remedy, or by what is so already, the situation in the table of advice.
+_SITUATIONS: Mapping[str | None, str] = MappingProxyType(
     {
-        "tf32": (
-            "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, "
-            "let cuDNN choose by measuring; or train under autocast in bfloat16.",
-            f"torch.backends.cudnn.allow_tf32 = True\n{_BENCHMARK}",
-        ),
-        "tf32 is on": (
-            "TF32 is allowed already: layout or channel counts keep these convolutions off the Tensor Cores. Use "
-            "channels_last and multiples of 8 (a first layer may have too few channels), and let cuDNN choose by "
-            "measuring; or train under autocast in bfloat16.",
-            _BENCHMARK,
-        ),
-        "bf16 autocast": (
-            "Train under autocast in bfloat16, with channels_last.",
-            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.bfloat16): ...',
-        ),
-        "fp16 autocast": (
-            "This device has Tensor Cores for float16 only: train under autocast in float16 with a GradScaler, with "
-            "channels_last and channel counts that are multiples of 8.",
-            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-        ),
-        "half": (
-            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
-            "Cores. Use channels_last and multiples of 8 (a first layer may have too few channels), and let the "
-            "library choose by measuring.",
-            _BENCHMARK,
-        ),
-        "half on amd": (
-            "These convolutions are in half precision already: MIOpen chose kernels for the vector units (Winograd, "
-            "direct, naive). Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring.",
-            _BENCHMARK,
-        ),
-        None: ("Use a precision for which the device has Tensor Cores (autocast), with channels_last.", None),
+        "tf32": "float32 convolutions: TF32",
+        "tf32 is on": "float32 convolutions: TF32 is on",
+        "bf16 autocast": "float32 convolutions: bfloat16",
+        "fp16 autocast": "float32 convolutions: float16",
+        "half": "half-precision convolutions",
+        "half on amd": "half-precision convolutions on an AMD device",
+        None: "float32 convolutions",
     }
 )
 
@@ -73,8 +46,8 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
         Time of convolution kernels, and of gemm kernels that a convolution launched, with verdict "no". Helpers
         (Winograd transforms of inputs, layout copies, FFT passes) do not count, nor do convolutions that gain
         nothing: depthwise ones, those in groups of under 8 channels, and those that memory bounds by their recorded
-        shapes. The saving is bounded by the roofline on Tensor Cores where shapes are recorded, else by the ratio of
-        peaks.
+        shapes. Where shapes are recorded the saving follows from the roofline on Tensor Cores and from the share of it
+        that recorded kernels reach; else it is bounded by the ratio of peaks.
 
     How to fix:
         Use autocast, channels_last, channel counts that are multiples of 8, and cuDNN's benchmark mode.
@@ -111,6 +84,6 @@ class ConvolutionWithoutTensorCores(MissedTensorCores):
         else:
             remedy = Remedy() if missed.operand == "fp64" else find_float32_remedy(rank)
             case = "tf32 is on" if remedy.name == "tf32" and is_tf32_allowed(rank, "convolution") else remedy.name
-        advice, fix = _ADVICES[case]
+        advice = advise(_SITUATIONS[case], rank.context)
         better = find_half_of_tf32(rank, remedy)
-        return Cause(advice, remedy, 0.8 if remedy.peak_ratio else 0.6, fix, better=better)
+        return Cause(advice.sentence, remedy, 0.8 if remedy.peak_ratio else 0.6, advice.code, better=better)

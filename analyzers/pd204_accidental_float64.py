@@ -19,15 +19,14 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
-    Saving,
     distinct_rows,
     nesting,
     occurring,
-    scale_durations,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy, saved_share
+from perfdoctor.rules.kernel_ranges import DurationRange, apply_remedy
+from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy
 
 # `optional<double>` is an argument of nan_to_num's kernel, whatever type it computes in.
 _FLOAT64_NAME = r"(?<!optional)<double\b|lambda\(double\)|dgemm|f64f64|(?<![a-z0-9])[dz]884"
@@ -49,8 +48,9 @@ class AccidentalFloat64(RankAnalyzer):
 
     How it is measured:
         Time of such kernels. Where an op's arguments are recorded as double its kernels count if one of them is a
-        tensor of more than one element: Python numbers are recorded as double, too. The saving is bounded by the
-        roofline in float32, else by the ratio of bytes or of peaks, whichever is larger.
+        tensor of more than one element: Python numbers are recorded as double, too. Of matrix maths the saving follows
+        from what recorded kernels in float32 reach of their roofline; of all else half of the bytes goes, and at
+        most the ratio of the peaks.
 
     How to fix:
         Find where the float64 tensor comes from: torch.from_numpy of a numpy array, torch.float64 as default type,
@@ -87,12 +87,12 @@ class AccidentalFloat64(RankAnalyzer):
             return
         matrix = kernels.of_category(*_MATRIX_CATEGORIES)
         first_op = _find_first_op(rank, kernels)
-        saved = _saved_share(rank, kernels, matrix)
+        after = _find_durations(rank, kernels, matrix)
         yield self.finding(
             rank,
             title=f"Kernels compute in float64: {rank.per_step(len(kernels)):,} a {rank.unit_name}",
             cost_ns=cost_ns,
-            saving=Saving(0, None, round(cost_ns * saved), "bounded"),
+            saving=after.saving(cost_ns),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "
             "there: every result that it meets becomes float64, too.",
             fix="x = torch.from_numpy(array).float()        # or array.astype(np.float32)",
@@ -107,7 +107,7 @@ class AccidentalFloat64(RankAnalyzer):
                 ),
                 *top_kernels(rank, kernels.mask),
             ),
-            edit=scale_durations(kernels.rows, saved),
+            edit=after.edit(kernels.rows),
         )
 
 
@@ -165,22 +165,33 @@ def _count_elements(size: Any) -> int:
     return math.prod(size) if is_size else 0
 
 
-def _saved_share(rank: Rank, kernels: GpuQuery, matrix: GpuQuery) -> float:
-    """The share of the kernels' time that float32 could save at most; `matrix` are those of matrix maths."""
+def _find_durations(rank: Rank, kernels: GpuQuery, matrix: GpuQuery) -> DurationRange:
+    """How long the kernels take in float32; `matrix` are those of matrix maths.
+
+    Others move half the bytes: half of their time is expected, unless latency bounds them. Where float64 runs at a
+    small part of the rate, maths may be what limits them; the ratio of the peaks is then the most that they gain.
+    """
     device = rank.device
-    fp64, fp32 = (device.peak_flops(t) if device else None for t in ("fp64", "fp32"))
-    # Kernels that move data have a roofline, too, but maths at a 64th of the rate may be their limit: by the ratio.
-    by_ratio = Remedy(peak_ratio=max(fp32 / fp64, _FLOAT64_BYTES_RATIO) if fp64 and fp32 else None)
-    fastest = max((device.peak_flops("tf32") or 0, fp32 or 0)) if device else 0
-    by_roofline = Remedy(
-        peak_ratio=fastest / fp64 if fp64 and fastest else None,
-        flops_per_s=device.attainable_flops("tf32" if device.peak_flops("tf32") else "fp32") if device else None,
-        bytes_ratio=1 / _FLOAT64_BYTES_RATIO,
+    fp64, fp32, tf32 = (device.peak_flops(t) if device else None for t in ("fp64", "fp32", "tf32"))
+    now_ns = rank.trace.gpu.dur_ns.astype(np.float64)
+    after_ns = np.full((3, len(now_ns)), np.nan)
+    others, mask = (kernels - matrix).mask, matrix.mask
+    shortest = np.where(rank.bounds.match_rows("latency"), 1.0, 1 / _FLOAT64_BYTES_RATIO)
+    ratio = max(fp32 / fp64, _FLOAT64_BYTES_RATIO) if fp64 and fp32 else None
+    for row, share in enumerate((1.0, shortest, 1 / ratio if ratio else 0.0)):
+        after_ns[row, others] = (now_ns * np.asarray(share))[others]
+    fastest = "tf32" if (tf32 or 0) > (fp32 or 0) else "fp32"
+    peak = (tf32 if fastest == "tf32" else fp32) if device else None
+    remedy = Remedy(
+        peak_ratio=peak / fp64 if peak and fp64 else None, bytes_ratio=1 / _FLOAT64_BYTES_RATIO, peak_type=fastest
     )
-    others = kernels - matrix
-    saved_ns = saved_share(rank, others, by_ratio) * _sum_ns(rank, others)
-    saved_ns += saved_share(rank, matrix, by_roofline) * _sum_ns(rank, matrix)
-    return saved_ns / max(_sum_ns(rank, kernels), 1)
+    by_remedy = apply_remedy(rank, matrix, "gemm", remedy)
+    after_ns[:, mask] = by_remedy.slowest_ns, by_remedy.expected_ns, by_remedy.fastest_ns
+    known_ns = float(now_ns[others].sum()) + by_remedy.known_share * float(now_ns[mask].sum())
+    rows = kernels.mask
+    slowest_ns, expected_ns, fastest_ns = after_ns[:, rows]
+    known_share = known_ns / max(float(now_ns[rows].sum()), 1)
+    return DurationRange(now_ns[rows], slowest_ns, expected_ns, fastest_ns, known_share)
 
 
 def _sum_ns(rank: Rank, kernels: GpuQuery) -> int:

@@ -26,6 +26,7 @@ from perfdoctor.rules import (
     Int64Array,
     Rank,
     RankAnalyzer,
+    advise,
     distinct,
     nesting,
     top_kernels,
@@ -35,16 +36,6 @@ from perfdoctor.rules.kernel_ranges import apply_remedy
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS
 
 _FUSED_OP = "scaled_dot_product_attention"
-_ADVICE = (
-    "Use scaled_dot_product_attention: one kernel that never writes the scores. Hugging Face models take "
-    'attn_implementation="sdpa".'
-)
-_FALLBACK_ADVICE = (
-    "scaled_dot_product_attention fell back to its unfused form: no fused kernel takes these inputs. Use half "
-    "precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask; "
-    "torch.nn.attention.sdpa_kernel says why a kernel was refused."
-)
-
 _HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "float16"})
 
 
@@ -124,14 +115,15 @@ class UnfusedAttention(RankAnalyzer):
         between_ns = int(trace.gpu.dur_ns[rows & ~products].sum())
         callers = nesting.outermost(trace.ops.parent, attentions.first_product.astype(np.int32))
         fell_back = any(_FUSED_OP in trace.strings[code] for code in distinct(trace.ops.name[callers]).tolist())
+        advice = advise("attention fell back" if fell_back else "unfused attention", rank.context)
         yield self.finding(
             rank,
             title="Attention is not fused: product, softmax and product"
             + (f" over a sequence of {sequence}" if sequence else ""),
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice=_FALLBACK_ADVICE if fell_back else _ADVICE,
-            fix=None if fell_back else "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time, kernels=True),
             confidence=0.8 if sequence else 0.6,
             location=rank.locations.of_ops(callers.astype(np.int64)),
@@ -152,14 +144,14 @@ class UnfusedAttention(RankAnalyzer):
         if half is None or time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return
         after = apply_remedy(rank, kernels, "attention", half)
+        advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
         yield self.finding(
             rank,
             title=f"Fused attention runs in float32: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice="Give scaled_dot_product_attention queries, keys and values in half precision, by autocast or a "
-            "cast: FlashAttention's kernels take no float32, and the kernel that does multiplies three times.",
-            fix=f'with torch.autocast("cuda", dtype=torch.{_HALF_NAMES[half.peak_type or ""]}): ...',
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(kernels.time, kernels=True),
             confidence=0.8,
             location=kernels.location,

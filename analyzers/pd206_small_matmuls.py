@@ -19,6 +19,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     top_kernels,
     top_op,
 )
@@ -27,14 +28,6 @@ from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
 _CELL_OP = r"(?i)(lstm|gru|rnn_tanh|rnn_relu)_cell"
 # A product whose maths and traffic take at most twice the shortest time of a kernel is bound by neither.
 _MAX_ROOFLINE_NS = 2 * SHORTEST_KERNEL_NS
-_CELL_ADVICE = (
-    "Use nn.LSTM or nn.GRU over the whole sequence instead of cells in a loop: cuDNN computes all gates at once, and "
-    "the products of the inputs for all times. Own cells: one product of [x, h] for all gates."
-)
-_ADVICE = (
-    "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and values), one "
-    "bmm for heads and experts, a larger batch. CUDA graphs cheapen the launches."
-)
 
 
 class SmallMatmuls(RankAnalyzer):
@@ -100,6 +93,7 @@ class SmallMatmuls(RankAnalyzer):
             return
         op = top_op(rank, small.mask)
         cells = _count_recurrent_cells(rank, small)
+        advice = advise("small products of recurrent cells" if cells else "small products", rank.context)
         saved = _saved_share(rank, small, roofline_ns)
         median_ns = int(np.median(rank.trace.gpu.dur_ns[small.mask]))
         yield self.finding(
@@ -108,10 +102,8 @@ class SmallMatmuls(RankAnalyzer):
             f"them shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost_ns,
             saving=Saving() if saved is None else Saving(0, None, round(cost_ns * saved), "bounded"),
-            advice=_CELL_ADVICE if cells else _ADVICE,
-            fix="rnn = torch.nn.LSTM(size, hidden, layers)        # or nn.GRU: the whole sequence in one call"
-            if cells
-            else None,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(small.time, kernels=True),
             confidence=0.7 if cells else 0.5,
             location=rank.locations.of_op(op) if op else None,

@@ -17,13 +17,13 @@ from perfdoctor.rules import (
     GpuQuery,
     Rank,
     RankAnalyzer,
-    Saving,
+    advise,
     distinct,
-    scale_durations,
     top_kernels,
     top_op,
 )
-from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, Remedy, find_tensor_core_kernels, saved_share
+from perfdoctor.rules.kernel_ranges import catch_up
+from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_tensor_core_kernels
 
 _SM_NUMBER = re.compile(r"sm(\d{2,3})\Z")
 _HOPPER, _BLACKWELL = 9, 10  # major compute capabilities with matrix instructions of their own
@@ -46,8 +46,9 @@ class OldArchitectureKernels(RankAnalyzer):
         Time of such kernels of at least `min_kernel_ns` each: for short ones libraries choose small tiles of older
         code on purpose. Kernels with misaligned dimensions belong to PD202. Left out are kernels that memory bounds
         by their recorded shapes, and kernels that reach more than the older instructions could. Ada and GeForce
-        Blackwell use mma.sync themselves. The saving is bounded by the roofline, else by the ratio of the
-        instructions' peaks.
+        Blackwell use mma.sync themselves. The saving follows from what recorded kernels reach of their roofline on
+        such a device, and is nothing at least: the library may have no faster one. Without shapes it is bounded by
+        the ratio of the instructions' peaks.
 
     How to fix:
         Newer cuBLAS or cuDNN (a PyTorch built with a newer CUDA), torch.compile with max-autotune, cuBLASLt
@@ -86,17 +87,17 @@ class OldArchitectureKernels(RankAnalyzer):
         if time_ns < MIN_TIME_NS or not self.exceeds_min_share(rank, cost_ns):
             return
         op = top_op(rank, kernels.mask)
-        saved = saved_share(rank, kernels, _remedy_of(rank, kernels, major))
         old_fraction = _OLD_PEAK_FRACTION.get(major)
+        after = catch_up(rank, kernels, "gemm", np.full(len(kernels), old_fraction or 0.0)).or_nothing()
         old_percent = None if old_fraction is None else round(100 * old_fraction)
+        advice = advise("kernels of an old architecture", rank.context)
         finding = self.finding(
             rank,
             title=f"Matrix products run in kernels for {_list_architectures(rank, kernels)} on an sm{10 * major} GPU",
             cost_ns=cost_ns,
-            saving=Saving(0, None, round(cost_ns * saved), "bounded"),
-            advice="Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for "
-            "this GPU: the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's.",
-            fix='model = torch.compile(model, mode="max-autotune")',
+            saving=after.saving(cost_ns),
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(kernels.time, kernels=True),
             confidence=0.5,
             location=rank.locations.of_op(op) if op else None,
@@ -105,7 +106,7 @@ class OldArchitectureKernels(RankAnalyzer):
                 Evidence("launched by", op),
                 *top_kernels(rank, kernels.mask),
             ),
-            edit=scale_durations(kernels.rows, saved),
+            edit=after.edit(kernels.rows),
         )
         is_large = self.exceeds_min_share(rank, cost_ns, self.settings["large_share"])
         yield finding if is_large else replace(finding, severity="low")
@@ -139,13 +140,3 @@ def _major_of_code(arch: str | None) -> int:
 def _list_architectures(rank: Rank, kernels: GpuQuery) -> str:
     codes = distinct(rank.trace.gpu.name[kernels.mask]).tolist()
     return ", ".join(sorted({rank.kernel_classes.by_name[code].arch or "" for code in codes}))
-
-
-def _remedy_of(rank: Rank, kernels: GpuQuery, major: int) -> Remedy:
-    """Kernels for this architecture, in the operand type in which most of the time is spent."""
-    operand = rank.verdicts.operand[rank.kernel_costs.kind[kernels.mask]]
-    time_ns = np.bincount(operand, weights=rank.trace.gpu.dur_ns[kernels.mask])
-    name = rank.verdicts.operands[int(time_ns.argmax())]
-    rate = rank.device.attainable_flops(rank.device.matrix_peak_type(name)) if rank.device and name else None
-    fraction = _OLD_PEAK_FRACTION.get(major)
-    return Remedy(peak_ratio=1 / fraction if fraction else None, flops_per_s=rate)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, top_kernels, top_op
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving, advise, top_kernels, top_op
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS, find_matrix_kernels
 
 
@@ -68,8 +68,7 @@ class DepthwiseConvolution(RankAnalyzer):
             title=f"{share:.0%} of the convolution time is in depthwise or grouped convolutions",
             cost_ns=cost_ns,
             saving=Saving(),
-            advice="Memory bounds these, whatever their FLOPs say: channels_last and half precision halve the traffic; "
-            "a new design may do better with dense convolutions of fewer channels.",
+            advice=advise("depthwise convolutions", rank.context).sentence,
             claim=Claim(),
             confidence=0.8,
             location=rank.locations.of_op(op) if op else None,

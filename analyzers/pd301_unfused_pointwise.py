@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from perfdoctor.analyzers._pd301_pointwise_chains import Chains, find_chains
 from perfdoctor.rules import (
     NONE,
     Claim,
+    Edit,
     Evidence,
     Finding,
     GpuRows,
@@ -29,6 +31,8 @@ from perfdoctor.rules import (
 _MAX_OPS_SHOWN = 8
 # The names of so many distinct chains are compared where savings are equal; more would take long.
 _MAX_COMPARED_BY_NAME = 64
+# Between one of the two accesses and both: a compiler fuses most of what it could.
+_EXPECTED_IN_INFERENCE = 0.75
 _HASH_BASE = np.uint64(1_000_003)
 
 
@@ -114,13 +118,25 @@ class UnfusedPointwise(RankAnalyzer):
                 ),
                 *top_kernels(rank, chains.rows),
             ),
-            edit=fuse(
-                rank.trace,
-                GpuRows(rank.trace.gpu, chains.rows),
-                max_saving_ns / max(cost_ns, 1),
-                launches_left=GpuRows(rank.trace.gpu, chains.rows[chains.position == 0]),
-            ),
+            edit=_fuse_chains(rank, chains, max_saving_ns / max(cost_ns, 1), bytes_known=bytes_known),
         )
+
+
+def _fuse_chains(rank: Rank, chains: Chains, max_share: float, *, bytes_known: bool) -> Edit:
+    """The chains as one kernel each.
+
+    Each intermediate is written once and read once. At most both go; at least one of them does, and that is what is
+    expected in training, where the backward pass needs most intermediates. Where sizes are unknown only the most is.
+    """
+    rows = GpuRows(rank.trace.gpu, chains.rows)
+    first = GpuRows(rank.trace.gpu, chains.rows[chains.position == 0])
+    whole = fuse(rank.trace, rows, max_share, first, is_upper_bound=not bytes_known)
+    if not bytes_known:
+        return whole
+    half = fuse(rank.trace, rows, max_share / 2, first, is_upper_bound=False)
+    share = _EXPECTED_IN_INFERENCE if rank.context.phase == "inference" else 0.5
+    expected = fuse(rank.trace, rows, max_share * share, first, is_upper_bound=False)
+    return replace(expected, at_least=half, at_most=whole)
 
 
 def _find_costliest_chain(trace: Trace, chains: Chains) -> tuple[str | None, Int64Array]:

@@ -20,6 +20,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     intervals,
     remove_items,
     vocabulary,
@@ -120,11 +121,12 @@ class GradientZeroing(RankAnalyzer):
         self, rank: Rank, fill_count: int, *, fill_ns: int, addition_ns: int, **amounts: Any
     ) -> Finding:
         """The finding, from figures a step; `amounts` are cost, saving, claim and edit, see `Analyzer.finding`."""
+        advice = advise("gradients filled with zeros", rank.context)
         return self.finding(
             rank,
             title=f"Gradients are filled with zeros: {fill_count:,} fills a {rank.unit_name}",
-            advice="Let zero_grad drop the gradients: the backward pass then writes them once and adds nothing.",
-            fix="optimizer.zero_grad(set_to_none=True)",
+            advice=advice.sentence,
+            fix=advice.code,
             confidence=0.9,
             location=rank.locations.of_range(vocabulary.ZERO_GRAD),
             evidence=(

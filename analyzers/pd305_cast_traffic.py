@@ -76,7 +76,8 @@ class CastTraffic(RankAnalyzer):
             return
         of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
         of_weights = casts - of_gradients
-        advice = advise("weights cast at every step", _with_training(rank, len(of_gradients)))
+        is_training = len(of_gradients) > 0 or bool((rank.traffic.optimizer_step >= 0).any())
+        advice = advise("weights cast at every step", _with_training(rank.context) if is_training else rank.context)
         traffic_bytes = float(np.nansum(rank.kernel_costs.bytes[casts.mask]))
         yield self.finding(
             rank,
@@ -93,12 +94,11 @@ class CastTraffic(RankAnalyzer):
                 Evidence("of their gradients", rank.per_step(of_gradients.time_ns), "ns"),
                 Evidence("read and written", rank.per_step(round(traffic_bytes)), "bytes"),
             ),
-            edit=remove_items(rank.trace, casts.rows),
+            # Weights that are cast before the loop need no cast in it; in training some casts always remain.
+            edit=remove_items(rank.trace, casts.rows, is_upper_bound=is_training),
         )
 
 
-def _with_training(rank: Rank, gradient_casts: int) -> Context:
-    """The program; casts of gradients prove training where its phase is unknown."""
-    if rank.context.phase != "unknown" or not gradient_casts:
-        return rank.context
-    return replace(rank.context, phase="training")
+def _with_training(context: Context) -> Context:
+    """The program, as one that trains where its phase is unknown."""
+    return replace(context, phase="training") if context.phase == "unknown" else context

@@ -16,6 +16,8 @@ from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
+from perfdoctor.gpu.device_table import read_table, user_devices_path
+from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.quote_lines import with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.reporters.write_report import print_report, save_report
@@ -100,15 +102,15 @@ def analyze(
     Raises:
         TraceError: The only file is missing or is no trace.
         InputError: Nothing is left to analyse, or the cluster cannot be reached.
-        UsageError: A rule, setting or device name does not exist, or `jobs` is below 1.
+        UsageError: A rule, setting or device name does not exist, the user's file of devices cannot be used, or `jobs`
+            is below 1.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     analyzers = registry.load_analyzers()
     pipeline.check_settings(settings or {}, analyzers)
     chosen = registry.choose_analyzers(analyzers, select, ignore)
-    if device is not None and find_device(device) is None and find_calibration(device) is None:
-        raise UsageError(f"the device '{device}' is not in the table of devices")
+    _check_device(device)
     files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
     if rank is not None:
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
@@ -122,3 +124,13 @@ def analyze(
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})
+
+
+def _check_device(name: str | None) -> None:
+    """Raise UsageError if a device that the user names is not known, or if the user's file of devices is no table."""
+    read_table()  # before any rank is read: what fails later costs only that rank
+    if name is None or find_device(name) is not None or find_calibration(name) is not None:
+        return
+    near = " or ".join(f"'{each}'" for each in similar_names(name))
+    advice = f"did you mean {near}?" if near else f"add it to {user_devices_path()}"
+    raise UsageError(f"the device '{name}' is not in the table of devices; {advice}")

@@ -16,7 +16,7 @@ from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, cap
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
-from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
@@ -41,8 +41,10 @@ from perfdoctor.analysis.timeline.account import (
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
+from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled
+from perfdoctor.analysis.timeline.recurrence import split_one_offs
 from perfdoctor.analysis.timeline.starvation import Starvation, find_starvation
 from perfdoctor.analysis.timeline.timeline import Timeline, timeline_of
 from perfdoctor.gpu import Device
@@ -334,6 +336,28 @@ class Rank:
         return find_idle_gaps(self.trace)
 
     @cached_property
+    def pause_threshold_ns(self) -> int:
+        """From which length on a gap before a late launch is a pause, and no slow launch."""
+        return pause_threshold_ns(self.trace, self.launching_thread, self.steps.median_ns or self.window_ns)
+
+    @cached_property
+    def pauses(self) -> tuple[PauseGroup, ...]:
+        """The pauses by what the CPU did in them; empty where the file lacks most events."""
+        idle = self.account.parts["idle_launch"]
+        if self.is_subsampled or not len(idle):
+            return ()
+        return find_pauses(self.trace, self.gaps, idle, self.steps, self.window, self.pause_threshold_ns)
+
+    @cached_property
+    def one_offs(self) -> Intervals:
+        """The idle time in the window of what happens once, which no step to come repeats."""
+        waits, parts = self.loader_waits, self.account.parts
+        startups = find_worker_startups(self.trace, waits)
+        starting = iv.intersect(iv.union(waits.start_ns[startups], waits.end_ns[startups]), parts["idle_dataloader"])
+        allocating = split_one_offs(parts["idle_allocator"], self.steps).once
+        return iv.union_of((starting, allocating, *(group.time for group in self.pauses if group.once)))
+
+    @cached_property
     def account(self) -> Account:
         """The window by where its time went."""
         loading = self.loader_waits.intervals
@@ -355,7 +379,7 @@ class Rank:
             self.rank,
             self.window,
             layers,
-            tensor_core_use(self.kernel_classes, self.window),
+            tensor_core_use(self.kernel_classes, self.verdicts, self.window),
             steps=self.steps,
             utilization=utilization,
             achieved_bytes_per_s=bytes_per_s,

@@ -1,19 +1,19 @@
 """Device models by name: peaks, bandwidths, and whether there are Tensor Cores at all.
 
-The table is `data/devices.csv`; each row says where its numbers come from and how they were checked. A device that is
-not in the table has no peaks: the numbers of a similar part would make every roofline wrong without anyone noticing.
+The table is `data/devices.csv`, and what users add to it (see `device_table`); each row says where its numbers come
+from and how they were checked. A device that is not in the table has no peaks: the numbers of a similar part would make
+every roofline wrong without anyone noticing.
 """
 
 from __future__ import annotations
 
-import csv
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
+
+from perfdoctor.gpu.device_table import NamedRow, Row, read_table
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -25,7 +25,7 @@ _DTYPES = ("fp64", "fp64_matrix", "fp32", "fp32_matrix", "tf32", "fp16", "bf16",
 # Patterns as texts: only those that are used are compiled; compiling all of them takes 2 ms.
 
 # Suffixes of a model's name that make it another part: "RTX 3090 Ti", "A100-SXM4-40GB MIG 1g.5gb", "H200 NVL".
-_OTHER_PART = r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|mig|nvl|pcie|dd?|v2)(?![a-z0-9])"
+_OTHER_PART = r"(?<![a-z0-9])(?:ti|super|laptop|mobile|max-q|embedded|mig|nvl|pcie|dd?|v2)(?![a-z0-9])"
 
 _AMD_NAME = r"\b(?:amd|radeon|instinct)\b|\bgfx\d|\bmi\d{2,3}[ax]?\b"
 _NVIDIA_NAME = r"\b(?:nvidia|tesla|geforce|quadro|titan|rtx|gtx)\b"
@@ -135,7 +135,7 @@ def _vector_rate_over_fp32(device: Device, operand: str) -> float:
         return 4.0
     if device.compute_capability == (8, 0) and operand == "fp16":
         return 4.0
-    return 1.0 if device.gfx_arch == "gfx942" else 2.0
+    return 1.0 if device.gfx_arch in ("gfx942", "gfx950") else 2.0
 
 
 class PrecisionAdvice(NamedTuple):
@@ -162,7 +162,11 @@ def vendor_of(name: str | None) -> Vendor | None:
 
 
 def find_device(
-    name: str | None, capability: tuple[int, int] | None = None, vendor: str | None = None
+    name: str | None,
+    capability: tuple[int, int] | None = None,
+    vendor: str | None = None,
+    memory_bytes: int | None = None,
+    sm_count: int | None = None,
 ) -> Device | None:
     """Return the device of that name.
 
@@ -173,11 +177,14 @@ def find_device(
         name: Name as the driver gives it, such as `NVIDIA A100-SXM4-80GB`; None or empty is unknown.
         capability: Compute capability as the trace gives it. Compared for NVIDIA only: AMD's 9.x is not sm_90.
         vendor: `nvidia` or `amd`, if known.
+        memory_bytes: Size of the device memory, if known.
+        sm_count: Multiprocessors or compute units, if known. Both decide between parts of one name, such as the GeForce
+            RTX 3080 with 10 and 12 GB; where neither is known the first of them in the table is meant.
 
     Returns:
         The device; None if the name is not in the table, or if capability or vendor contradict it.
     """
-    device = _find_in_table((name or "").lower())
+    device = _find_in_table((name or "").lower(), memory_bytes, sm_count)
     if device is None or (vendor is not None and vendor.lower() != device.vendor):
         return None
     if (
@@ -274,27 +281,51 @@ def _peak_over_fp32(device: Device, dtype: str) -> float | None:
     return None if peak is None or fp32_peak is None else peak / fp32_peak
 
 
-@functools.cache
-def _read_table() -> tuple[tuple[str, dict[str, str]], ...]:
-    """Return pairs of lower-cased model name and row, longest name first; read on first use, not on import."""
-    text = (Path(__file__).parent / "data" / "devices.csv").read_text(encoding="utf-8")
-    pairs = [(match.lower(), row) for row in csv.DictReader(text.splitlines()) for match in row["match"].split("|")]
-    return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
+def all_devices() -> tuple[Device, ...]:
+    """Return every device of the table."""
+    rows = {id(named.row): named.row for named in read_table()}
+    return tuple(map(_parse_row, rows.values()))
 
 
-def _find_in_table(text: str) -> Device | None:
-    for match, row in _read_table():
+def _find_in_table(text: str, memory_bytes: int | None = None, sm_count: int | None = None) -> Device | None:
+    table = read_table()
+    for match, _ in table:
         start = text.find(match)
         if start < 0:
             continue
         before, after = text[start - 1 : start], text[start + len(match) :]
         if before.isalnum() or after[:1].isalnum():
             continue
-        return None if re.search(_OTHER_PART, after) else _parse_row(row)
+        return None if re.search(_OTHER_PART, after) else _choose_part(table, match, memory_bytes, sm_count)
     return None
 
 
-def _parse_row(row: dict[str, str]) -> Device:
+def _choose_part(
+    table: tuple[NamedRow, ...], match: str, memory_bytes: int | None, sm_count: int | None
+) -> Device | None:
+    """The device of that match; of several the first that has so many multiprocessors and such a memory, or None."""
+    parts = [_parse_row(named.row) for named in table if named.match == match]
+    if len(parts) > 1 and sm_count is not None:
+        parts = [part for part in parts if part.sm_count == sm_count]
+    if len(parts) > 1 and memory_bytes is not None:
+        # The driver keeps some for itself: up to 9 % on a T4 with ECC.
+        parts = [part for part in parts if part.memory_bytes and 0.88 < memory_bytes / part.memory_bytes < 1.05]
+    return parts[0] if parts else None
+
+
+def similar_names(name: str, most: int = 3) -> list[str]:
+    """Return the names in the table that are most like one that is not, the nearest first; empty where none is near."""
+    import difflib  # takes 3 ms, and only a wrong name asks for it
+
+    # By what models are called: "h100" is nearer to "H1000" than "NVIDIA H100 SXM5" is.
+    text = re.sub(r"\b(?:nvidia|amd|geforce|instinct|tesla|radeon)\b", "", name.lower()).strip()
+    names = {match: (row["match"] or row["name"]).split("|")[0] for match, row in read_table()}
+    longer = sorted(match for match in names if text and match.startswith(text))
+    close = difflib.get_close_matches(text, names, n=3 * most, cutoff=0.6)
+    return list(dict.fromkeys(names[match] for match in (*longer, *close)))[:most]
+
+
+def _parse_row(row: Row) -> Device:
     def number(column: str, unit: float = 1.0) -> float | None:
         return float(row[column]) * unit if row[column] else None
 

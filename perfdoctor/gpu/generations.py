@@ -2,7 +2,8 @@
 
 The name of a kernel proves a lower limit: `ampere_sgemm_128x64_nn` runs on an RTX 4090, and `volta_sgemm_128x64_tn` on
 a T4, but neither runs on an older device. Libraries have kernels of their own for each generation of data-centre parts,
-so the newest architecture that occurs says between which generations the device is.
+so the newest architecture that occurs says between which generations the device is. The number of its multiprocessors
+may leave one of them.
 """
 
 from __future__ import annotations
@@ -34,17 +35,70 @@ _AMD_GENERATIONS = {
     "gfx1200": "RDNA 4",
     "gfx1201": "RDNA 4",
 }
+# Of Volta there are Tegra chips with up to 8 multiprocessors, and GV100 with 80. Of Turing the largest chip, TU102, has
+# 72, and the largest without Tensor Cores, TU116, has 24 (techpowerup.com/gpu-specs).
+_MOST_OF_VOLTA_TEGRA = 8
+_MOST_OF_TURING = 72
+_MOST_OF_TURING_WITHOUT_TENSOR_CORES = 24
+# Generations of which all devices that run PyTorch have one compute capability.
+_CAPABILITIES = {"Volta": (7, 0), "Turing": (7, 5), "Ada": (8, 9), "Hopper": (9, 0)}
+_WITHOUT_TENSOR_CORES = ("Pascal", "GCN 5", "RDNA 2")
+# What people call the devices of a generation, where that is another name.
+_SERIES = {"CDNA": "MI100", "CDNA 2": "MI200-series", "CDNA 3": "MI300-series", "CDNA 4": "MI350-series"}
 
 
-def possible_generations(architectures: Iterable[str]) -> tuple[str, ...]:
+def possible_generations(architectures: Iterable[str], sm_count: int | None = None) -> tuple[str, ...]:
     """The generations of which the device can be, by the architectures of its kernels.
 
     Args:
         architectures: As `KernelClass.arch` names them, such as "sm80" or "gfx942".
+        sm_count: Its multiprocessors; None where unknown.
 
     Returns:
         The generations, oldest first; empty where the architectures prove none, or where they contradict each other.
     """
+    generations = _generations_by_architecture(architectures)
+    if generations == ("Volta", "Turing") and sm_count is not None and sm_count > _MOST_OF_VOLTA_TEGRA:
+        return ("Volta",) if sm_count > _MOST_OF_TURING else ("Turing",)
+    return generations
+
+
+def describe_generations(generations: tuple[str, ...]) -> str:
+    """What the device can be, such as "Volta or Turing GPU" or "MI300-series GPU"."""
+    return f"{' or '.join(_SERIES.get(generation, generation) for generation in generations)} GPU"
+
+
+def generation_of(capability: tuple[int, int] | None, gfx_arch: str | None) -> str | None:
+    """The generation of a device of that compute capability, or of that architecture of AMD's; None if unknown."""
+    if gfx_arch is not None:
+        return _AMD_GENERATIONS.get(gfx_arch)
+    if capability is None:
+        return None
+    # Where kernels of an architecture run on two generations, the older one is theirs.
+    return next((names[0] for least, names in _NVIDIA_GENERATIONS if capability >= least), None)
+
+
+def capability_of(generations: tuple[str, ...]) -> tuple[int, int] | None:
+    """The one compute capability that devices of these generations have; None where there are several, or none."""
+    return _CAPABILITIES.get(generations[0]) if len(generations) == 1 else None
+
+
+def generations_have_tensor_cores(generations: tuple[str, ...], sm_count: int | None = None) -> bool | None:
+    """Whether all devices of these generations have Tensor Cores (matrix cores), or none has; None if unknown.
+
+    Args:
+        generations: The generations of which the device can be.
+        sm_count: Its multiprocessors, which tell a T4 from a GeForce GTX 16; None where unknown.
+    """
+    if not generations:
+        return None
+    if "Turing" in generations and (sm_count is None or sm_count <= _MOST_OF_TURING_WITHOUT_TENSOR_CORES):
+        return None
+    without = [generation in _WITHOUT_TENSOR_CORES for generation in generations]
+    return False if all(without) else None if any(without) else True
+
+
+def _generations_by_architecture(architectures: Iterable[str]) -> tuple[str, ...]:
     found = set(architectures)
     by_amd = {_AMD_GENERATIONS[arch] for arch in found if arch in _AMD_GENERATIONS}
     capabilities = [_parse_capability(arch) for arch in found if arch.startswith("sm")]

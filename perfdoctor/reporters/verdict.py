@@ -14,6 +14,10 @@ from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_ste
 _MIN_STEP_DIFFERENCE = 0.02
 # A program is called compiled, or run by graphs, from this share of its kernels on.
 _MIN_NAMED_SHARE = 0.10
+# A limit is called the work's own from this share of the kernel time with a known roof on; kernels without one keep
+# their recorded time, so that below it the figure only says what the waits cost.
+_MIN_KNOWN_SHARE = 0.50
+_ALL_KNOWN_SHARE = 0.995
 # From this share on, a healthy verdict mentions time that nobody explained: it is what makes a finding high.
 _MIN_UNEXPLAINED_SHARE = 0.10
 _DETERMINERS = frozenset(
@@ -160,5 +164,10 @@ def describe_ladder(report: Report) -> str | None:
     ladder = " -> ".join(rungs)
     if limit.step_ns is None:
         return ladder
-    known = f", by {format_share(limit.known_share)} of its kernel time" if (limit.known_share or 0) < 0.995 else ""
+    known_share = limit.known_share or 0.0
+    if known_share < _MIN_KNOWN_SHARE:
+        return (
+            f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+        )
+    known = f", by {format_share(known_share)} of its kernel time" if known_share < _ALL_KNOWN_SHARE else ""
     return f"{ladder}; limit of this work on this GPU {format_duration(limit.step_ns)}{known}"

@@ -12,11 +12,14 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.analysis.communication.stragglers import LateRank
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path, find_pause_path
+from perfdoctor.analysis.host.loader_waits import find_epoch_starts, find_worker_startups
 from perfdoctor.analysis.host.locations import SourceLocation, most_common_location
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery
+from perfdoctor.analysis.timeline.pauses import PauseGroup, pausing_threads
 from perfdoctor.analysis.timeline.recurrence import (
     Recurrence,
     count_recurrence,
+    is_rare,
     median_step_ns,
     split_one_offs,
 )
@@ -81,6 +84,7 @@ __all__ = [
     "MatchedCollectives",
     "OpQuery",
     "OpRows",
+    "PauseGroup",
     "Rank",
     "RankAnalyzer",
     "RankSummary",
@@ -96,14 +100,18 @@ __all__ = [
     "count_recurrence",
     "distinct",
     "distinct_rows",
+    "find_epoch_starts",
     "find_hot_path",
     "find_pause_path",
+    "find_worker_startups",
     "fuse",
     "intervals",
+    "is_rare",
     "median_step_ns",
     "most_common_location",
     "nesting",
     "occurring",
+    "pausing_threads",
     "remove_blocking",
     "remove_calls",
     "remove_cpu_time",

@@ -69,6 +69,10 @@ class DurationRange:
         """The same range down to what another fix reaches at best."""
         return replace(self, fastest_ns=np.minimum(self.fastest_ns, other.fastest_ns))
 
+    def or_nothing(self) -> DurationRange:
+        """The same range where the fix may also change nothing."""
+        return replace(self, slowest_ns=self.now_ns)
+
     @property
     def has_middle(self) -> bool:
         """Whether enough is known to say what is expected."""
@@ -114,68 +118,57 @@ def find_roofs(rank: Rank, kernels: GpuQuery) -> KernelRoofs:
 
 
 def apply_remedy(rank: Rank, kernels: GpuQuery, family: KernelFamily, remedy: Remedy) -> DurationRange:
-    """How long kernels take by a remedy: on Tensor Cores, in their own type or in another."""
+    """How long kernels take by a remedy: on Tensor Cores, in their own type or in another.
+
+    A kernel that reaches less than its like now is expected to do so by the remedy; at best it catches up.
+    """
     device, dtype = rank.device, remedy.peak_type
     rate = peak_rate(device, dtype) if device and dtype else np.nan
     roof_ns = roof_times_ns(rank, kernels, np.full(len(kernels), rate), remedy.bytes_ratio)
-    return _durations(rank, kernels, (family, dtype or ANY), roof_ns, find_roofs(rank, kernels), remedy.best_share)
+    now, now_ns = find_roofs(rank, kernels), rank.trace.gpu.dur_ns[kernels.mask]
+    usual = _usual_efficiencies(rank, family, now)[:, 1]
+    fraction = np.fmin(now.roof_ns / np.maximum(now_ns, 1) / usual, 1.0)  # 1 where it is unknown
+    efficiency = efficiencies_on(rank, family, dtype or ANY, roof_ns)
+    efficiency[:, :2] *= fraction[:, None]
+    return _durations(rank, kernels, roof_ns, efficiency, np.full(len(kernels), remedy.best_share))
 
 
-def reach_quartiles(
-    rank: Rank, kernels: GpuQuery, family: KernelFamily, dtype: str, roof_ns: FloatArray, best_ns: FloatArray
-) -> DurationRange:
-    """How long kernels take once they reach what comparable kernels reach.
+def catch_up(rank: Rank, kernels: GpuQuery, family: KernelFamily, best_share: FloatArray) -> DurationRange:
+    """How long kernels take once they reach what comparable kernels of their own type reach.
 
     Args:
         rank: The rank.
         kernels: The kernels.
         family: What they compute.
-        dtype: The type that they are to use, a key of `Device.peaks_flops`.
-        roof_ns: Their times at the peaks; NaN where the work is unknown.
-        best_ns: The least that they take where the work is unknown.
+        best_share: For each the share of its present time that it takes at best where its work is unknown.
     """
-    now_ns = np.maximum(rank.trace.gpu.dur_ns[kernels.mask], 1)
-    return _durations(rank, kernels, (family, dtype), roof_ns, None, best_ns / now_ns)
+    now = find_roofs(rank, kernels)
+    return _durations(rank, kernels, now.roof_ns, _usual_efficiencies(rank, family, now), best_share)
 
 
 def _durations(
-    rank: Rank,
-    kernels: GpuQuery,
-    cell: tuple[KernelFamily, str],
-    roof_ns: FloatArray,
-    present: KernelRoofs | None,
-    best_share: float | FloatArray,
+    rank: Rank, kernels: GpuQuery, roof_ns: FloatArray, efficiency: FloatArray, best_share: FloatArray
 ) -> DurationRange:
-    """Durations by the roofs and the table; with the roofs at `present` the kernels' own efficiency carries over."""
-    family, dtype = cell
+    """Durations by roofs and efficiencies (n, 3); where they are unknown at best a share of the present durations."""
     now_ns = rank.trace.gpu.dur_ns[kernels.mask].astype(np.float64)
-    generation = generation_of(rank)
-    low, expected, high = efficiencies_of(family, dtype, roof_ns, generation).T
-    own = np.ones(len(now_ns)) if present is None else _own_fraction(now_ns, family, present, generation)
-    known = ~np.isnan(roof_ns / expected)
-    known_share = float(now_ns[known].sum() / max(now_ns.sum(), 1))
-    slowest_ns, expected_ns, fastest_ns = (
-        np.clip(roof_ns / efficiency, SHORTEST_KERNEL_NS, np.maximum(now_ns, SHORTEST_KERNEL_NS))
-        for efficiency in (low * own, expected * own, high)
-    )
+    slowest_ns, expected_ns, fastest_ns = np.minimum(roof_ns / efficiency.T, now_ns)
+    known = ~np.isnan(expected_ns)
     share = float(expected_ns[known].sum() / max(now_ns[known].sum(), 1))
     return DurationRange(
         now_ns,
-        np.where(known, np.minimum(slowest_ns, now_ns), now_ns),
-        np.where(known, np.minimum(expected_ns, now_ns), np.maximum(share, best_share) * now_ns),
-        np.where(known, np.minimum(fastest_ns, now_ns), best_share * now_ns),
-        known_share,
+        np.where(known, slowest_ns, now_ns),
+        np.where(known, expected_ns, np.maximum(share, best_share) * now_ns),
+        np.where(known, fastest_ns, best_share * now_ns),
+        float(now_ns[known].sum() / max(now_ns.sum(), 1)),
     )
 
 
-def _own_fraction(now_ns: FloatArray, family: KernelFamily, present: KernelRoofs, generation: str) -> FloatArray:
-    """What each kernel reaches now over what comparable kernels reach, at most 1; 1 where that is unknown."""
-    fraction = np.ones(len(now_ns))
-    for code in np.flatnonzero(np.bincount(present.unit)).tolist():
-        at = present.unit == code
-        usual = efficiencies_of(family, present.units[code], present.roof_ns[at], generation)[:, 1]
-        fraction[at] = present.roof_ns[at] / now_ns[at] / usual
-    result: FloatArray = np.where(np.isnan(fraction), 1.0, np.minimum(fraction, 1.0))
+def _usual_efficiencies(rank: Rank, family: KernelFamily, roofs: KernelRoofs) -> FloatArray:
+    """What comparable kernels of the same units reach, (n, 3); NaN where unknown."""
+    result = np.full((len(roofs.roof_ns), 3), np.nan)
+    for code in np.flatnonzero(np.bincount(roofs.unit)).tolist():
+        at = roofs.unit == code
+        result[at] = efficiencies_on(rank, family, roofs.units[code], roofs.roof_ns[at])
     return result
 
 

@@ -32,14 +32,12 @@ class Remedy:
     Attributes:
         name: Its name in a report, such as "tf32".
         peak_ratio: Its peak FLOP/s over the peak of the unit that is used now; None if unknown.
-        flops_per_s: The FLOP/s that it attains; None if unknown.
         bytes_ratio: Its memory traffic over the present one: a half where operands get half as wide.
         peak_type: The unit that it uses, a key of `Device.peaks_flops`; None if unknown.
     """
 
     name: str | None = None
     peak_ratio: float | None = None
-    flops_per_s: float | None = None
     bytes_ratio: float = 1.0
     peak_type: str | None = None
 
@@ -68,23 +66,6 @@ def find_matrix_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:
 def find_tensor_core_kernels(rank: Rank, category: MatrixCategory) -> GpuQuery:
     """Those of `find_matrix_kernels` that use Tensor Cores."""
     return find_matrix_kernels(rank, category).where(rank.verdicts.match_rows("yes"))
-
-
-def saved_share(rank: Rank, kernels: GpuQuery, remedy: Remedy) -> float:
-    """The share (0 to 1) of the time of some kernels that a remedy can save at most.
-
-    By the roofline of each kernel where FLOPs, bytes and rates are known, else by the ratio of peaks; 1 where neither
-    is known.
-    """
-    rows = kernels.mask
-    dur_ns = rank.trace.gpu.dur_ns[rows].astype(np.float64)
-    best_ns = dur_ns / remedy.peak_ratio if remedy.peak_ratio else np.zeros(len(dur_ns))
-    bandwidth = rank.device.attainable_bandwidth_bytes_per_s if rank.device else None
-    if remedy.flops_per_s and bandwidth:
-        maths_s = rank.kernel_costs.flops[rows] / remedy.flops_per_s
-        roofline_ns = np.maximum(maths_s, rank.kernel_costs.bytes[rows] * remedy.bytes_ratio / bandwidth) * 1e9
-        best_ns = np.where(np.isnan(roofline_ns), best_ns, roofline_ns)
-    return float(np.maximum(dur_ns - best_ns, 0).sum() / max(dur_ns.sum(), 1))
 
 
 def exclude_small_products(rank: Rank, kernels: GpuQuery) -> GpuQuery:

@@ -215,7 +215,7 @@ def fuse(
     removed[trace.gpu.call[launches_left.index]] = False
     launches = np.flatnonzero(removed[:-1])
     return scale_durations(rows, saved_share, is_upper_bound=is_upper_bound) | Edit(
-        removed_cpu_time=_cpu_time_of_launches(trace, launches, removed[:-1]), is_upper_bound=True
+        removed_cpu_time=_cpu_time_of_launches(trace, launches, removed[:-1]), is_upper_bound=is_upper_bound
     )
 
 

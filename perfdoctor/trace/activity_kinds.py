@@ -29,6 +29,7 @@ LOCK_WAIT = "lock wait"
 SLEEP = "sleep"
 PREPROCESSING = "data preprocessing"
 GRAPH_LAUNCH = "graph launch"
+BATCH_SCHEDULING = "batch scheduling"
 
 _BUILT_IN = r"^<built-in (function|method) "
 # In the order in which they are asked: a checkpoint writes files, and preprocessing may read them or sleep.
@@ -97,11 +98,24 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             r"(^|/)(torchvision/transforms|albumentations|kornia/augmentation)/",
         ),
         GRAPH_LAUNCH: (rf"{vocabulary.GRAPH_LAUNCH_CALL}$",),
+        # What serving engines do between two batches; not their loop, which is around everything.
+        BATCH_SCHEDULING: (
+            r"sglang/srt/managers/\w+\.py\(\d+\): (get_next_batch|get_new_batch|update_running_batch|prepare_for_|"
+            r"process_batch_result|process_input_requests|recv_requests|schedule)",
+            r"sglang/srt/model_executor/\w+\.py\(\d+\): (replay_prepare|init_new|populate_from_forward_batch)",
+            r"sglang/srt/layers/attention/\w+\.py\(\d+\): init_forward_metadata",
+            r"vllm/v1/core/(sched|\w*kv_cache\w*)",
+            r"vllm/v1/worker/\w+\.py\(\d+\): (_prepare_inputs|_update_states|_build_attention_metadata|_bookkeeping)",
+            r"vllm/core/(scheduler|block)",
+            r"tensorrt_llm/_torch/pyexecutor/\w+\.py\(\d+\): (_schedule|_prepare|schedule_request|prepare_resources)",
+        ),
     }
 )
 _COMPILED = tuple((kind, re.compile("|".join(patterns))) for kind, patterns in _PATTERNS.items())
 KINDS = tuple(_PATTERNS)
 """Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
+HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})
+"""Kinds of work that a program does when it uses something for the first time."""
 
 # Names of functions in C end with the address of their object, which differs from object to object.
 _ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")

@@ -144,6 +144,8 @@ EVALUATION_FRAME = (
 """Pattern of the Python frames of an evaluation, by what people and trainers call the function."""
 ACCUMULATE_GRAD = r"AccumulateGrad"
 """Pattern of the ops that add to a parameter's gradient."""
+GRAD_SCALER_OP = r"^aten::_amp_foreach_non_finite_check_and_unscale_$"
+"""The op by which a GradScaler unscales gradients, and notes whether one overflowed."""
 DDP_UNUSED_PARAMETERS = r"ddp\.reducer::search_unused_parameters"
 """Pattern of the op in which DDP searches the graph for unused parameters."""
 DDP_COPY_BUCKET = r"ddp\.reducer::copy_bucket_to_grad"

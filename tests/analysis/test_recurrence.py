@@ -63,6 +63,8 @@ def test_without_steps_nothing_is_counted() -> None:
         (((9,), (5,), (5,), (5,)), []),  # within twice the usual
         (((90,), (), (90,), (), (90,), ()), []),  # every other step
         (((90,), (80,), ()), []),  # most of the steps
+        (((40, 30, 20), (50,), (50,), (50,)), []),  # the longest stand out, the steps do not
+        (((40, 40, 40, 40), (40,), (40,), (40,)), [40, 40, 40]),  # more of the usual
         (((90,),), []),  # one step does not tell
         (((50,), (50,), (50,), (50,)), []),
     ],

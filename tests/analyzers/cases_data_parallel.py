@@ -121,6 +121,35 @@ def buffer_broadcasts(*spans: tuple[float, float], busy: tuple[float, float], na
     return trace
 
 
+def buffer_syncs(
+    *, broadcast: str = "c10d::broadcast_", ops_before: int = 2, busy_us: float = 0, training: bool = True
+) -> TraceBuilder:
+    """A step whose forward pass begins with two flattened, broadcast and copied buffers, from 20 to 320 us.
+
+    Args:
+        broadcast: Name of the op between flattening and unflattening.
+        ops_before: The number of ops of the pass before it.
+        busy_us: How long the GPU works on what was launched before the step.
+        training: Whether a backward pass and an optimizer follow.
+    """
+    trace = TraceBuilder(rank=0, world_size=2)
+    if busy_us:
+        trace.kernel(TENSOR_GEMM, 0, busy_us, launch_us=-5)
+    trace.step(0, 1000).range(FORWARD, 10, 400)
+    for row in range(ops_before):
+        trace.op("aten::mul", 11 + row * 0.5, 0.4)
+    trace.op("aten::flatten_dense_tensors", 20, 60).op("aten::cat", 30, 40).kernel(POINTWISE, 70, 4, launch_us=60)
+    trace.op(broadcast, 85, 15).kernel(BROADCAST, 100, 8, launch_us=90, stream=20)
+    trace.op("aten::unflatten_dense_tensors", 110, 150)
+    for row in range(2):
+        trace.op("aten::copy_", 265 + 30 * row, 25).kernel(POINTWISE, 280 + 30 * row, 4, launch_us=270 + 30 * row)
+    trace.op("aten::conv2d", 330, 40).kernel(TENSOR_GEMM, 345, 655, launch_us=340)
+    trace.op("aten::copy_", 380, 10)  # the model's own
+    if training:
+        trace.op(GRADIENT, 420, 20, thread=2).range("Optimizer.step#SGD.step", 450, 20)
+    return trace
+
+
 FLAGS = {"find_unused_parameters": True, "static_graph": None, "gradient_as_bucket_view": False}
 
 PD405 = [
@@ -179,6 +208,32 @@ PD405 = [
             ),
         ),
     ),
+    # The GPU idles from 20 to 320 us but for three kernels of 4 us that flatten and copy.
+    RuleCase(
+        "PD405",
+        "buffers-flattened-and-copied-back",
+        lambda: buffer_syncs(),
+        (
+            ExpectedFinding(
+                "high",
+                288_000,
+                (0, None, 288_000),
+                title="broadcasts the model's buffers",
+                fix="broadcast_buffers=False",
+                evidence={"buffers copied back per step": 2, "CPU at the buffers per step": 300_000},
+            ),
+        ),
+        via_file=True,
+    ),
+    RuleCase(
+        "PD405",
+        "buffers-in-a-forward-pass",
+        lambda: buffer_syncs(training=False),
+        (ExpectedFinding("high", 288_000, advice="needs no wrapper", fix="model.module(x)"),),
+    ),
+    RuleCase("PD405", "buffers-behind-a-busy-gpu", lambda: buffer_syncs(busy_us=1000)),
+    RuleCase("PD405", "a-broadcast-of-the-model", lambda: buffer_syncs(ops_before=12)),
+    RuleCase("PD405", "flattened-for-no-broadcast", lambda: buffer_syncs(broadcast="aten::mul")),
     RuleCase("PD405", "search-behind-a-busy-gpu", lambda: search_step((200, 300), (0, 1000))),
     RuleCase("PD405", "search-in-no-time", lambda: search_step((200, 205), (0, 200), (205, 1000))),
     RuleCase("PD405", "copies-of-the-users-own", lambda: bucket_copies(20, name="aten::_foreach_copy_")),

@@ -43,6 +43,12 @@ def step_of_collectives(
     return trace
 
 
+def between_layers() -> TraceBuilder:
+    """Small all-reduces between the layers of a tensor-parallel model, and a large one that shows the link."""
+    trace = step_of_collectives(20, 10, 10_000, large=(160, 16_000_000))
+    return trace.op("Redistribute", 100, 5)
+
+
 def sizes_not_recorded() -> TraceBuilder:
     return step_of_collectives(20, 10, 0)
 
@@ -80,6 +86,13 @@ PD404 = [
             ),
         ),
         via_file=True,
+    ),
+    # Each layer waits for its own, so buckets promise nothing.
+    RuleCase(
+        "PD404",
+        "between-layers",
+        between_layers,
+        (ExpectedFinding("high", 200_000, (0, None, 200_000), advice="cannot be put together"),),
     ),
     RuleCase(
         "PD404",

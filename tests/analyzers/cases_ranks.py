@@ -10,6 +10,8 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.check_rule import build_healthy_trace
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_TO_ALL = "ncclDevKernel_AllToAll_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERT_DISPATCH = "void deep_ep::internode::dispatch<false, 8, true>(int4*, float*, long*)"
 
@@ -176,6 +178,20 @@ def step_with_collectives(
     return trace
 
 
+def training_step(marks: str, name: str = ALL_REDUCE) -> TraceBuilder:
+    """A step of a training program with a collective behind its work, and a range that shows how it is parallel."""
+    trace = step_with_collectives((600, 900), name=name).op("autograd::engine::evaluate_function: MulBackward0", 0, 20)
+    return trace.range("Optimizer.step#SGD.step", 30, 10).range(marks, 0, 300)
+
+
+def forward_step() -> TraceBuilder:
+    """A step of a forward pass whose result is reduced."""
+    trace = step_with_collectives((600, 900)).range("DistributedDataParallel.forward", 0, 300)
+    for row in range(12):
+        trace.op("aten::mm", 10 * row, 8)
+    return trace
+
+
 def exposed_in_one_of_two_steps() -> TraceBuilder:
     trace = step_with_collectives((600, 1000)).step(1000, 1000)
     return trace.kernel(TENSOR_GEMM, 1000, 1000, launch_us=1000)
@@ -226,6 +242,40 @@ PD402 = [
         "experts",
         lambda: step_with_collectives((600, 750), (750, 800), name=EXPERT_DISPATCH),
         (ExpectedFinding("high", 200_000),),
+    ),
+    RuleCase(
+        "PD402",
+        "exchange-of-embeddings",
+        lambda: training_step("## all2all_data:kjt splits ##", ALL_TO_ALL),
+        (
+            ExpectedFinding(
+                "high", 300_000, title="100% of what is exposed is all_to_all", fix="TrainPipelineSparseDist"
+            ),
+        ),
+    ),
+    RuleCase(
+        "PD402",
+        "gradients-under-ddp",
+        lambda: training_step("DistributedDataParallel.forward"),
+        (ExpectedFinding("high", 300_000, advice="no_sync()", fix="DistributedDataParallel(model, bucket_cap_mb"),),
+    ),
+    RuleCase(
+        "PD402",
+        "gradients-by-hand",
+        lambda: training_step("loss"),
+        (ExpectedFinding("high", 300_000, advice="by hand", fix="DistributedDataParallel(model, device_ids"),),
+    ),
+    RuleCase(
+        "PD402",
+        "shards-under-fsdp",
+        lambda: training_step("FullyShardedDataParallel.forward", ALL_GATHER),
+        (ExpectedFinding("high", 300_000, title="all_gather", fix="set_modules_to_forward_prefetch"),),
+    ),
+    RuleCase(
+        "PD402",
+        "results-of-a-forward-pass",
+        forward_step,
+        (ExpectedFinding("high", 300_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
     RuleCase("PD402", "medium", lambda: step_with_collectives((600, 650)), (ExpectedFinding("medium", 50_000),)),
     # 100 us of computation hide no more than 100 us of communication.

@@ -118,7 +118,8 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
         (["--steps", "5:2"], "--steps 5:2 must be A:B"),
         (["--steps", "x"], "--steps x must be A:B"),
         (["--steps", "7:9"], "no steps are left"),
-        (["--device", "Abacus 3000"], "'Abacus 3000' is not in the table of devices"),
+        (["--device", "Abacus 3000"], "'Abacus 3000' is not in the table of devices; add it to "),
+        (["--device", "RTX4090"], "not in the table of devices; did you mean 'RTX 4090' or 'RTX 4090 D'"),
         (["-q", "-v"], "exclude each other"),
         (["--fail-on", "fatal"], "--fail-on"),
         (["--nonsense"], "--nonsense"),
@@ -263,3 +264,25 @@ def test_the_share_of_the_roof_is_a_setting(perfdoctor, tmp_path):
 
     assert latency_ns() == 0  # 403 MB in 300 us: 45 % of what the memory attains
     assert latency_ns("--set", "account.min_roof_share=0.5") == 300_000
+
+
+def test_devices_of_the_users_own_file_can_be_named(perfdoctor, stalled, tmp_path, monkeypatch):
+    own = tmp_path / "mine.csv"
+    own.write_text("name,vendor,source,fp16_tflops\nACME G1,nvidia,measured here,100\n")
+    monkeypatch.setenv("PERFDOCTOR_DEVICES", str(own))
+    ended = perfdoctor("analyze", stalled, "--device", "ACME G1", "--json")
+
+    assert ended.code == 0
+    assert '"device": "ACME G1"' in ended.out
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_bad_file_of_devices_is_one_sentence_and_exit_code_2(perfdoctor, stalled, tmp_path, monkeypatch, jobs):
+    own = tmp_path / "mine.csv"
+    own.write_text("name,vendor,source,fp16_tflops\nACME G1,nvidia,measured here,fast\n")
+    monkeypatch.setenv("PERFDOCTOR_DEVICES", str(own))
+    ended = perfdoctor("analyze", stalled, "--jobs", jobs)
+
+    assert ended.code == 2
+    assert "mine.csv, line 2: fp16_tflops cannot be 'fast'; it must be a positive number" in ended.line
+    assert ended.out == ""

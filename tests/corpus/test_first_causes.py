@@ -37,6 +37,9 @@ LOADER = r"num_workers|DataLoader|persistent_workers|prefetch_factor"
 ONE_OFF = r"\bonce\b|one-off|warm-?up|start-?up|first (launch|use|call|step)"
 LEAST_HIGH_SHARE = 0.03
 LARGE_SLICE = 0.05
+# Kernels at their roof need no words. Some of such a slice may be known to be there, so only large slices count, and
+# only where most roofs are unknown.
+LARGE_SLICE_AT_A_ROOF = 0.1
 LEAST_PROMISES_ABOVE_0 = 0.6
 
 
@@ -128,21 +131,21 @@ def step_ns_of(report: Report, finding: Finding) -> int:
 
 
 def head_of(report: Report) -> Finding | None:
-    """The first finding on the program that is worth a change."""
-    return next((f for f in report.findings if f.severity != "info" and f.rule not in NOTES), None)
+    """The first finding on the program."""
+    return next((finding for finding in report.findings if finding.rule not in NOTES), None)
 
 
 def is_first(expected: str, report: Report) -> bool:
     """Whether the report begins with what a row's `first` names."""
     head = head_of(report)
     kind, _, argument = expected.partition(":")
-    is_calm = head is None or head.severity == "low"
+    is_calm = head is None or head.severity in ("low", "info")
     if kind == "clean":
         return is_calm
     if kind == "unexplained":
         return is_calm and any(each.detail.startswith(argument) for each in report.unexplained)
     if kind == "unrecorded":
-        return head is None and bool(find(rf"record.*({argument})|({argument}).*record", texts_in(report)))
+        return is_calm and bool(find(rf"record.*({argument})|({argument}).*record", texts_in(report)))
     return head is not None and head.rule == expected
 
 
@@ -208,9 +211,13 @@ def test_no_large_slice_stays_unsaid(case: Case, report_on: Callable[[str], Repo
     for account in report.account:
         claims = [f.claim.intervals for f in report.findings if account.rank in (f.rank, f.claim.rank)]
         claimed = iv.union_of(claims)
+        roofs_known = (report.limit.known_share or 0) > 0.5
         for detail, part in account.parts.items():
             share = iv.total(iv.subtract(part, claimed)) / max(account.window_ns, 1)
-            if detail != "compute" and share > LARGE_SLICE and (account.rank, detail) not in explained:
+            at_a_roof = detail in ("compute", "bandwidth")
+            if share <= (LARGE_SLICE_AT_A_ROOF if at_a_roof else LARGE_SLICE) or (at_a_roof and roofs_known):
+                continue
+            if (account.rank, detail) not in explained:
                 unsaid.append(f"{detail} {share:.0%}")
     assert not unsaid, unsaid
 

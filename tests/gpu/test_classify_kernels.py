@@ -133,14 +133,55 @@ UNKNOWN = [
     ("_attn_fwd", "attention"),
     ("attn_fwd", "attention"),
     ("fused_moe_kernel", "gemm"),
-    ("_matmul_ogs_NNT_fp16xfp16xmxfp4_64x128x256x1", "gemm"),
+    ("_matmul_ogs_NNT_fp32xfp32xfp32_64x128x256x1", "gemm"),
     ("matmul_kernel", "gemm"),
+]
+# Kernels of engines that serve language models: DeepGEMM, DualPipe, vLLM, SGLang, FlashInfer, TensorRT-LLM, fbgemm.
+GROUPED = (
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<int>, "
+    "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::{}>>>"
+)
+SERVING = [
+    ("yes", "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 2112u, 7168u, 1u, 128u>", "gemm"),
+    ("yes", "void deep_gemm::sm90_fp8_paged_mqa_logits<1u, 64u>", "gemm"),
+    ("yes", "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>()", "gemm"),
+    ("yes", GROUPED.format("MainloopSm90ArrayTmaGmmaWarpSpecializedFP8FastAccum<4>"), "gemm"),
+    ("yes", GROUPED.format("MainloopSm120TmaWarpSpecializedBlockScaled<3>"), "gemm"),
+    ("yes", "void cutlass::device_kernel<vllm::cutlass_3x_gemm_fp8_blockwise<cutlass::float_e4m3_t>>", "gemm"),
+    ("yes", "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", "gemm"),
+    ("yes", "_p_matmul_ogs_NTN_bf16xbf16xbf16_128x256x128x1_swiglu", "gemm"),
+    ("yes", "_w8a8_block_fp8_matmul", "gemm"),
+    ("yes", "_fbgemm_grouped_gemm_fp8_rowwise_ws", "gemm"),
+    ("yes", "_gemm_afp4wfp4_kernel", "gemm"),
+    ("yes", "triton_tem_fused__scaled_mm_3", "gemm"),
+    ("yes", "triton_tem_fused__grouped_mm_1", "gemm"),
+    ("yes", "void flashinfer::mla::BatchMLAPagedAttentionKernel<flashinfer::mla::KernelTraits>", "attention"),
+    ("yes", "xqa_kernel_dt_bf16_d_128_beam_1_kvt_bf16_pagedKV_64_nqpkv_4_m_8_sm_90", "attention"),
+    ("no", "void mmha::masked_multihead_attention_kernel<uint16_t, uint16_t>", "attention"),
+    ("no", "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2u>", "attention"),
+    ("no", "_fwd_kernel_stage1", "attention"),
+    ("no", "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2>", "gemm"),
+    ("no", "void tensorrt_llm::kernels::weight_only::kernel<Details>", "gemm"),
+    ("na", "_fwd_kernel_stage2", "attention"),
+    ("na", "void flash_fwd_mla_combine_kernel<float, long>", "attention"),
+    ("na", "void deep_gemm::transpose_and_pack_fp32_into_ue8m0<128u>", "copy"),
+    ("na", "void deep_gemm::smxx_paged_mqa_logits_metadata<32u>", "other"),
+    ("na", "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t, cutlass::bfloat16_t>", "other"),
+    ("na", "_fwd_kernel_ep_scatter_1", "indexing"),
+    ("na", "_per_token_group_quant_fp8", "other"),
+    ("na", "_kernel_quantize_fp8_row", "other"),
+    ("unknown", "_fwd_grouped_kernel_stage1", "attention"),
+    ("unknown", "kernel_unified_attention_2d", "attention"),
+    ("unknown", "fused_moe_kernel_gptq_awq", "gemm"),
+    ("unknown", "triton_tem_fused_mm_2", "gemm"),
+    ("unknown", "_matmul_ogs_NNT_fp32xfp32xfp32_16x128x256x1", "gemm"),
 ]
 TABLE = [
     *(("yes", *row) for row in YES),
     *(("no", *row) for row in NO),
     *(("na", *row) for row in NA),
     *(("unknown", *row) for row in UNKNOWN),
+    *SERVING,
 ]
 
 

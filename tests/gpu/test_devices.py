@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.gpu import find_device, has_tensor_cores
-from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, vendor_of
+from perfdoctor.gpu.device_table import read_table
+from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, all_devices, similar_names, vendor_of
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,21 @@ from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision, vendor_of
         ("NVIDIA RTX A4000", (8, 6), "bf16", 76.7),
         ("NVIDIA B300 SXM6 AC", (10, 3), "bf16", 2250),
         ("AMD Instinct MI300X", (9, 4), "bf16", 1307.4),
+        ("Tesla V100-DGXS-32GB", (7, 0), "fp16", 125.3),
+        ("Tesla V100S-PCIE-32GB", (7, 0), "fp16", 130),
+        ("NVIDIA GeForce RTX 2080 Ti", (7, 5), "fp16", 53.79),
+        ("NVIDIA A10G", (8, 6), "bf16", 70),
+        ("NVIDIA A40", (8, 6), "bf16", 149.7),
+        ("NVIDIA A800-SXM4-80GB", (8, 0), "bf16", 312),
+        ("NVIDIA GeForce RTX 3060", (8, 6), "fp32", 12.74),
+        ("NVIDIA RTX 6000 Ada Generation", (8, 9), "bf16", 364.2),
+        ("NVIDIA H800", (9, 0), "bf16", 989),
+        ("NVIDIA H20-3e", (9, 0), "fp8", 296),
+        ("NVIDIA GB300", (10, 3), "bf16", 2500),
+        ("NVIDIA GeForce RTX 5080", (12, 0), "bf16", 112.6),
+        ("AMD Instinct MI250X/MI250", (9, 0), "bf16", 181),
+        ("AMD Instinct MI300A", (9, 4), "bf16", 980.6),
+        ("AMD Instinct MI355X", (9, 5), "bf16", 2517),
     ],
 )
 def test_known_names_have_their_peaks(name: str, capability: tuple[int, int], dtype: str, tera_flops: float) -> None:
@@ -45,20 +61,237 @@ def test_known_names_have_their_peaks(name: str, capability: tuple[int, int], dt
         "",
         None,
         "AMD Radeon Graphics",
-        "NVIDIA A10G",
-        "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        "NVIDIA H200 NVL",
+        "NVIDIA H800 NVL",
         "NVIDIA L40",
         "NVIDIA T400",
-        "NVIDIA GB300",
         "Quadro GP100",
+        "NVIDIA GeForce RTX 3090 Ti Laptop GPU",
+        "NVIDIA GeForce RTX 2080 Ti MIG",
+        "NVIDIA GeForce RTX 3070 Laptop GPU",
+        "NVIDIA RTX A4500 Embedded GPU",
+        "NVIDIA RTX 6000",
+        "NVIDIA A800",
+        "AMD Instinct MI308X",  # what sources say of its peaks differs by ten times
     ],
 )
 def test_unknown_names_have_no_device(name: str | None) -> None:
     assert find_device(name) is None
+
+
+# The name as CUDA or HIP prints it, the multiprocessors and GiB of memory that it reports, and the row.
+PRINTED = [
+    ("Tesla V100-SXM2-16GB", 80, 15.8, "NVIDIA V100 SXM2 16GB"),
+    ("Tesla V100-SXM2-32GB", 80, 31.7, "NVIDIA V100 SXM2 32GB"),
+    ("Tesla V100-SXM3-32GB", 80, 31.7, "NVIDIA V100 SXM3 32GB"),
+    ("Tesla V100-PCIE-16GB", 80, 15.8, "NVIDIA V100 PCIe 16GB"),
+    ("Tesla V100-PCIE-32GB", 80, 31.7, "NVIDIA V100 PCIe 32GB"),
+    ("Tesla V100S-PCIE-32GB", 80, 31.7, "NVIDIA V100S PCIe 32GB"),
+    ("Tesla V100-DGXS-16GB", 80, 15.8, "NVIDIA V100 DGX Station 16GB"),
+    ("Tesla V100-DGXS-32GB", 80, 31.7, "NVIDIA V100 DGX Station 32GB"),
+    ("Tesla T4", 40, 14.6, "NVIDIA T4"),
+    ("NVIDIA GeForce RTX 2080 Ti", 68, 10.8, "NVIDIA GeForce RTX 2080 Ti"),
+    ("GeForce RTX 2080 SUPER", 48, 7.8, "NVIDIA GeForce RTX 2080 SUPER"),
+    ("GeForce RTX 2080", 46, 7.8, "NVIDIA GeForce RTX 2080"),
+    ("GeForce RTX 2070 SUPER", 40, 7.8, "NVIDIA GeForce RTX 2070 SUPER"),
+    ("GeForce RTX 2070", 36, 7.8, "NVIDIA GeForce RTX 2070"),
+    ("GeForce RTX 2060 SUPER", 34, 7.8, "NVIDIA GeForce RTX 2060 SUPER"),
+    ("NVIDIA GeForce RTX 2060", 30, 5.8, "NVIDIA GeForce RTX 2060 6GB"),
+    ("NVIDIA GeForce RTX 2060", 34, 11.8, "NVIDIA GeForce RTX 2060 12GB"),
+    ("NVIDIA A10", 72, 22.1, "NVIDIA A10"),
+    ("NVIDIA A10G", 80, 22.1, "NVIDIA A10G"),
+    ("NVIDIA A100-SXM4-40GB", 108, 39.6, "NVIDIA A100 SXM 40GB"),
+    ("NVIDIA A100-SXM4-80GB", 108, 79.2, "NVIDIA A100 SXM 80GB"),
+    ("NVIDIA A100-PCIE-40GB", 108, 39.4, "NVIDIA A100 PCIe 40GB"),
+    ("NVIDIA A100 80GB PCIe", 108, 79.1, "NVIDIA A100 PCIe 80GB"),
+    ("NVIDIA A100-PG509-200", 108, 39.6, "NVIDIA A100 (engineering name seen in HTA traces)"),
+    ("NVIDIA A30", 56, 23.5, "NVIDIA A30"),
+    ("NVIDIA A40", 84, 44.6, "NVIDIA A40"),
+    ("NVIDIA A800-SXM4-80GB", 108, 79.2, "NVIDIA A800 SXM 80GB"),
+    ("NVIDIA A800 80GB PCIe", 108, 79.1, "NVIDIA A800 PCIe 80GB"),
+    ("NVIDIA A800 40GB PCIe", 108, 39.4, "NVIDIA A800 PCIe 40GB"),
+    ("NVIDIA RTX A6000", 84, 47.5, "NVIDIA RTX A6000"),
+    ("NVIDIA RTX A5000", 64, 23.7, "NVIDIA RTX A5000"),
+    ("NVIDIA RTX A4500", 56, 19.7, "NVIDIA RTX A4500"),
+    ("NVIDIA RTX A4000", 48, 15.7, "NVIDIA RTX A4000"),
+    ("NVIDIA RTX A2000 12GB", 26, 11.8, "NVIDIA RTX A2000"),
+    ("NVIDIA RTX A1000", 18, 7.7, "NVIDIA RTX A1000"),
+    ("NVIDIA RTX A400", 6, 3.7, "NVIDIA RTX A400"),
+    ("NVIDIA GeForce RTX 3090 Ti", 84, 23.7, "NVIDIA GeForce RTX 3090 Ti"),
+    ("NVIDIA GeForce RTX 3090", 82, 23.7, "NVIDIA GeForce RTX 3090"),
+    ("NVIDIA GeForce RTX 3080 Ti", 80, 11.8, "NVIDIA GeForce RTX 3080 Ti"),
+    ("NVIDIA GeForce RTX 3080", 68, 9.8, "NVIDIA GeForce RTX 3080 10GB"),
+    ("NVIDIA GeForce RTX 3080", 70, 11.8, "NVIDIA GeForce RTX 3080 12GB"),
+    ("NVIDIA GeForce RTX 3070 Ti", 48, 7.8, "NVIDIA GeForce RTX 3070 Ti"),
+    ("NVIDIA GeForce RTX 3070", 46, 7.8, "NVIDIA GeForce RTX 3070"),
+    ("NVIDIA GeForce RTX 3060 Ti", 38, 7.8, "NVIDIA GeForce RTX 3060 Ti"),
+    ("NVIDIA GeForce RTX 3060", 28, 11.6, "NVIDIA GeForce RTX 3060 12GB"),
+    ("NVIDIA GeForce RTX 3060", 28, 7.8, "NVIDIA GeForce RTX 3060 8GB"),
+    ("Orin", 8, 15.3, "NVIDIA Jetson Orin NX 16GB"),
+    ("Orin", 14, 29.8, "NVIDIA Jetson AGX Orin 32GB"),
+    ("Orin", 16, 61.4, "NVIDIA Jetson AGX Orin 64GB"),
+    ("NVIDIA L4", 58, 22.0, "NVIDIA L4"),
+    ("NVIDIA L40S", 142, 44.4, "NVIDIA L40S"),
+    ("NVIDIA RTX 6000 Ada Generation", 142, 47.4, "NVIDIA RTX 6000 Ada"),
+    ("NVIDIA GeForce RTX 4090", 128, 23.6, "NVIDIA GeForce RTX 4090"),
+    ("NVIDIA GeForce RTX 4090 D", 114, 23.6, "NVIDIA GeForce RTX 4090 D"),
+    ("NVIDIA GeForce RTX 4080 SUPER", 80, 15.7, "NVIDIA GeForce RTX 4080 SUPER"),
+    ("NVIDIA GeForce RTX 4080", 76, 15.7, "NVIDIA GeForce RTX 4080"),
+    ("NVIDIA GeForce RTX 4070 Ti SUPER", 66, 15.7, "NVIDIA GeForce RTX 4070 Ti SUPER"),
+    ("NVIDIA GeForce RTX 4070 Ti", 60, 11.7, "NVIDIA GeForce RTX 4070 Ti"),
+    ("NVIDIA GeForce RTX 4070 SUPER", 56, 11.7, "NVIDIA GeForce RTX 4070 SUPER"),
+    ("NVIDIA GeForce RTX 4070", 46, 11.7, "NVIDIA GeForce RTX 4070"),
+    ("NVIDIA GeForce RTX 4060 Ti", 34, 7.8, "NVIDIA GeForce RTX 4060 Ti 8GB"),
+    ("NVIDIA GeForce RTX 4060 Ti", 34, 15.7, "NVIDIA GeForce RTX 4060 Ti 16GB"),
+    ("NVIDIA GeForce RTX 4060", 24, 7.6, "NVIDIA GeForce RTX 4060"),
+    ("NVIDIA H100 PCIe", 114, 79.2, "NVIDIA H100 PCIe"),
+    ("NVIDIA H100 NVL", 132, 93.1, "NVIDIA H100 NVL"),
+    ("NVIDIA H100 80GB HBM3", 132, 79.2, "NVIDIA H100 SXM5"),
+    ("NVIDIA H800 PCIe", 114, 79.2, "NVIDIA H800 PCIe"),
+    ("NVIDIA H800", 132, 79.2, "NVIDIA H800 SXM5"),
+    ("NVIDIA H20-3e", 78, 139.8, "NVIDIA H20 141GB"),
+    ("NVIDIA H20", 78, 95.1, "NVIDIA H20 96GB"),
+    ("NVIDIA H200 NVL", 132, 139.8, "NVIDIA H200 NVL"),
+    ("NVIDIA H200", 132, 139.8, "NVIDIA H200 SXM"),
+    ("NVIDIA GH200 480GB", 132, 94.5, "NVIDIA GH200 (H100 96GB HBM3)"),
+    ("NVIDIA GH200 144G HBM3e", 132, 139.8, "NVIDIA GH200 (144GB HBM3e)"),
+    ("NVIDIA GB200", 152, 184.2, "NVIDIA GB200 (per GPU)"),
+    ("NVIDIA GB300", 152, 277.0, "NVIDIA GB300 (per GPU)"),
+    ("NVIDIA B200", 148, 178.4, "NVIDIA B200 SXM"),
+    ("NVIDIA B300 SXM6 AC", 148, 267.7, "NVIDIA B300 (HGX)"),
+    ("NVIDIA GeForce RTX 5090", 170, 31.4, "NVIDIA GeForce RTX 5090"),
+    ("NVIDIA GeForce RTX 5080", 84, 15.5, "NVIDIA GeForce RTX 5080"),
+    ("NVIDIA GeForce RTX 5070 Ti", 70, 15.5, "NVIDIA GeForce RTX 5070 Ti"),
+    ("NVIDIA GeForce RTX 5070", 48, 11.5, "NVIDIA GeForce RTX 5070"),
+    ("NVIDIA GeForce RTX 5060 Ti", 36, 7.7, "NVIDIA GeForce RTX 5060 Ti 8GB"),
+    ("NVIDIA GeForce RTX 5060 Ti", 36, 15.5, "NVIDIA GeForce RTX 5060 Ti 16GB"),
+    ("NVIDIA GeForce RTX 5060", 30, 7.7, "NVIDIA GeForce RTX 5060"),
+    ("NVIDIA GeForce RTX 5050", 20, 7.7, "NVIDIA GeForce RTX 5050"),
+    ("AMD Instinct MI210", 104, 64.0, "AMD MI210"),
+    ("AMD Instinct MI250X / MI250", 104, 64.0, "AMD MI250 (one GCD = one torch device)"),
+    ("AMD Instinct MI250X / MI250", 110, 64.0, "AMD MI250X (one GCD = one torch device)"),
+    ("AMD Instinct MI250X", 110, 64.0, "AMD MI250X (one GCD = one torch device)"),
+    ("AMD Instinct MI300A", 228, 128.0, "AMD MI300A"),
+    ("AMD Instinct MI300X", 304, 192.0, "AMD MI300X"),
+    ("AMD Instinct MI325X", 304, 256.0, "AMD MI325X"),
+    ("AMD Instinct MI350X", 256, 288.0, "AMD MI350X"),
+    ("AMD Instinct MI355X", 256, 288.0, "AMD MI355X"),
+]
+
+
+@pytest.mark.parametrize(("printed", "sm_count", "memory_gib", "name"), PRINTED)
+def test_rows_are_found_by_what_the_driver_prints(printed: str, sm_count: int, memory_gib: float, name: str) -> None:
+    device = find_device(printed, memory_bytes=round(memory_gib * 2**30), sm_count=sm_count)
+
+    assert device is not None
+    assert device.name == name
+    assert vendor_of(printed) == device.vendor
+    assert has_tensor_cores(printed, device.compute_capability) is True
+
+
+def test_every_row_has_a_name_that_the_driver_prints() -> None:
+    names = [device.name for device in all_devices()]
+
+    assert len(set(names)) == len(names)
+    assert {name for *_, name in PRINTED} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "sm_count", "found"),
+    [
+        ("NVIDIA GeForce RTX 3060", 6, 30, None),  # sold as RTX 3060 3840SP
+        ("NVIDIA GeForce RTX 3080", 20, None, None),
+        ("NVIDIA GeForce RTX 3080", None, None, "NVIDIA GeForce RTX 3080 10GB"),
+        ("RTX 3080 12GB", None, None, "NVIDIA GeForce RTX 3080 12GB"),  # as a user may name it
+        ("Orin", None, None, "NVIDIA Jetson Orin NX 16GB"),
+        ("Jetson AGX Orin 64GB", None, None, "NVIDIA Jetson AGX Orin 64GB"),
+        ("NVIDIA H100 80GB HBM3", 10, 16, "NVIDIA H100 SXM5"),  # the name says it alone
+    ],
+)
+def test_size_decides_between_parts_of_one_name(
+    name: str, memory_gib: float | None, sm_count: int | None, found: str | None
+) -> None:
+    memory_bytes = None if memory_gib is None else round(memory_gib * 2**30)
+    device = find_device(name, memory_bytes=memory_bytes, sm_count=sm_count)
+
+    assert (device and device.name) == found
+
+
+# FLOP per clock and multiprocessor (compute unit) of float16 on Tensor Cores with float32 accumulation, by chip: the
+# whitepapers of Volta, Turing, GA100, GA102, AD102, GH100 and RTX Blackwell, and of CDNA 2 to 4. GeForce has half.
+FP16_PER_CLOCK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.7": 2048, "8.9": 1024, "9.0": 4096}
+FP16_PER_CLOCK |= {"12.0": 1024, "gfx90a": 1024, "gfx942": 2048, "gfx950": 4096}
+FP32_PER_CLOCK = {"7.0": 128, "7.5": 128, "8.0": 128, "gfx90a": 128}
+ROWS = {named.row["name"]: named.row for named in read_table()}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_figures_of_a_row_agree(name: str) -> None:
+    row = ROWS[name]
+    value = {
+        title.removesuffix("_tflops"): float(text) for title, text in row.items() if title.endswith("_tflops") and text
+    }
+    chip = row["compute_capability"] or row["gfx_arch"]
+    is_geforce, is_amd = "GeForce" in name, row["vendor"] == "amd"
+
+    assert row["source"]
+    assert row["checked"] != "recall"
+    assert all(figure > 0 for figure in value.values())
+    assert float(row["memory_bandwidth_gb_per_s"] or 1) > 0
+    assert value["fp16"] == value.get("bf16", value["fp16"])
+    assert ("bf16" in value) == (chip not in ("7.0", "7.5"))
+    assert value.get("fp8", 2 * value["fp16"]) == pytest.approx(2 * value["fp16"], rel=0.02)
+    if not is_amd and "tf32" in value:
+        assert value["tf32"] == pytest.approx(value["fp16"] / 2, rel=0.02)
+    if not row["boost_clock_mhz"] or not row["sm_count"]:
+        return
+    clocks = float(row["sm_count"]) * float(row["boost_clock_mhz"]) * 1e6 / 1e12
+    fp16 = clocks * FP16_PER_CLOCK[chip] / (2 if is_geforce else 1)
+    # The Tensor Cores of Hopper's PCIe cards are specified at a lower clock than their other units.
+    if value["fp16"] != pytest.approx(fp16, rel=0.05):
+        assert chip == "9.0"
+        assert 0.8 * fp16 < value["fp16"] < fp16
+        assert value["fp32"] == pytest.approx(clocks * 256, rel=0.05)
+    elif chip != "9.0":
+        assert value["fp32"] == pytest.approx(clocks * FP32_PER_CLOCK.get(chip, 256), rel=0.05)
+
+
+def test_bandwidth_is_unknown_only_where_it_cannot_be_known() -> None:
+    unknown = {device.name for device in all_devices() if device.memory_bandwidth_bytes_per_s is None}
+
+    # Of one name with GDDR6 and with GDDR6X, or in no source that was found, or in two that disagree.
+    assert unknown == {
+        "NVIDIA GeForce RTX 3060 Ti",
+        "NVIDIA GeForce RTX 4070",
+        "NVIDIA GeForce RTX 2070",
+        "NVIDIA A800 PCIe 80GB",
+        "NVIDIA GH200 (144GB HBM3e)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("RTX4090", "RTX 4090"),
+        ("MI300", "MI300A"),
+        ("NVIDIA A100", "A100 80GB PCIe"),
+        ("H1000", "H100 80GB HBM3"),
+        ("GeForce RTX 3050", "RTX 5050"),
+        ("V100", "V100-DGXS-16GB"),
+    ],
+)
+def test_names_near_a_wrong_one_are_found(name: str, nearest: str) -> None:
+    names = similar_names(name)
+
+    assert names[0] == nearest
+    assert len(names) <= 3
+    assert all(find_device(each) is not None for each in names)
+
+
+@pytest.mark.parametrize("name", ["Abacus 3000", "", "nvidia", "AMD", "?"])
+def test_there_may_be_no_name_near(name: str) -> None:
+    assert similar_names(name) == []
 
 
 def test_what_contradicts_the_name_is_no_match() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,126 @@ def test_scaled_product_writes_the_type_that_it_was_asked_for() -> None:
     assert to_half is not None
     assert to_float.dtype == "fp8"
     assert to_float.bytes - to_half.bytes == 2 * 256
+
+
+FP8 = "c10::Float8_e4m3fn"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "flops", "out_numel"),
+    [
+        ([96, 8], [3, 8, 16], 2 * 96 * 8 * 16, 96 * 16),  # rows of tokens, packed by expert
+        ([3, 96, 8], [8, 48], 2 * 96 * 8 * 48, 96 * 48),  # columns packed
+        ([96, 24], [24, 16], 2 * 96 * 24 * 16, 3 * 96 * 16),  # gradient of the weights: the inner dimension packed
+        ([3, 96, 8], [3, 8, 16], 3 * 2 * 96 * 8 * 16, 3 * 96 * 16),  # nothing packed
+    ],
+)
+def test_grouped_products_count_each_packed_row_once(
+    left: list[int], right: list[int], flops: int, out_numel: int
+) -> None:
+    packed = len(left) == 2 or len(right) == 2
+    grouped = cost(
+        "aten::_grouped_mm", [left, right, [3] if packed else []], [BF16, BF16, "int" if packed else NOTHING]
+    )
+    scales = [[96, 1], [3, 16]]
+    scaled = cost(
+        "aten::_scaled_grouped_mm",
+        [left, right, *scales, [3] if packed else []],
+        [FP8, FP8, FP32, FP32, "int" if packed else NOTHING],
+    )
+
+    operands = math.prod(left) + math.prod(right)
+    assert grouped is not None
+    assert scaled is not None
+    assert (grouped.flops, grouped.bytes, grouped.dtype) == (flops, 2 * (operands + out_numel), "bf16")
+    assert (scaled.flops, scaled.bytes, scaled.dtype) == (flops, operands + 2 * out_numel, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "types"),
+    [
+        ([[96, 8], [3, 8, 16]], [BF16, BF16]),  # without the ends of the groups
+        ([[96, 8], [3, 8, 16], [4]], [BF16, BF16, "int"]),  # four ends for three groups
+        ([[96, 8], [3, 9, 16], [3]], [BF16, BF16, "int"]),
+        ([[3, 96, 8], [2, 8, 16], []], [BF16, BF16, NOTHING]),
+    ],
+)
+def test_grouped_products_that_contradict_themselves_have_no_cost(sizes: list[object], types: list[str]) -> None:
+    assert cost("aten::_grouped_mm", sizes, types) is None
+
+
+def test_products_of_fp4_hold_two_values_a_byte() -> None:
+    fp4 = cost("aten::_scaled_mm", [[32, 64], [64, 16]], ["c10::Float4_e2m1fn_x2"] * 2)
+
+    assert fp4 is not None
+    assert (fp4.flops, fp4.dtype, fp4.bytes) == (2 * 32 * 128 * 16, "fp4", 32 * 64 + 64 * 16 + 2 * 32 * 16)
+
+
+def test_scaled_products_of_serving_engines_have_their_factors_elsewhere() -> None:
+    vllm = cost("_C::cutlass_scaled_mm", [[32, 16], [32, 64], [64, 16], [1], [1]], [FP32, FP8, FP8, FP32, FP32])
+    sglang = cost("sgl_kernel::fp8_scaled_mm", [[32, 64], [64, 16], [32], [16]], [FP8, FP8, FP32, FP32])
+
+    assert vllm is not None
+    assert sglang is not None
+    assert vllm.flops == sglang.flops == 2 * 32 * 64 * 16
+    assert vllm.bytes - sglang.bytes == 2 * 32 * 16
+
+
+# Kernels that TorchInductor generated ---------------------------------------------------------------------------------
+
+
+def generated(name: str, shapes: list[list[int]], counts: list[int], dtype: str = BF16) -> OpCost | None:
+    sizes = [*shapes, *([] for _ in counts)]
+    types = [dtype] * len(shapes) + [SCALAR] * len(counts)
+    return cost(name, sizes, types, [""] * len(shapes) + [str(count) for count in counts])
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "counts", "total_bytes"),
+    [
+        ("triton_poi_fused_add_0", [[8, 64], [64], [8, 64]], [512], 2 * (512 + 64 + 512)),
+        ("triton_poi_fused_silu_2", [[8, 64], [8, 128], [8, 64]], [512], 2 * 3 * 512),  # half of the second is read
+        ("triton_poi_fused_clone_3", [[8, 64], [64, 8]], [8, 64], 2 * 2 * 512),  # ynumel, xnumel
+        ("triton_poi_fused_add_4", [[512], [512]], [7, 512], 2 * 2 * 512),  # 7 is an argument of its own
+        ("triton_red_fused_mean_0", [[8, 64], [64], [8, 64]], [8, 64], 2 * (512 + 64 + 512)),
+        ("triton_per_fused_native_layer_norm_1", [[8, 64], [8]], [8, 64], 2 * (512 + 8)),
+    ],
+)
+def test_generated_kernels_move_their_tensors_once(
+    name: str, shapes: list[list[int]], counts: list[int], total_bytes: int
+) -> None:
+    op_cost = generated(name, shapes, counts)
+
+    assert op_cost is not None
+    assert (op_cost.kind, op_cost.bytes) == ("memory", total_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "counts"),
+    [
+        ("triton_poi_fused_embedding_0", [[512], [50304, 64], [512, 64]], [512 * 64]),  # which rows is not recorded
+        ("triton_poi_fused_add_0", [[8, 64]], []),
+        ("triton_red_fused_mean_0", [[8, 64]], [8]),
+        ("triton_for_fused_0", [[8, 64], [64]], [512]),
+        ("triton_tem_fused_mm_2", [[8, 64], [32, 16], [8, 16]], [8]),
+        ("triton_tem_fused_convolution_2", [[8, 64], [64, 16], [8, 16]], [8]),
+        ("triton__0d1d2d", [[8, 64], [8, 64]], [512]),
+    ],
+)
+def test_generated_kernels_whose_work_is_not_proven_have_no_cost(
+    name: str, shapes: list[list[int]], counts: list[int]
+) -> None:
+    assert generated(name, shapes, counts) is None
+
+
+def test_templates_of_products_have_the_flops_of_the_product() -> None:
+    product = generated("triton_tem_fused_addmm_relu_2", [[16], [8, 64], [64, 16], [8, 16]], [])
+    batched = generated("triton_tem_fused_bmm_3", [[3, 8, 64], [3, 64, 16], [3, 8, 16]], [])
+
+    assert product is not None
+    assert batched is not None
+    assert (product.flops, product.bytes, product.kind) == (2 * 8 * 64 * 16, 2 * (16 + 512 + 1024 + 128), "gemm")
+    assert batched.flops == 3 * product.flops
 
 
 def test_padding_and_dilation_count_in_a_convolution() -> None:

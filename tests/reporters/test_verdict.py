@@ -109,6 +109,8 @@ def test_the_ladder_goes_from_now_over_the_fixes_to_the_limit() -> None:
     assert describe_ladder(report) == (
         "now 47.5 ms -> 2 fixes -> about 21.0 ms; limit of this work on this GPU 12.0 ms, by 74% of its kernel time"
     )
+    little = replace(report, limit=replace(report.limit, known_share=0.14))
+    assert "; 12.0 ms if nothing waited (how fast its kernels can be is not known)" in str(describe_ladder(little))
     known = replace(report, limit=replace(report.limit, known_share=1.0))
     assert str(describe_ladder(known)).endswith("limit of this work on this GPU 12.0 ms")
 

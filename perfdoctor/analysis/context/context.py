@@ -146,7 +146,8 @@ def _judge_device(classes: KernelClasses) -> tuple[tuple[str, ...], tuple[str, .
     devices = len(occurring(trace.gpu.device))
     if devices > 1:
         return (), (f"device unknown: the kernels ran on {devices} devices, and the trace names none.",)
-    found = possible_generations(kernel.arch for kernel in classes.by_name.values() if kernel.arch is not None)
+    architectures = (kernel.arch for kernel in classes.by_name.values() if kernel.arch is not None)
+    found = possible_generations(architectures, trace.device.sm_count)
     return found, (f"device: by its kernels {' or '.join(found)}.",) if found else ()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,12 +42,25 @@ DOMINATING_SHARE = 0.6
 _MIN_LOADING_NS = 1_000_000
 # Names that take less of the time are not asked what kind of work they are: only their sum could matter.
 _MIN_KIND_SHARE = 0.01
-# The user's line is looked up at so many of the longest runs of the dominating activity.
+# So many of the longest pauses are asked one by one for their kind of work, and so many of the longest runs of the
+# dominating activity for the user's line.
 _MOST_LOOKUPS = 16
 # What is around that much of the time without pauses does not explain the pauses.
 _MOST_OF_THE_REST = 0.8
-# Steps say nothing about what is done in them, and lines of code are locations.
-_UNNAMED = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK)))
+# Pauses of one kind that are less of all say little of what to change first.
+_LEAST_PART = 0.2
+_LEAST_KIND = 0.33
+# A pause of which less is what they are named by has a cause of its own.
+_LEAST_OF_A_PAUSE = 0.3
+# What is so short beside all of them needs no cause; waits for a loader cut such pieces off.
+_NEGLIGIBLE_SHARE = 0.005
+# Steps say nothing about what is done in them, lines of code are locations, and wrappers are around everything.
+_WRAPPER = (
+    r"torch/nn/modules/module\.py\(\d+\): (_wrapped_call_impl|_call_impl|inner)|torch/utils/_contextlib\.py\(|"
+    r"torch/_dynamo/(eval_frame|external_utils)\.py\(|(^|/)(contextlib|functools|runpy)\.py\(|"
+    r"transformers/utils/(generic|deprecation)\.py\(\d+\): (wrapper|wrapped_func)|\): (wrapper|decorate_context)$"
+)
+_UNNAMED = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, vocabulary.SOURCE_MARK, _WRAPPER)))
 _KERNEL_LAUNCH = re.compile(rf"^(?!.*(Memcpy|{vocabulary.GRAPH_LAUNCH_CALL})).*({vocabulary.LAUNCH_CALL})")
 
 _TABLES: tuple[ActivityTable, ...] = ("frame", "range", "op", "call")
@@ -77,15 +90,22 @@ class HotPath:
         time_ns: Length of the asked time.
         activities: Those that take `DOMINATING_SHARE` of it and more: the deepest last, before it those around it.
         kind: One of `activity_kinds.KINDS` that takes `DOMINATING_SHARE`; None where no name says it.
-        kind_ns: The time of that kind; 0 without one.
+        kind_time: When that kind of work is done, within the asked time; empty without one.
         location: The first line of the user's own code at or above the deepest activity.
+        deepest_time: When the deepest activity runs, within the asked time.
     """
 
     time_ns: int = 0
     activities: tuple[Activity, ...] = ()
     kind: str | None = None
-    kind_ns: int = 0
+    kind_time: Intervals = field(default_factory=lambda: iv.EMPTY, repr=False, compare=False)
     location: SourceLocation | None = None
+    deepest_time: Intervals = field(default_factory=lambda: iv.EMPTY, repr=False, compare=False)
+
+    @property
+    def named_time(self) -> Intervals:
+        """When the CPU does what the path is named by: its kind of work, else its deepest activity."""
+        return self.deepest_time if self.kind is None else self.kind_time
 
     @property
     def deepest(self) -> Activity | None:
@@ -145,17 +165,25 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
     }
     measured = {name: time_ns for name, time_ns in measured.items() if time_ns >= least_ns}
     activities, deepest = _order_by_depth(runs, measured)
-    kind, kind_ns = _find_kind(trace, runs, sums_ns, by_thread, least_ns)
-    return HotPath(total_ns, activities, kind, kind_ns, _find_location(trace, runs, deepest, by_thread))
+    kind, kind_time = _find_kind(trace, runs, sums_ns, by_thread, least_ns)
+    return HotPath(
+        total_ns,
+        activities,
+        kind,
+        kind_time,
+        _find_location(trace, runs, deepest, by_thread),
+        iv.intersect(iv.union(runs.start_ns[deepest], runs.end_ns[deepest]), time),
+    )
 
 
 def find_pause_path(
     trace: Trace, pauses: Intervals, thread: Int32Array, window: Intervals
-) -> tuple[HotPath, Intervals]:
-    """Where the time of some pauses went, and the pauses of which that is true: all where they have it in common.
+) -> tuple[HotPath, BoolArray]:
+    """Where the time of some pauses went, and of which pauses that is true: of all where they have it in common.
 
-    Where no activity takes most of all, or only one around the whole loop, the pauses of one kind that are longest
-    together speak for them, if they are half of the time.
+    Where they have no kind of work in common, those of one kind are separated if they are a third of the time. Where
+    no activity takes most of all, or only one around the whole loop, the pauses of one name that are longest together
+    are named, if they are a fifth of it.
 
     Args:
         trace: The trace.
@@ -164,25 +192,82 @@ def find_pause_path(
         window: The analysed time.
     """
     path = find_hot_path(trace, pauses, thread)
-    if path.kind is not None or (path.deepest is not None and not _runs_anyway(trace, path.deepest, pauses, window)):
-        return path, pauses
+    if path.kind is None:
+        path = _find_part_with_a_name(trace, pauses, thread, window, path)
+    length_ns = pauses[:, 1] - pauses[:, 0]
+    chosen: BoolArray = iv.overlap(pauses[:, 0], pauses[:, 1], path.named_time) >= _LEAST_OF_A_PAUSE * length_ns
+    chosen |= length_ns <= _NEGLIGIBLE_SHARE * length_ns.sum()
+    if chosen.all() or not iv.total(path.named_time):
+        return path, np.ones(len(pauses), bool)
+    return find_hot_path(trace, pauses[chosen], thread[chosen]), chosen
+
+
+def _find_part_with_a_name(
+    trace: Trace, pauses: Intervals, thread: Int32Array, window: Intervals, path: HotPath
+) -> HotPath:
+    """The path of those pauses that have something to be named by in common; that of all where they have it."""
+    of_kind = _find_largest_kind(trace, pauses, thread)
+    if iv.total(pauses[of_kind]) >= _LEAST_KIND * path.time_ns:
+        return find_hot_path(trace, pauses[of_kind], thread[of_kind])
+    if path.deepest is not None and not _runs_anyway(trace, path.deepest, pauses, window):
+        return path
     chosen = _find_longest_part(trace, pauses, thread, path)
     part = find_hot_path(trace, pauses[chosen], thread[chosen])
     known = {activity.name for activity in path.activities}
     says_more = part.kind is not None or (part.deepest is not None and part.deepest.name not in known)
-    if not says_more or 2 * part.time_ns < path.time_ns:
-        return path, pauses
-    return part, pauses[chosen]
+    return part if says_more and part.time_ns >= _LEAST_PART * path.time_ns else path
+
+
+def _find_largest_kind(trace: Trace, pauses: Intervals, thread: Int32Array) -> BoolArray:
+    """Which pauses have the kind of work in common that takes most of the longest ones; none where no kind does."""
+    length_ns = pauses[:, 1] - pauses[:, 0]
+    rows_of: dict[str, list[int]] = {}
+    for row in np.argsort(-length_ns, kind="stable")[:_MOST_LOOKUPS].tolist():
+        kind = find_hot_path(trace, pauses[[row]], int(thread[row])).kind
+        if kind is not None:
+            rows_of.setdefault(kind, []).append(row)
+    chosen = np.zeros(len(pauses), bool)
+    if rows_of:
+        kind = max(rows_of, key=lambda each: (int(length_ns[rows_of[each]].sum()), each))
+        chosen[rows_of[kind]] = True
+        chosen |= _does_kind(trace, pauses, thread, kind)
+    return chosen
+
+
+def _does_kind(trace: Trace, pauses: Intervals, thread: Int32Array, kind: str) -> BoolArray:
+    """For each pause whether activities whose names say this kind of work take most of it."""
+    runs = _find_runs(trace, dict(_split_by_thread(pauses, thread)))
+    rows = np.array([kind in activity_kinds.kinds_of_work(name) for name in runs.names], bool)[runs.name]
+    does = np.zeros(len(pauses), bool)
+    for lane in set(thread.tolist()):
+        of_lane = rows & (runs.lane == lane)
+        time = iv.union(runs.start_ns[of_lane], runs.end_ns[of_lane])
+        inside_ns = iv.overlap(pauses[:, 0], pauses[:, 1], time)
+        does |= (thread == lane) & (inside_ns >= DOMINATING_SHARE * (pauses[:, 1] - pauses[:, 0]))
+    return does
+
+
+def usual_run_of(trace: Trace, activity: Activity, apart_from: Intervals) -> tuple[int, int]:
+    """How many runs an activity has that lie outside of some time, and the median of their lengths in ns."""
+    table = _tables(trace)[_TABLES.index(activity.table)]
+    rows = _rows_named(trace, activity)
+    rows = rows[iv.overlap(table.start_ns[rows], table.end_ns[rows], apart_from) == 0]
+    return len(rows), int(np.median(table.dur_ns[rows])) if len(rows) else 0
+
+
+def _rows_named(trace: Trace, activity: Activity) -> Int64Array:
+    """All runs of an activity in the trace, as rows of its table."""
+    table = _tables(trace)[_TABLES.index(activity.table)]
+    codes = [
+        code for code in trace.name_ids(table) if activity_kinds.without_address(trace.strings[code]) == activity.name
+    ]
+    return np.flatnonzero(np.isin(table.name, codes))
 
 
 def _runs_anyway(trace: Trace, activity: Activity, pauses: Intervals, window: Intervals) -> bool:
     """Whether an activity is around most of the time without pauses, too: then it explains none."""
     rest = iv.subtract(window, pauses)
-    table = _tables(trace)[_TABLES.index(activity.table)]
-    codes = [
-        code for code in trace.name_ids(table) if activity_kinds.without_address(trace.strings[code]) == activity.name
-    ]
-    rows = np.isin(table.name, codes)
+    table, rows = _tables(trace)[_TABLES.index(activity.table)], _rows_named(trace, activity)
     around = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), rest)
     return iv.total(around) > _MOST_OF_THE_REST * iv.total(rest)
 
@@ -348,25 +433,30 @@ def _sum_above(
 
 def _find_kind(
     trace: Trace, runs: _Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], least_ns: float
-) -> tuple[str | None, int]:
-    """The first kind of work that takes most of the time, and its time; None and 0 where none does."""
+) -> tuple[str | None, Intervals]:
+    """The first kind of work that takes most of the time, and when it is done; None where no kind does."""
     kinds: dict[str, list[int]] = {}
     asked_ns = sum(iv.total(time) for time in by_thread.values())
     for number in np.flatnonzero(sums_ns >= _MIN_KIND_SHARE * asked_ns).tolist():
         for kind in activity_kinds.kinds_of_work(runs.names[number]):
             kinds.setdefault(kind, []).append(number)
     for kind in activity_kinds.KINDS:
-        of_kind = np.zeros(len(runs.names), bool)
-        of_kind[kinds.get(kind, [])] = True
-        rows = of_kind[runs.name] if of_kind.any() else np.zeros(len(runs.name), bool)
+        is_kind = np.zeros(len(runs.names), bool)
+        is_kind[kinds.get(kind, [])] = True
+        rows = is_kind[runs.name]
         if kind == activity_kinds.MODULE_LOAD:
             rows |= _is_long_launch(runs)
-        time_ns = _inclusive_ns(runs, np.flatnonzero(rows), by_thread) if rows.any() else 0
-        if kind == activity_kinds.GRAPH_CAPTURE:
-            time_ns = max(time_ns, _capture_ns(trace, by_thread))
-        if time_ns >= least_ns:
-            return kind, time_ns
-    return None, 0
+        times = []
+        for lane, time in by_thread.items() if rows.any() or kind == activity_kinds.GRAPH_CAPTURE else ():
+            of_lane = rows & (runs.lane == lane)
+            working = iv.union(runs.start_ns[of_lane], runs.end_ns[of_lane])
+            if kind == activity_kinds.GRAPH_CAPTURE:
+                working = iv.union_of((working, _find_captures(trace, lane)))
+            times.append(iv.intersect(working, time))
+        kind_time = iv.union_of(times)
+        if iv.total(kind_time) >= least_ns:
+            return kind, kind_time
+    return None, iv.EMPTY
 
 
 def _is_long_launch(runs: _Runs) -> BoolArray:
@@ -376,29 +466,19 @@ def _is_long_launch(runs: _Runs) -> BoolArray:
     return long
 
 
-def _capture_ns(trace: Trace, by_thread: dict[int, Intervals]) -> int:
-    """The asked time in which graphs are captured: in the op that begins it, else until the call that ends it.
+def _find_captures(trace: Trace, thread: int) -> Intervals:
+    """When a thread captures graphs: in the op that begins a capture, and until the call that ends it.
 
     torch.cuda.graph collects garbage and empties the allocator's cache before it begins: that takes most of the time.
     """
     calls, ops = trace.calls, trace.ops
-    begins = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_BEGIN_CALL))
-    if not len(begins):
-        return 0
-    ends = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_END_CALL))
-    captured = 0
-    for lane, time in by_thread.items():
-        begin, end = begins[calls.thread[begins] == lane], ends[calls.thread[ends] == lane]
-        at = np.searchsorted(calls.start_ns[end], calls.start_ns[begin])
-        last = calls.end_ns[end[np.minimum(at, len(end) - 1)]] if len(end) else calls.end_ns[begin]
-        until = np.where(at < len(end), last, calls.end_ns[begin])
-        op = calls.op[begin]
-        in_op = op[op >= 0]
-        capture = iv.union_of(
-            (iv.union(calls.start_ns[begin], until), iv.union(ops.start_ns[in_op], ops.end_ns[in_op]))
-        )
-        captured += iv.total(iv.intersect(capture, time))
-    return captured
+    begin = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_BEGIN_CALL) & (calls.thread == thread))
+    end = np.flatnonzero(trace.match_rows(calls, vocabulary.CAPTURE_END_CALL) & (calls.thread == thread))
+    at = np.searchsorted(calls.start_ns[end], calls.start_ns[begin])
+    ends_ns = np.append(calls.end_ns[end], 0)  # of those that never end only the beginning counts
+    until_ns = np.where(at < len(end), ends_ns[np.minimum(at, len(end))], calls.end_ns[begin])
+    op = calls.op[begin][calls.op[begin] >= 0]
+    return iv.union(np.append(calls.start_ns[begin], ops.start_ns[op]), np.append(until_ns, ops.end_ns[op]))
 
 
 def _find_location(

@@ -12,6 +12,12 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
+# An epoch begins with a seed for its workers and an order of its samples.
+_EPOCH_OP = r"^aten::(random_|randperm)$"
+# Starting workers takes 20 to 100 ms each, and a first batch that is only a little late is not theirs.
+_MIN_STARTUP_NS = 5_000_000
+_MIN_STARTUP_FACTOR = 5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderWaits:
@@ -64,3 +70,32 @@ def loader_waits_of(trace: Trace) -> LoaderWaits:
     return LoaderWaits(
         frames.start_ns[rows], frames.end_ns[rows], frames.name[rows], frames.thread[rows], from_frames=True
     )
+
+
+def find_epoch_starts(trace: Trace, waits: LoaderWaits) -> BoolArray:
+    """For each wait whether it is the first of an epoch: its seed or its order of samples is drawn right before."""
+    is_first = np.zeros(len(waits), bool)
+    previous_end_ns = np.concatenate((waits.start_ns[:1], waits.end_ns))[: len(waits)]
+    for events, pattern in ((trace.ops, _EPOCH_OP), (trace.frames, vocabulary.LOADER_EPOCH_FRAME)):
+        rows = trace.match_rows(events, pattern) & np.isin(events.thread, waits.thread)
+        begin_ns = np.sort(events.start_ns[rows])
+        is_first |= np.searchsorted(begin_ns, waits.start_ns, "right") > np.searchsorted(begin_ns, previous_end_ns)
+    return is_first
+
+
+def find_worker_startups(trace: Trace, waits: LoaderWaits) -> BoolArray:
+    """For each wait whether it is the first of an epoch, in which workers start.
+
+    The first wait of a recording may be the first of an epoch, too. The start of the workers shows by a wait that is
+    `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
+    """
+    dur_ns = waits.end_ns - waits.start_ns
+    names = [trace.strings[code] for code in waits.name.tolist()]
+    has_workers = np.array([vocabulary.MULTI_PROCESS_LOADER in name for name in names], bool)
+    is_first = find_epoch_starts(trace, waits) | (np.arange(len(waits)) == 0)
+    within_epochs_ns = dur_ns[~is_first]
+    if not len(within_epochs_ns):
+        return np.zeros(len(waits), bool)
+    min_startup_ns = max(_MIN_STARTUP_NS, _MIN_STARTUP_FACTOR * float(np.median(within_epochs_ns)))
+    startups: BoolArray = has_workers & is_first & (dur_ns > min_startup_ns)
+    return startups

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import match_op_names
-from perfdoctor.gpu.roofline.cost_of_op import FORMULAS, cost_of_op
+from perfdoctor.gpu.roofline.cost_of_op import cost_of_op, find_formula
 from perfdoctor.gpu.roofline.op_cost import BACKWARD_PASSES, OpCost
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables.distinct import distinct_rows, occurring
@@ -155,7 +155,7 @@ def _op_costs(trace: Trace) -> tuple[Int32Array, tuple[OpCost, ...]]:
     """For each GPU item the index of its op's cost (-1 where the op has none), and the distinct costs."""
     gpu, ops = trace.gpu, trace.ops
     op_cost = np.full(len(gpu), -1, np.int32)
-    has_formula = match_op_names(trace, FORMULAS.__contains__)
+    has_formula = match_op_names(trace, lambda name: find_formula(name) is not None)
     rows = np.flatnonzero((gpu.op >= 0) & (gpu.kind == KERNEL))
     op = gpu.op[rows]
     countable = has_formula[ops.name[op]]

@@ -20,6 +20,7 @@ from perfdoctor.gpu import Device
 from perfdoctor.gpu.roofline.kernel_bounds import PEAK_TOLERANCE
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int64Array
 from perfdoctor.trace.tables.distinct import distinct
+from perfdoctor.trace.tables.model import KERNEL
 
 VERDICTS = ("yes", "no", "unknown", "na")
 YES, NO, UNKNOWN, NA = range(len(VERDICTS))
@@ -98,8 +99,8 @@ def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) 
     operand, operands = _operand_types(classes, costs)
     by_name = _verdicts_by_name(classes)[kinds.name]
     vector, matrix = (peak[operand] for peak in _peaks(hardware.device, operands))
-    comparable = costs.match_kinds(*MATRIX_CATEGORIES) & ~_names_with_fewer_products(classes)[kinds.name]
-    flops = np.where(comparable, kinds.flops, np.nan)
+    flops = np.where(costs.match_kinds(*MATRIX_CATEGORIES), kinds.flops, np.nan)
+    fewer_products = _ops_with_fewer_products(classes)
     fastest = PEAK_TOLERANCE * np.fmax(matrix, vector)
     verdict, basis = by_name.copy(), np.full(len(kinds), BY_NAME, np.int8)
     likely_type = np.array([t in _LIKELY_TYPES for t in operands], bool)[operand] & (hardware.tensor_cores is True)
@@ -110,6 +111,7 @@ def verdicts_of(classes: KernelClasses, costs: KernelCosts, hardware: Hardware) 
     limit_ns = flops / np.where(by_name == YES, fastest, np.fmin(vector, fastest)) * 1e9
     with np.errstate(invalid="ignore"):
         rows = np.flatnonzero(dur_ns < limit_ns[kind] * costs.cost_fraction)
+    rows = rows[~fewer_products[classes.trace.gpu.op[rows]]]
     achieved = flops[kind[rows]] * costs.cost_fraction[rows] / np.maximum(dur_ns[rows], 1) * 1e9
     impossible[rows] = achieved > fastest[kind[rows]]
     proof = rows[~impossible[rows]]
@@ -152,14 +154,20 @@ def _verdicts_by_name(classes: KernelClasses) -> Int8Array:
     return table
 
 
-def _names_with_fewer_products(classes: KernelClasses) -> BoolArray:
-    """For each string whether it names a kernel that needs fewer multiplications than the direct count."""
-    strings = classes.trace.strings
-    table = np.zeros(len(strings), bool)
+def _ops_with_fewer_products(classes: KernelClasses) -> BoolArray:
+    """For each op whether it needs fewer multiplications than the direct count; a last False, which index -1 finds.
+
+    Any of its kernels says so: the products between the transforms of a Winograd convolution are an ordinary gemm.
+    """
+    strings, gpu = classes.trace.strings, classes.trace.gpu
+    named = np.zeros(len(strings), bool)
     for name in classes.by_name:
         text = strings[name].lower()
-        table[name] = any(word in text for word in _FEWER_PRODUCTS)
-    return table
+        named[name] = any(word in text for word in _FEWER_PRODUCTS)
+    ops = np.zeros(len(classes.trace.ops) + 1, bool)
+    ops[gpu.op[named[gpu.name] & (gpu.kind == KERNEL)]] = True
+    ops[-1] = False
+    return ops
 
 
 def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:

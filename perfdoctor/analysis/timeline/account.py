@@ -6,7 +6,7 @@ latency and the causes of idle time that covers it, so its details add up to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ import numpy as np
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, FlopsUtilization
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
+from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, TensorCoreVerdicts
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
@@ -237,22 +237,25 @@ def _between_ops(ops: Ops) -> Intervals:
     return iv.union_of(parts)
 
 
-def tensor_core_use(classes: KernelClasses, window: Intervals) -> dict[str, int | None]:
+def tensor_core_use(classes: KernelClasses, verdicts: TensorCoreVerdicts, window: Intervals) -> dict[str, int | None]:
     """Kernel time in the window of gemm, convolution and attention kernels, in ns, by use of Tensor Cores.
 
-    All None without GPU kernels.
+    By the verdicts: a name that says nothing counts as used where the kernel's FLOP/s or operand type tell. All None
+    without GPU kernels.
     """
     gpu = classes.trace.gpu
     if not (gpu.kind == KERNEL).any():
         return dict.fromkeys(TENSOR_CORE_USE)
-    tests: dict[str, Callable[..., bool]] = {
-        "used": lambda k: k.tensor_core == "yes" and not k.slow_path,
-        "slow_path": lambda k: k.tensor_core == "yes" and k.slow_path,
-        "not_used": lambda k: k.tensor_core == "no",
-        "unknown": lambda k: k.tensor_core == "unknown",
+    slow_path = classes.match_rows(lambda k: k.slow_path)
+    rows_of_use = {
+        "used": verdicts.match_rows("yes") & ~slow_path,
+        "slow_path": verdicts.match_rows("yes") & slow_path,
+        "not_used": verdicts.match_rows("no"),
+        "unknown": verdicts.match_rows("unknown"),
     }
+    is_matrix = classes.match_rows(lambda k: k.category in MATRIX_CATEGORIES)
     result: dict[str, int | None] = {}
-    for name, test in tests.items():
-        rows = classes.match_rows(lambda k, test=test: k.category in MATRIX_CATEGORIES and test(k))
-        result[name] = int(iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], window).sum())
+    for use in TENSOR_CORE_USE:
+        rows = rows_of_use[use] & is_matrix
+        result[use] = int(iv.overlap(gpu.start_ns[rows], gpu.end_ns[rows], window).sum())
     return result

@@ -19,8 +19,8 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.steps import Steps
 
-# An interval so many times as long as the longest in a usual step has a cause of its own: steps of steady recordings
-# lie within 1.2 of their median, pauses in them within 2.
+# A step that has so many times as much as the usual one has it from something else: steps of steady recordings lie
+# within 1.2 of their median, the pauses in them within 2.
 _STANDS_OUT = 2
 # What occurs in so many steps, from the first half of the trace to its second, comes back.
 _RECURRING_STEPS = 3
@@ -87,9 +87,10 @@ def median_step_ns(time: Intervals, steps: Steps) -> int:
 def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
     """Split intervals into those that come back and those that happen once.
 
-    Intervals happen once if they are more than twice as long as the longest in a usual step (one of the half that has
-    least), and lie in one or two steps, or in steps of the first half of the trace alone, and never in most of them.
-    A trace of one step, or of none, does not tell: all of it counts as recurring.
+    A step stands out if it has more than twice as much as the usual step: the one in the middle, of two the one that
+    has less. Where one or two steps stand out, or steps of the first half of the trace alone, their longest intervals
+    happen once: as many as have to go until no more than the usual is left. A trace of one step, or of none, does not
+    tell: all of it counts as recurring.
 
     Args:
         time: The intervals; each belongs to the step of its start.
@@ -101,15 +102,23 @@ def split_one_offs(time: Intervals, steps: Steps) -> OneOffs:
         return OneOffs(time, time[:0])
     length_ns = time[:, 1] - time[:, 0]
     by_step_ns = np.bincount(step[inside], weights=length_ns[inside], minlength=steps.count)
-    usual = by_step_ns <= np.sort(by_step_ns)[(steps.count - 1) // 2]
-    usual_ns = length_ns[inside[usual[step[inside]]]].max(initial=0)
-    stands_out = (step >= 0) & (length_ns > _STANDS_OUT * usual_ns)
-    if not _is_rare(np.unique(step[stands_out]), steps.count):
-        stands_out[:] = False
-    return OneOffs(time[~stands_out], time[stands_out])
+    usual_ns = np.sort(by_step_ns)[(steps.count - 1) // 2]
+    outliers = np.flatnonzero(by_step_ns > _STANDS_OUT * usual_ns)
+    once = np.zeros(len(time), bool)
+    for outlier in outliers.tolist() if is_rare(outliers, steps.count) else ():
+        rows = np.flatnonzero(step == outlier)
+        rows = rows[np.argsort(-length_ns[rows], kind="stable")]
+        left_ns = length_ns[rows].sum() - np.cumsum(length_ns[rows])
+        once[rows[: int(np.argmax(left_ns <= usual_ns)) + 1]] = True
+    return OneOffs(time[~once], time[once])
 
 
-def _is_rare(steps: Int64Array, count: int) -> bool:
-    """Whether some of `count` steps are so few, or so early, that what they have in common does not come back."""
+def is_rare(steps: Int64Array, count: int) -> bool:
+    """Whether some of `count` steps are so few, or so early, that what they have in common does not come back.
+
+    Args:
+        steps: The numbers of these steps, from 0 on, ascending.
+        count: The number of all steps.
+    """
     few = len(steps) < _RECURRING_STEPS or steps[-1] < count // 2
     return bool(0 < 2 * len(steps) <= count and few)

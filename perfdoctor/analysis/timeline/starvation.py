@@ -80,7 +80,7 @@ def find_starvation(trace: Trace, gaps: IdleGaps, loading: Intervals, window: In
         loading: When the loop was inside a DataLoader's `__next__`.
         window: The analysed time, not empty.
     """
-    late = np.flatnonzero(gaps.late_launch)
+    late = np.flatnonzero(gaps.late_launch | (gaps.sync >= 0))  # no launch follows the last sync of a program
     start_ns, end_ns = gaps.start_ns[late], gaps.end_ns[late]
     root, lost_ns = _roots_of_gaps(trace, gaps, late, loading, window)
     # Each gap belongs to the last root up to it, as long as some of the lost lead is left.

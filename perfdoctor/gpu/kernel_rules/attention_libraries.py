@@ -13,7 +13,8 @@ HELPERS: tuple[Rule, ...] = (
         words(
             "dot_do_o flash_bwd_convert clear_dkv bwd_preprocess bwdpreprocess bwdpostprocess "
             "backwardpreprocess backwardpostprocess splitkv_combine splitkvcombine attncombine attnfwdcombine "
-            "fwd_combine ograddoto convertqgrad prepare_varlen mergestates merge_attn_states mla_reduce"
+            "fwd_combine ograddoto convertqgrad prepare_varlen mergestates merge_attn_states mla_reduce mla_combine "
+            "_fwd_kernel_stage2"
         ),
         "before or after an attention kernel: row sums, casts, merging of splits",
     ),
@@ -42,7 +43,10 @@ CUDA_CORES: tuple[Rule, ...] = (
         "F7",
         "attention",
         "no",
-        words("paged_attention_v1 paged_attention_v2 batchdecodewith singledecodewith"),
+        words(
+            "paged_attention_v1 paged_attention_v2 batchdecodewith singledecodewith masked_multihead_attention "
+            "_fwd_kernel_stage1"
+        ),
         "decoding one token: a matrix times vector on plain FMA, waits for the key-value cache",
         instruction="FFMA",
         gemv_like=True,
@@ -88,7 +92,10 @@ TENSOR_CORES: tuple[Rule, ...] = (
         "F6",
         "attention",
         "yes",
-        words("fmha_v2 fused_multihead_attention prefillwith fmha_fprop fmha_dgrad flash_mla flashmla splitkv_mla"),
+        words(
+            "fmha_v2 fused_multihead_attention prefillwith fmha_fprop fmha_dgrad flash_mla flashmla splitkv_mla "
+            "batchmlapaged podwithkvcache xqa_kernel"
+        ),
         "attention of TensorRT, Apex or FlashInfer on mma.sync or wgmma",
         none_of=words("params_kernel metadata"),
     ),

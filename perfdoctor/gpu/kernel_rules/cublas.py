@@ -57,7 +57,10 @@ BANDWIDTH_BOUND: tuple[Rule, ...] = (
         "A9",
         "gemm",
         "no",
-        words("gemmk1_kernel gemmsn_ kgemm_4bit cudacoregemm cuda_core_gemm sgemm_largek gemm_kernel1x1 mul_mat_vec"),
+        words(
+            "gemmk1_kernel gemmsn_ kgemm_4bit cudacoregemm cuda_core_gemm sgemm_largek gemm_kernel1x1 mul_mat_vec "
+            "weight_only::kernel wvsplitk"
+        ),
         "one dimension is tiny, so the kernel waits for memory and Tensor Cores would not help",
         instruction="FFMA",
         gemv_like=True,

@@ -47,7 +47,10 @@ HELPERS: tuple[Rule, ...] = (
         "A3d",
         "other",
         "na",
-        words("offsetskernel offsets_kernel kernel_helper_stage kern_precompute compute_gemm_pointers _prepare_kernel"),
+        words(
+            "offsetskernel offsets_kernel kernel_helper_stage kern_precompute compute_gemm_pointers _prepare_kernel "
+            "prepare_grouped_gemm get_group_gemm_starts compute_problem_sizes"
+        ),
         "works out offsets for a convolution or grouped gemm",
     ),
     Rule(

@@ -67,14 +67,14 @@ CUTLASS_3X: tuple[Rule, ...] = (
         "yes",
         words(
             "gmma sm90_64x flashattnfwdsm90 flashattnbwdsm90 sm90_flash flash::flashattn 5flash12flashattn "
-            "fp8_gemm_kernel gemm_impl"
+            "fp8_gemm_kernel gemm_impl mainloopsm1 gemm_1d mqa_logits"
         ),
-        "warp-group matrix instructions of Hopper",
+        "matrix instructions of Hopper and newer",
         pattern=(
-            r"mainloopsm90|gmma|sm90_64x\d+x\d|flashattn(?:fwd|bwd)?sm90|sm90_flash|flashattn(?:fwd|bwd)|"
-            r"fp8_gemm_kernel|sm(?:90|100)_\w{0,60}gemm_impl"
+            r"mainloopsm(?:90|1[0-2]\d)|gmma|sm90_64x\d+x\d|flashattn(?:fwd|bwd)?sm90|sm90_flash|flashattn(?:fwd|bwd)|"
+            r"fp8_gemm_kernel|sm(?:90|1\d\d)_\w{0,60}(?:gemm_(?:1d[12]d_)?impl|mqa_logits)"
         ),
-        none_of=words("xmma"),
+        none_of=words("xmma metadata"),
     ),
 )
 """Hopper and newer; FlashAttention 3 and DeepGEMM spell the same instructions."""

@@ -88,9 +88,9 @@ UNNAMED_INSTRUCTIONS = RuleFamily(
             "U2b",
             "attention",
             "unknown",
-            words("_fwd_kernel _bwd_kernel"),
+            words("_fwd_kernel _bwd_kernel _fwd_grouped_kernel"),
             "the name of Triton's attention tutorial",
-            pattern=r"^_(?:fwd|bwd)_kernel",
+            pattern=r"^_(?:fwd|bwd)_(?:grouped_)?kernel",
         ),
         Rule(
             "U2c",

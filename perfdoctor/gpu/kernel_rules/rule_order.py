@@ -61,6 +61,7 @@ _TENSOR_CORES = RuleFamily(
         *cutlass.INSTRUCTION_SHAPES,
         *attention_libraries.TENSOR_CORES,
         *serving_engines.QUANTIZED_WEIGHTS,
+        *serving_engines.LOW_PRECISION,
         *cudnn.FIRST_LAYER,
     ),
 )

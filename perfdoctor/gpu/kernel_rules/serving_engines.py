@@ -23,12 +23,37 @@ QUANTIZED_WEIGHTS: tuple[Rule, ...] = (
         "Q1",
         "gemm",
         "yes",
-        words("marlin gemm_forward_4bit machete"),
+        words("marlin gemm_forward_4bit machete fused_moe_kernel_sm80"),
         "quantised weights, products on mma.sync",
         none_of=words("repack"),
     ),
 )
 """Marlin, AWQ, Machete: weights of 4 or 8 bits, products in half precision."""
+
+LOW_PRECISION: tuple[Rule, ...] = (
+    Rule(
+        "Q2",
+        "gemm",
+        "yes",
+        words("gemm matmul scaled_mm mqa_logits"),
+        "operands of 8 or 4 bits: CUDA cores have no product of such floats, and Triton and CUTLASS multiply int8 and "
+        "unpacked weights on matrix units",
+        pattern=(
+            r"(?<![a-z0-9])(?:fp8|float8|f8|e4m3|e5m2|(?:mx|nv)?fp4|w8a8|a8w8|a4w4|a?fp4w?fp4|a16w?fp4|e2m1)"
+            r"(?:_|fn|f8|e4m3|<|[^a-z0-9]|block|$)|fp8_fp8|_fp8_ptp|(?:bf16|fp16)xmxfp\d"
+        ),
+        none_of=words("gemv quantize dequant_kernel transpose prepare metadata repack _align reduce_kernel combine"),
+    ),
+    Rule(
+        "Q3",
+        "gemm",
+        "yes",
+        words("matmul_ogs"),
+        "Triton's matmul with routing names its operand types: tl.dot of half types is a matrix instruction",
+        pattern=r"matmul_ogs_[nt]{2,4}_(?:bf16|fp16|fp8\w{0,6})x",
+    ),
+)
+"""Grouped and plain gemms of fp8, mxfp4 and nvfp4, of any library: DeepGEMM, DualPipe, fbgemm, vLLM, SGLang."""
 
 BOOKKEEPING: tuple[Rule, ...] = (
     Rule(
@@ -36,10 +61,18 @@ BOOKKEEPING: tuple[Rule, ...] = (
         "indexing",
         "na",
         words(
-            "reshape_and_cache store_kv storekv concat_and_cache set_kv_buffer append_paged copy_blocks gather_cache"
+            "reshape_and_cache store_kv storekv concat_and_cache set_kv_buffer append_paged copy_blocks gather_cache "
+            "ep_scatter ep_gather"
         ),
         "writes the key-value cache through a block table",
         none_of=words("_rope_"),
+    ),
+    Rule(
+        "L2b",
+        "copy",
+        "na",
+        words("transpose_and_pack transpose_fp32 get_mn_major_tma"),
+        "packs the scales of an fp8 gemm",
     ),
     Rule(
         "L3",

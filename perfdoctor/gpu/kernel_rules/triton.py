@@ -21,6 +21,14 @@ INDUCTOR = RuleFamily(
             pattern=r"^triton_+(?:\d+d|$)",
         ),
         Rule(
+            "U1s",
+            "gemm",
+            "yes",
+            words("_scaled_mm _grouped_mm _scaled_grouped_mm"),
+            "aten::_scaled_mm takes fp8 and aten::_grouped_mm takes bf16: tl.dot of both is a matrix instruction",
+            pattern=r"^triton_(?:tem|mm)_",
+        ),
+        Rule(
             "U1",
             "matrix",
             "unknown",

@@ -10,9 +10,15 @@ from perfdoctor.gpu.roofline.matrix_formulas import MATRIX_FORMULAS
 from perfdoctor.gpu.roofline.memory_formulas import MEMORY_FORMULAS
 from perfdoctor.gpu.roofline.op_cost import CostFormula, OpCost
 from perfdoctor.gpu.roofline.recorded_inputs import RecordedInputs, UnusableInputsError
+from perfdoctor.gpu.roofline.triton_formulas import find_triton_formula
 
 FORMULAS: Mapping[str, CostFormula] = MappingProxyType({**MEMORY_FORMULAS, **MATRIX_FORMULAS})
-"""Every op that has a formula; everything else has no cost."""
+"""Every op that has a formula by its name; of all others only kernels of TorchInductor have a cost."""
+
+
+def find_formula(name: str) -> CostFormula | None:
+    """Return the formula of an op or of a generated kernel that was recorded as one; None where there is none."""
+    return FORMULAS.get(name) or find_triton_formula(name)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -32,7 +38,7 @@ def cost_of_op(
         The cost; None for an op without a formula, and where sizes, types or scalars are missing, ragged, negative,
         symbolic, of the wrong number, or contradict each other.
     """
-    formula = FORMULAS.get(name)
+    formula = find_formula(name)
     if formula is None or dims is None or types is None:
         return None
     try:

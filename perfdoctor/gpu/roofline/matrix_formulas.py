@@ -24,7 +24,10 @@ from perfdoctor.gpu.roofline.recorded_inputs import (
 )
 
 _HALF_BYTES = 2
+_SCALED_TYPES = FLOAT_TYPES | {"fp4"}
+_VALUES_PER_ITEM = {"fp4": 2}  # two values share a byte, and the recorded sizes count bytes
 _SCALED_MM_OUT_DTYPE = 6  # position of the argument
+_SCALED_MM_V2_OUT_DTYPE = 9
 _SCALAR_TYPE_BYTES = {5: 2, 6: 4, 7: 8, 15: 2, 23: 1, 24: 1}  # by the number of c10::ScalarType
 _LSE_BYTES = 4  # one float32 log-sum-exp for each row of scores
 _MAX_MASK_TYPE = 2  # greatest custom_mask_type of _efficient_attention_forward: causal from the bottom right corner
@@ -60,16 +63,48 @@ def _gemm_cost(inputs: RecordedInputs, left: TensorInput, right: TensorInput, ba
     return OpCost("gemm", 2 * batch * m * n * k, total_bytes, _common_dtype(left, right), m, n, k, batch)
 
 
-def _scaled_mm(inputs: RecordedInputs) -> OpCost:
-    left, right = inputs.tensor(0, 2), inputs.tensor(1, 2)
+# `out` is the position of the output where the op is given one, `out_dtype` that of its type where the op makes it.
+def _scaled_mm(
+    inputs: RecordedInputs, a: int = 0, b: int = 1, out: int | None = None, out_dtype: int | None = None
+) -> OpCost:
+    left, right = inputs.tensor(a, 2), inputs.tensor(b, 2)
     (m, k), (k_of_right, n) = left.sizes, right.sizes
     require_consistent(k == k_of_right)
-    out_bytes = _HALF_BYTES
-    if not inputs.is_omitted(_SCALED_MM_OUT_DTYPE):
-        out_bytes = _SCALAR_TYPE_BYTES.get(inputs.int_value(_SCALED_MM_OUT_DTYPE), 0)
-        require_consistent(out_bytes > 0)
-    total_bytes = left.bytes + right.bytes + m * n * out_bytes
-    return OpCost("gemm", 2 * m * n * k, total_bytes, _common_dtype(left, right), m, n, k, 1)
+    dtype = _common_dtype(left, right, allowed=_SCALED_TYPES | {"int8"})
+    k *= _VALUES_PER_ITEM.get(dtype, 1)
+    out_bytes = inputs.tensor(out).item_bytes if out is not None else _out_item_bytes(inputs, out_dtype)
+    return OpCost("gemm", 2 * m * n * k, left.bytes + right.bytes + m * n * out_bytes, dtype, m, n, k, 1)
+
+
+def _out_item_bytes(inputs: RecordedInputs, out_dtype: int | None) -> int:
+    """Return the bytes of an element of the output, by the argument that gives its type; half precision by default."""
+    if out_dtype is None or inputs.is_omitted(out_dtype):
+        return _HALF_BYTES
+    item_bytes = _SCALAR_TYPE_BYTES.get(inputs.int_value(out_dtype), 0)
+    require_consistent(item_bytes > 0)
+    return item_bytes
+
+
+# `offsets` is the position of the ends of the groups, which pack them along a dimension of the operands. Their values
+# are not recorded: the groups are taken to fill that dimension, as those of a mixture of experts do.
+def _grouped_mm(inputs: RecordedInputs, offsets: int) -> OpCost:
+    left, right = inputs.tensor(0), inputs.tensor(1)
+    dtype = _common_dtype(left, right, allowed=_SCALED_TYPES)
+    require_consistent(len(left.sizes) in (2, 3) and len(right.sizes) in (2, 3))
+    (m, k), (k_of_right, n) = left.sizes[-2:], right.sizes[-2:]
+    require_consistent(k == k_of_right)
+    k *= _VALUES_PER_ITEM.get(dtype, 1)
+    groups = {size for tensor in (left, right) for size in tensor.sizes[:-2]}
+    packed = len(left.sizes) == 2 or len(right.sizes) == 2
+    if packed:
+        groups.add(math.prod(inputs.tensor(offsets, 1).sizes))
+    require_consistent(len(groups) == 1)
+    count = groups.pop()
+    batch = 1 if packed else count
+    # Packed rows or columns are in the sizes already; packed inner dimensions give one product a group.
+    out_numel = m * n * (1 if len(left.sizes) != len(right.sizes) else count)
+    total_bytes = left.bytes + right.bytes + out_numel * _HALF_BYTES
+    return OpCost("gemm", 2 * batch * m * n * k, total_bytes, dtype, m, n, k, batch)
 
 
 def _int_mm(inputs: RecordedInputs) -> OpCost:
@@ -290,7 +325,14 @@ MATRIX_FORMULAS: Mapping[str, CostFormula] = MappingProxyType(
         "aten::_addmm_activation": partial(_mm, a=1, b=2, addend=0),
         "aten::bmm": _bmm,
         "aten::baddbmm": partial(_bmm, a=1, b=2, addend=0),
-        "aten::_scaled_mm": _scaled_mm,
+        "aten::_scaled_mm": partial(_scaled_mm, out_dtype=_SCALED_MM_OUT_DTYPE),
+        "aten::_scaled_mm_v2": partial(_scaled_mm, out_dtype=_SCALED_MM_V2_OUT_DTYPE),
+        "_C::cutlass_scaled_mm": partial(_scaled_mm, a=1, b=2, out=0),
+        "sgl_kernel::fp8_scaled_mm": _scaled_mm,
+        "sgl_kernel::int8_scaled_mm": _scaled_mm,
+        "sgl_kernel::fp8_blockwise_scaled_mm": _scaled_mm,
+        "aten::_grouped_mm": partial(_grouped_mm, offsets=2),
+        "aten::_scaled_grouped_mm": partial(_grouped_mm, offsets=4),
         "aten::_int_mm": _int_mm,
         "aten::mv": _mv,
         "aten::addmv": partial(_mv, a=1, x=2),
@@ -331,6 +373,9 @@ MATRIX_FORMULAS: Mapping[str, CostFormula] = MappingProxyType(
         ),
         "aten::_efficient_attention_backward": _AttentionFormula(
             lambda inputs: inputs.int_value(14) > 0, query=1, heads_inside=True, bias=4, offsets=(6, 7), backward=True
+        ),
+        "flash_attn::_flash_attn_backward": _AttentionFormula(
+            _bool_at(11), query=1, heads_inside=True, windows=(12, 13), backward=True
         ),
         "flash_attn::_flash_attn_forward": _AttentionFormula(_bool_at(5), heads_inside=True, windows=(6, 7)),
     }

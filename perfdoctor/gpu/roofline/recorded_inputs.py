@@ -26,6 +26,7 @@ _TYPES: dict[str, tuple[str, int]] = {
     "c10::Float8_e5m2": ("fp8", 1),
     "c10::Float8_e4m3fnuz": ("fp8", 1),
     "c10::Float8_e5m2fnuz": ("fp8", 1),
+    "c10::Float4_e2m1fn_x2": ("fp4", 1),  # two values
     "signed char": ("int8", 1),
     "unsigned char": ("uint8", 1),
     "bool": ("bool", 1),

@@ -74,6 +74,7 @@ WRAPPER_ROWS = (
     ),
     *rows_of(
         "DDP copies gradients out of its buckets",
+        _RUN_BARE,
         (
             When(uses=("Lightning",)),
             "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
@@ -196,6 +197,14 @@ WRAPPER_ROWS = (
             "torchrun --nproc-per-node {devices} predict.py",
             "",
             "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            "Start one process a GPU: the Trainer then uses DistributedDataParallel, so that the weights stay and "
+            "gradients overlap with backward.",
+            "torchrun --nproc-per-node {devices} train.py",
+            "",
+            "https://huggingface.co/docs/transformers/ddp",
         ),
         (
             ANY,

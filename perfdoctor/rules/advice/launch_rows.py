@@ -229,6 +229,13 @@ LAUNCH_ROWS = (
     *rows_of(
         "bound by ops on the CPU",
         (
+            When(uses=ENGINES),
+            "Give each op more work: more requests at a time.",
+            None,
+            "",
+            _VLLM_GRAPHS,
+        ),
+        (
             When(min_compiled=MOSTLY),
             "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows.",
             None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _AMP = "https://docs.pytorch.org/docs/stable/amp.html"
@@ -15,6 +15,10 @@ _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _SGLANG_ATTENTION = "https://docs.sglang.io/advanced_features/attention_backend.html"
 _TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
 
+_MATRIX_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/"
+_CONVOLUTION_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/"
+_OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's."
+
 _ENGINE_KERNELS = (
     When(uses=ENGINES),
     "These kernels are the engine's: a newer release, or another backend of it, may have fused ones.",
@@ -24,138 +28,6 @@ _ENGINE_KERNELS = (
 )
 
 MATRIX_ROWS = (
-    *rows_of(
-        "float32 products: bfloat16",
-        (
-            When(uses=("vLLM",)),
-            "Serve the model in bfloat16.",
-            "vllm serve ... --dtype bfloat16",
-            "",
-            _VLLM,
-        ),
-        (
-            When(uses=("SGLang",)),
-            "Serve the model in bfloat16.",
-            "python -m sglang.launch_server ... --dtype bfloat16",
-            "",
-            _SGLANG,
-        ),
-        (
-            When(uses=("TensorRT", "TensorRT-LLM")),
-            "Build the engine in bfloat16 or float16.",
-            None,
-            "",
-            _TENSORRT,
-        ),
-        (
-            When(phases=FORWARD),
-            "Run the model in bfloat16: cast it once, before the loop.",
-            "model = model.to(torch.bfloat16)",
-            "",
-            _AMP,
-        ),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Train in bfloat16.",
-            "TrainingArguments(..., bf16=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (
-            When(uses=("Lightning",)),
-            "Train in bfloat16.",
-            'Trainer(precision="bf16-mixed")',
-            "",
-            "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html",
-        ),
-        (
-            When(uses=ZERO),
-            "Train in bfloat16.",
-            '"bf16": {"enabled": true}',
-            "",
-            "https://www.deepspeed.ai/docs/config-json/",
-        ),
-        (
-            When(phases=("training",)),
-            "Train under autocast in bfloat16.",
-            'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-            "",
-            _AMP,
-        ),
-        (
-            ANY,
-            "Run under autocast in bfloat16.",
-            'with torch.autocast("cuda", dtype=torch.bfloat16): ...',
-            "",
-            _AMP,
-        ),
-    ),
-    *rows_of(
-        "float32 products: float16",
-        (
-            When(uses=("vLLM",)),
-            "Serve the model in float16.",
-            "vllm serve ... --dtype float16",
-            "",
-            _VLLM,
-        ),
-        (
-            When(uses=("SGLang",)),
-            "Serve the model in float16.",
-            "python -m sglang.launch_server ... --dtype float16",
-            "",
-            _SGLANG,
-        ),
-        (
-            When(uses=("TensorRT", "TensorRT-LLM")),
-            "Build the engine in float16.",
-            None,
-            "",
-            _TENSORRT,
-        ),
-        (
-            When(phases=FORWARD),
-            "Run the model in float16: cast it once, before the loop.",
-            "model = model.to(torch.float16)",
-            "",
-            _AMP,
-        ),
-        (
-            When(uses=("Hugging Face Trainer",)),
-            "Train in float16.",
-            "TrainingArguments(..., fp16=True)",
-            "",
-            "https://huggingface.co/docs/transformers/main_classes/trainer",
-        ),
-        (
-            When(uses=("Lightning",)),
-            "Train in float16.",
-            'Trainer(precision="16-mixed")',
-            "",
-            "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html",
-        ),
-        (
-            When(uses=ZERO),
-            "Train in float16.",
-            '"fp16": {"enabled": true}',
-            "",
-            "https://www.deepspeed.ai/docs/config-json/",
-        ),
-        (
-            When(phases=("training",)),
-            "Train under autocast in float16 with a GradScaler.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
-            "",
-            _AMP,
-        ),
-        (
-            ANY,
-            "Run under autocast in float16.",
-            'with torch.autocast("cuda", dtype=torch.float16): ...',
-            "",
-            _AMP,
-        ),
-    ),
     *rows_of(
         "unfused attention",
         (
@@ -210,9 +82,145 @@ MATRIX_ROWS = (
             _SDPA,
         ),
     ),
+    *(
+        row
+        for dtype in ("bfloat16", "float16")
+        for row in rows_of(
+            f"attention in float32: {dtype}",
+            (
+                When(uses=("vLLM",)),
+                f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
+                f"vllm serve ... --dtype {dtype}",
+                "",
+                _VLLM,
+            ),
+            (
+                When(uses=("SGLang",)),
+                f"Serve the model in {dtype}: the fused kernels for half precision take no float32.",
+                f"python -m sglang.launch_server ... --dtype {dtype}",
+                "",
+                _SGLANG,
+            ),
+            (
+                When(uses=ENGINES),
+                f"Build the engine in {dtype}: the fused kernels for half precision take no float32.",
+                None,
+                "",
+                _TENSORRT,
+            ),
+            (
+                When(phases=FORWARD),
+                f"Run the model in {dtype}: FlashAttention's kernels take no float32, and the kernel that does "
+                "multiplies three times.",
+                f"model = model.to(torch.{dtype})",
+                "",
+                _SDPA,
+            ),
+            (
+                ANY,
+                "Give scaled_dot_product_attention queries, keys and values in half precision, by autocast or a cast: "
+                "FlashAttention's kernels take no float32, and the kernel that does multiplies three times.",
+                f'with torch.autocast("cuda", dtype=torch.{dtype}): ...',
+                "",
+                _SDPA,
+            ),
+        )
+    ),
+    *rows_of(
+        "half-precision products",
+        (
+            ANY,
+            "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "misaligned products",
+        (
+            When(uses=ENGINES),
+            "Pad the model's dimensions to multiples of {multiple} before it is served (64 is better still).",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+        (
+            ANY,
+            "Make the dimensions of these products multiples of {multiple} (vocabulary, features, sequence; 64 is "
+            "better still), and start no slice at an odd element.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "misaligned products of attention",
+        (
+            When(uses=ENGINES),
+            "Let the engine use a fused attention backend, which needs no padding.",
+            None,
+            "",
+            _VLLM_ATTENTION,
+        ),
+        (
+            ANY,
+            "In attention use scaled_dot_product_attention, which needs no padding; else pad {size} to {padded}, and "
+            "mask what is added.",
+            None,
+            "",
+            _SDPA,
+        ),
+    ),
+    *rows_of(
+        "misaligned products of known size",
+        (
+            When(uses=ENGINES),
+            "Pad {size} to {padded} in the model before it is served (vocabulary, features, heads): the rows then "
+            "start at multiples of 16 bytes.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+        (
+            ANY,
+            "Pad {size} to {padded} where the layer is made (vocabulary, features, heads): the rows then start at "
+            "multiples of 16 bytes.",
+            None,
+            "",
+            _MATRIX_GUIDE,
+        ),
+    ),
+    *rows_of(
+        "depthwise convolutions",
+        (
+            When(uses=("TensorRT",)),
+            "Memory bounds these, whatever their FLOPs say: half precision halves the traffic; a new design may do "
+            "better with dense convolutions of fewer channels.",
+            None,
+            "",
+            _CONVOLUTION_GUIDE,
+        ),
+        (
+            ANY,
+            "Memory bounds these, whatever their FLOPs say: channels_last and half precision halve the traffic; a new "
+            "design may do better with dense convolutions of fewer channels.",
+            None,
+            "",
+            _CONVOLUTION_GUIDE,
+        ),
+    ),
     *rows_of(
         "small products",
         _ENGINE_KERNELS,
+        (
+            When(decodes=True),
+            "Each new token reads every weight once, whatever else is fused: only more sequences at a time make these "
+            "products larger.",
+            None,
+            "",
+            "https://huggingface.co/docs/transformers/llm_optims",
+        ),
         (
             When(min_graphed=MOSTLY),
             "Make fewer, larger products: concatenate weights that share an input (gates, queries with keys and "
@@ -253,22 +261,22 @@ MATRIX_ROWS = (
         "kernels of an old architecture",
         (
             When(uses=ENGINES),
-            "Use a release of the engine that is built for this device.",
+            f"Use a release of the engine that is built for this device: {_OLD_PEAKS}",
             None,
             "",
             _VLLM,
         ),
         (
             When(min_compiled=MOSTLY),
-            "Use a PyTorch built with a newer CUDA, or let the compiler choose among kernels made for this device.",
+            f"Use a PyTorch built with a newer CUDA, or let the compiler choose among its own kernels: {_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
             "PyTorch 2.0",
             _COMPILE,
         ),
         (
             ANY,
-            "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this "
-            "device.",
+            "Use a PyTorch built with a newer CUDA, torch.compile with max-autotune, or kernels compiled for this GPU: "
+            f"{_OLD_PEAKS}",
             'model = torch.compile(model, mode="max-autotune")',
             "PyTorch 2.0",
             _COMPILE,

@@ -134,6 +134,20 @@ SMALL_ROWS = (
     *rows_of(
         "small broadcast",
         (
+            When(uses=("Hugging Face Trainer",)),
+            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "TrainingArguments(..., ddp_broadcast_buffers=False)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(phases=FORWARD),
+            "Broadcast one flat tensor instead of many; a forward pass needs no wrapper that broadcasts buffers.",
+            None,
+            "",
+            _DDP_NOTES,
+        ),
+        (
             When(uses=("DDP",), torch_from="2.13"),
             "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
             "DistributedDataParallel(model, forward_sync_buffers=False)",

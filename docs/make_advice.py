@@ -1,0 +1,56 @@
+"""Write docs/advice.md: the table of advice, as the rules use it.
+
+python docs/make_advice.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from perfdoctor.rules.advice.advice_row import AdviceRow
+from perfdoctor.rules.advice.advice_table import TABLE
+
+PAGE = Path(__file__).resolve().parent / "advice.md"
+
+_INTRODUCTION = """\
+# Advice
+
+What perfdoctor says to do about a finding depends on what program it looks at: its phase, frameworks and parallelism,
+the share of its kernels that is compiled or in graphs, its release of PyTorch and the generation of its device
+(`context` in the report). Of the rows of a situation the first is taken whose conditions hold; the last one holds for
+any program, and is what a program gets of which nothing is known. What is unknown meets no condition. A fix names the
+release that has it where the program's is older or unknown.
+
+A wrong fix is one row to change: in `perfdoctor/rules/advice/`, with the page or source that says so.
+`python docs/make_advice.py` writes this page. The rule replaces `{words}` in braces.
+"""
+
+
+def describe_table() -> str:
+    """The page as Markdown."""
+    return "\n".join((_INTRODUCTION, *_describe_situations()))
+
+
+def _describe_situations() -> Iterator[str]:
+    for situation, rows in groupby(TABLE, key=lambda row: row.situation):
+        yield f"## {situation[0].upper()}{situation[1:]}\n"
+        yield "| program | advice | code | needs | source |\n|---|---|---|---|---|"
+        yield from map(_describe_row, rows)
+        yield ""
+
+
+def _describe_row(row: AdviceRow) -> str:
+    code = "<br>".join(f"`{line}`" for line in (row.code or "").splitlines())
+    cells = (row.when.describe(), row.sentence, code, row.since, f"[source]({row.source})")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(describe_table(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

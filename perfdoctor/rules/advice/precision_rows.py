@@ -1,0 +1,239 @@
+"""Advice about the precision of products and convolutions: PD201 and PD203.
+
+How a program gets half precision depends on what it is, whatever the kernels are: the ways stand here once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from perfdoctor.rules.advice.advice_row import AdviceRow, When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, ZERO, rows_of
+
+_AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+_TF32 = "https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere"
+_LAYOUT = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+_MIOPEN = "https://docs.pytorch.org/docs/stable/miopen_environment_variables.html"
+_TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html"
+_TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/common/precision_basic.html"
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
+_SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
+
+_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
+_BENCHMARK = f"torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}"
+_WITHOUT_TF32 = ("Volta", "Turing")
+
+
+class _Way(NamedTuple):
+    """How a program gets half precision: the end of a sentence, code, and where that is documented."""
+
+    when: When
+    sentence: str
+    code: str | None
+    source: str
+
+
+def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
+    """The ways to a type such as "bfloat16", "bf16"; the last is for any program."""
+    scaler = ("", "") if short == "bf16" else (" with a GradScaler", "   # and a torch.amp.GradScaler")
+    autocast = f'with torch.autocast("cuda", dtype=torch.{dtype}): ...'
+    lightning = "bf16-mixed" if short == "bf16" else "16-mixed"
+    return (
+        _Way(When(uses=("vLLM",)), f"serve the model in {dtype}", f"vllm serve ... --dtype {dtype}", _VLLM),
+        _Way(
+            When(uses=("SGLang",)),
+            f"serve the model in {dtype}",
+            f"python -m sglang.launch_server ... --dtype {dtype}",
+            _SGLANG,
+        ),
+        _Way(When(uses=ENGINES), f"build the engine in {dtype}", None, _TENSORRT),
+        _Way(
+            When(phases=FORWARD),
+            f"run the model in {dtype}, cast once, before the loop",
+            f"model = model.to(torch.{dtype})",
+            _AMP,
+        ),
+        _Way(
+            When(uses=("Hugging Face Trainer",)), f"train in {dtype}", f"TrainingArguments(..., {short}=True)", _TRAINER
+        ),
+        _Way(When(uses=("Lightning",)), f"train in {dtype}", f'Trainer(precision="{lightning}")', _LIGHTNING),
+        _Way(When(uses=ZERO), f"train in {dtype}", f'"{short}": {{"enabled": true}}', _DEEPSPEED),
+        _Way(
+            When(phases=("training",)),
+            f"train under autocast in {dtype}{scaler[0]}",
+            f"{autocast}{scaler[1]}",
+            _AMP,
+        ),
+        _Way(ANY, f"run under autocast in {dtype}", autocast, _AMP),
+    )
+
+
+_BFLOAT16, _FLOAT16 = _ways("bfloat16", "bf16"), _ways("float16", "fp16")
+
+
+def _rows(
+    situation: str, sentence: str, ways: tuple[_Way, ...], *, code: str | None = "{code}", source: str = ""
+) -> tuple[AdviceRow, ...]:
+    """A row for each way.
+
+    Args:
+        situation: The situation.
+        sentence: What to do, with "{way}" in it.
+        ways: How programs get half precision.
+        code: The lines to write, with "{code}" in it where the way's own belong; engines get only their own.
+        source: Where it is documented; the way's own where this is empty.
+    """
+
+    def lines_of(way: _Way) -> str | None:
+        is_engine = way.when.uses and set(way.when.uses) <= set(ENGINES)
+        if code is None or way.code is None:
+            return None
+        return way.code if is_engine else code.replace("{code}", way.code)
+
+    return rows_of(
+        situation,
+        *((way.when, sentence.replace("{way}", way.sentence), lines_of(way), "", source or way.source) for way in ways),
+    )
+
+
+PRECISION_ROWS = (
+    *_rows(
+        "float32 products: TF32",
+        "Allow TF32 for float32 products, or {way}: both use Tensor Cores.",
+        _BFLOAT16,
+        code='torch.set_float32_matmul_precision("high")',
+        source=_TF32,
+    ),
+    *_rows(
+        "float32 products: TF32 is on",
+        "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make M, N and "
+        "K multiples of 8, or {way}.",
+        _BFLOAT16,
+        code=None,
+        source="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
+    ),
+    *_rows(
+        "float32 products: bfloat16",
+        "On this device TF32 is no faster than float32: {way}.",
+        _BFLOAT16,
+    ),
+    *_rows(
+        "float32 products: float16",
+        "This device has Tensor Cores for float16 only: {way}.",
+        _FLOAT16,
+    ),
+    *rows_of(
+        "float32 products",
+        (
+            When(generations=_WITHOUT_TF32, phases=("training",)),
+            "Its kernels prove a device that has Tensor Cores for float16 only: train under autocast in float16 with a "
+            "GradScaler.",
+            'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
+            "",
+            _AMP,
+        ),
+        (
+            When(generations=_WITHOUT_TF32),
+            "Its kernels prove a device that has Tensor Cores for float16 only: run in float16.",
+            'with torch.autocast("cuda", dtype=torch.float16): ...',
+            "",
+            _AMP,
+        ),
+        (
+            ANY,
+            "Use a precision for which the device has Tensor Cores: half precision, or TF32 where the device has it.",
+            None,
+            "",
+            _TF32,
+        ),
+    ),
+    *_rows(
+        "float32 convolutions: TF32",
+        "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, let "
+        "cuDNN choose by measuring; or {way}.",
+        _BFLOAT16,
+        code=f"torch.backends.cudnn.allow_tf32 = True\n{_BENCHMARK}",
+        source=_TF32,
+    ),
+    *_rows(
+        "float32 convolutions: TF32 is on",
+        "TF32 is allowed already: layout or channel counts keep these convolutions off the Tensor Cores. Use "
+        "channels_last and multiples of 8 (a first layer may have too few channels), and let cuDNN choose by "
+        "measuring; or {way}.",
+        _BFLOAT16,
+        code=_BENCHMARK,
+        source="https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
+    ),
+    *_rows(
+        "float32 convolutions: bfloat16",
+        "With channels_last, {way}.",
+        _BFLOAT16,
+        code=f"{_CHANNELS_LAST}\n{{code}}",
+    ),
+    *_rows(
+        "float32 convolutions: float16",
+        "This device has Tensor Cores for float16 only: {way}, with channels_last and channel counts that are "
+        "multiples of 8.",
+        _FLOAT16,
+        code=f"{_CHANNELS_LAST}\n{{code}}",
+    ),
+    *rows_of(
+        "float32 convolutions",
+        (
+            When(generations=_WITHOUT_TF32, phases=("training",)),
+            "Its kernels prove a device that has Tensor Cores for float16 only: train under autocast in float16 with a "
+            "GradScaler, with channels_last.",
+            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
+            "",
+            _AMP,
+        ),
+        (
+            When(generations=_WITHOUT_TF32),
+            "Its kernels prove a device that has Tensor Cores for float16 only: run in float16, with channels_last.",
+            f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...',
+            "",
+            _AMP,
+        ),
+        (
+            ANY,
+            "Use a precision for which the device has Tensor Cores (half precision), with channels_last.",
+            None,
+            "",
+            _LAYOUT,
+        ),
+    ),
+    *rows_of(
+        "half-precision convolutions",
+        (
+            When(uses=ENGINES),
+            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
+            "Cores. Make channel counts multiples of 8 before the engine is built.",
+            None,
+            "",
+            _TENSORRT,
+        ),
+        (
+            ANY,
+            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
+            "Cores. Use channels_last and multiples of 8 (a first layer may have too few channels), and let the "
+            "library choose by measuring.",
+            _BENCHMARK,
+            "",
+            _LAYOUT,
+        ),
+    ),
+    *rows_of(
+        "half-precision convolutions on an AMD device",
+        (
+            ANY,
+            "These convolutions are in half precision already: MIOpen chose kernels for the vector units (Winograd, "
+            "direct, naive). Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring.",
+            _BENCHMARK,
+            "",
+            _MIOPEN,
+        ),
+    ),
+)
+"""What to do about products and convolutions in a precision that is slow."""

@@ -1,0 +1,93 @@
+"""Whatever program a finding is made on, its advice fits it: the rules' own cases under other contexts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from advice_contexts import DDP_SETTINGS, LOADER_WORDS, PROGRAMS
+from all_cases import CASES
+
+from perfdoctor import pipeline
+from perfdoctor.analysis.context.context import Context
+from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
+from perfdoctor.rules import Run
+from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.testing.rule_cases import RuleCase
+
+RULES = {rule.rule: rule for rule in load_analyzers()}
+CONTEXTS = ("inference", "FSDP", "torchrec", "vLLM", "training without DDP")
+# What these rules find proves what the advice is about, so that they never fire in programs of the other kind.
+SEEN = {
+    "PD403": r"DataParallel\.forward",
+    "PD405": r"DistributedDataParallel\.forward",
+    "PD406": r"DistributedDataParallel\.forward and a backward pass",
+    "PD303": r"the step of an optimizer",
+    "PD304": r"gradients",
+    "PD101": r"a DataLoader",
+}
+_MAX_CASES = 2
+
+
+def firing_cases() -> list[RuleCase]:
+    """The first few firing cases of each rule about programs."""
+    counts: Counter[str] = Counter()
+    found = []
+    for case in CASES:
+        if (
+            case.expected
+            and not case.rule.startswith("PD0")
+            and case.rule not in SEEN
+            and counts[case.rule] < _MAX_CASES
+        ):
+            counts[case.rule] += 1
+            found.append(case)
+    return found
+
+
+def has_loader(case: RuleCase) -> bool:
+    """Whether the program of a case shows a DataLoader."""
+    captured = bool(case.facts and case.facts.get("loaders"))
+    return captured or any(len(Rank(trace.trace()).loader_waits) for trace in case.traces())
+
+
+def findings_in(case: RuleCase, context: Context) -> list[Finding]:
+    """What a rule reports on the traces of a case, as if they were of another program."""
+
+    def as_program(rank: Rank) -> Rank:
+        vars(rank)["context"] = replace(context, graph_share=rank.context.graph_share)
+        return rank
+
+    ranks = tuple(as_program(Rank(trace.trace(), facts=case.facts)) for trace in case.traces())
+    report = pipeline.diagnose_run(Run(ranks), [RULES[case.rule]])
+    return [finding for finding in report.findings if finding.rule == case.rule]
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("case", firing_cases(), ids=str)
+def test_no_rule_offers_a_fix_that_the_program_cannot_use(case: RuleCase, name: str) -> None:
+    context, forbidden = PROGRAMS[name]
+    if has_loader(case):
+        forbidden = forbidden.replace(f"|{LOADER_WORDS}", "")
+    findings = findings_in(case, context)
+    for finding in findings:
+        assert not re.search(forbidden, f"{finding.advice}\n{finding.fix}"), (finding.advice, finding.fix)
+
+
+@pytest.mark.parametrize("case", firing_cases(), ids=str)
+def test_no_rule_speaks_of_a_loader_where_there_is_none(case: RuleCase) -> None:
+    context, _ = PROGRAMS["training without DDP"]
+    if has_loader(case):
+        return
+    for finding in findings_in(case, context):
+        assert not re.search(LOADER_WORDS, f"{finding.advice}\n{finding.fix}"), (finding.advice, finding.fix)
+
+
+def test_the_patterns_find_what_they_forbid() -> None:
+    assert re.search(DDP_SETTINGS, "DistributedDataParallel(model, bucket_cap_mb=25)")
+    assert re.search(LOADER_WORDS, "DataLoader(..., num_workers=4)")
+    assert re.search(PROGRAMS["vLLM"][1], 'model = torch.compile(model, mode="reduce-overhead")')
+    assert re.search(PROGRAMS["inference"][1], "optimizer.zero_grad(set_to_none=True)")

@@ -1,0 +1,201 @@
+"""The table of advice: every row can be chosen, the most particular one is, and no program gets a fix it cannot use."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from advice_contexts import DDP_SETTINGS, INFERENCE, LOADER_WORDS, PROGRAMS, TRAINING, VLLM
+
+from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
+from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS
+from perfdoctor.rules.advice import AdviceRow, When, advise
+from perfdoctor.rules.advice.advice_row import is_older
+from perfdoctor.rules.advice.advice_table import TABLE
+from perfdoctor.rules.advice.choose_advice import find_row
+from perfdoctor.trace import activity_kinds
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SITUATIONS = sorted({row.situation for row in TABLE})
+FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
+KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
+
+# Rules append these to the name of a situation.
+ENDINGS = re.compile(
+    r"(, (beside a DataLoader( that pins)?|on an AMD device)|: (larger batch|other ways|bfloat16|float16))+$"
+)
+# These are found by what only training does, so no forward pass asks for them.
+OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
+# These are found by ranges that DistributedDataParallel or DataParallel writes.
+OF_WRAPPERS = re.compile(r"^(DDP |DataParallel$|gradients reduced)")
+
+
+def programs_of(when: When) -> list[Context]:
+    """Programs that just meet the conditions of a row: one for each framework or kind of parallelism that it names."""
+    base = replace(
+        UNKNOWN_CONTEXT,
+        phase=when.phases[0] if when.phases else "unknown",
+        compiled_share=when.min_compiled or None,
+        graph_share=when.min_graphed or None,
+        device_generations=when.generations[:1],
+        decodes=when.decodes,
+        torch_version=when.torch_from or ("1.8.0" if when.torch_before else None),
+    )
+    return [
+        replace(
+            base,
+            frameworks=(name,) if name in FRAMEWORKS else (),
+            parallelism=(name,) if name in KINDS_OF_PARALLELISM else (),
+        )
+        for name in when.uses
+    ] or [base]
+
+
+def rows_named() -> list[pytest.ParameterSet]:
+    return [pytest.param(row, id=f"{row.situation}: {row.when.describe()}") for row in TABLE]
+
+
+@pytest.mark.parametrize("row", rows_named())
+def test_a_row_is_chosen_where_its_conditions_hold(row: AdviceRow) -> None:
+    assert any(find_row(row.situation, program) is row for program in programs_of(row.when))
+
+
+@pytest.mark.parametrize("row", [p for p in rows_named() if p.values[0].when != When()])
+def test_a_row_is_not_chosen_where_nothing_is_known(row: AdviceRow) -> None:
+    assert find_row(row.situation, UNKNOWN_CONTEXT) is not row
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_last_row_of_a_situation_alone_holds_for_any_program(situation: str) -> None:
+    rows = [row for row in TABLE if row.situation == situation]
+    assert [row.when == When() for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert find_row(situation, UNKNOWN_CONTEXT) is rows[-1]
+    if len(rows) > 1:
+        assert find_row(situation, programs_of(rows[0].when)[0]) is not rows[-1]
+
+
+@pytest.mark.parametrize("row", rows_named())
+def test_a_row_names_its_source_and_known_programs(row: AdviceRow) -> None:
+    assert re.fullmatch(r"https://\S+", row.source)
+    assert re.fullmatch(r"([\w-]+ \d+\.\d+)?", row.since)
+    assert set(row.when.uses) | set(row.when.lacks) <= FRAMEWORKS | KINDS_OF_PARALLELISM
+    assert row.sentence == "" or row.sentence.endswith(".")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_no_program_gets_a_fix_that_it_cannot_use(situation: str, program: str) -> None:
+    context, forbidden = PROGRAMS[program]
+    if OF_TRAINING.search(situation) and context.phase != "training":
+        return
+    if OF_WRAPPERS.search(situation) and "DDP" not in context.parallelism:
+        return
+    if "DataLoader" in situation or situation.startswith("loader"):
+        forbidden = forbidden.replace(f"|{LOADER_WORDS}", "")
+    advice = advise(situation, context)
+    assert not re.search(forbidden, f"{advice.sentence}\n{advice.code}"), advice
+
+
+@pytest.mark.parametrize("situation", [s for s in SITUATIONS if "oader" not in s])
+def test_without_a_loader_no_advice_is_about_one(situation: str) -> None:
+    for context in (UNKNOWN_CONTEXT, TRAINING, INFERENCE, *(context for context, _ in PROGRAMS.values())):
+        advice = advise(situation, context)
+        assert not re.search(LOADER_WORDS, f"{advice.sentence}\n{advice.code}"), advice
+
+
+@pytest.mark.parametrize("situation", [s for s in SITUATIONS if s.startswith(("exposed", "small "))])
+def test_nothing_but_ddp_gets_settings_of_ddp_for_a_collective(situation: str) -> None:
+    of_ddp = advise("exposed all_reduce", replace(TRAINING, parallelism=("DDP",)))
+    assert re.search(DDP_SETTINGS, f"{of_ddp.sentence}\n{of_ddp.code}")
+    if situation not in ("exposed all_reduce", "small all_reduce", "small broadcast"):
+        for parallelism in ("DDP", "FSDP", "embedding sharding", "pipeline parallel"):
+            advice = advise(situation, replace(TRAINING, parallelism=(parallelism,)))
+            assert not re.search(DDP_SETTINGS, f"{advice.sentence}\n{advice.code}")
+
+
+def test_reducing_by_hand_is_where_ddp_is_the_advice() -> None:
+    by_hand = replace(TRAINING, parallelism=("data parallel",))
+    for situation in ("exposed all_reduce", "small all_reduce"):
+        assert "DistributedDataParallel(model" in (advise(situation, by_hand).code or "")
+        assert "DistributedDataParallel" not in (advise(situation, TRAINING).code or "")
+
+
+@pytest.mark.parametrize(
+    ("situation", "release", "ending"),
+    [
+        ("unfused SGD", None, " It needs PyTorch 2.3."),
+        ("unfused SGD", "2.2.1+cu118", " It needs PyTorch 2.3; this program has 2.2.1+cu118."),
+        ("unfused SGD", "2.3.0", "once."),
+        ("unfused SGD", "2.10.0a0+git1", "once."),
+        ("unfused Adagrad", "2.11.0", " It needs PyTorch 2.12; this program has 2.11.0."),
+        ("unfused Adam or AdamW", "2.0", "once."),
+    ],
+)
+def test_an_older_or_unknown_release_is_named(situation: str, release: str | None, ending: str) -> None:
+    assert advise(situation, replace(TRAINING, torch_version=release)).sentence.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("release", "code"),
+    [
+        ("2.13.0", "DistributedDataParallel(model, forward_sync_buffers=False)"),
+        ("2.12.1", "DistributedDataParallel(model, broadcast_buffers=False)"),
+        (
+            None,
+            "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
+        ),
+    ],
+)
+def test_a_setting_that_was_renamed_has_the_name_of_the_release(release: str | None, code: str) -> None:
+    assert advise("DDP broadcasts buffers", replace(TRAINING, torch_version=release)).code == code
+
+
+def test_rocm_gets_expandable_segments_from_the_release_that_has_them() -> None:
+    situation = "allocator calls the driver, on an AMD device"
+    assert advise(situation, replace(TRAINING, torch_version="2.11.0")).code is None
+    assert "expandable_segments" in (advise(situation, replace(TRAINING, torch_version="2.12.0")).code or "")
+
+
+def test_the_release_of_a_framework_is_always_named() -> None:
+    assert advise("unfused attention", VLLM).sentence.endswith(" It needs vLLM 0.14.")
+
+
+def test_what_the_rule_knows_is_filled_in() -> None:
+    advice = advise("loader too slow", UNKNOWN_CONTEXT, workers=4, pin=", pin_memory=True")
+    assert advice.code == "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)"
+
+
+def test_every_situation_is_one_that_a_rule_asks_for() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "analyzers").glob("*.py"))
+    kinds = "".join(value for value in vars(activity_kinds).values() if isinstance(value, str))
+    unused = [
+        situation
+        for situation in SITUATIONS
+        if not re.search(ENDINGS.sub("", situation).removeprefix("pause: ").removeprefix("sync: "), f"{sources}{kinds}")
+    ]
+    assert not unused
+
+
+def test_an_unknown_situation_is_refused() -> None:
+    with pytest.raises(KeyError):
+        advise("nothing of the kind", UNKNOWN_CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("release", "than", "expected"),
+    [("1.13", "2.0", True), ("2.9.1", "2.12", True), ("2.12", "2.9", False), ("2.3.0.dev2024", "2.3", False)],
+)
+def test_releases_compare_by_their_numbers(release: str, than: str, expected: bool) -> None:
+    assert is_older(release, than) is expected
+
+
+def test_the_page_is_the_table() -> None:
+    spec = importlib.util.spec_from_file_location("make_advice", DOCS / "make_advice.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (DOCS / "advice.md").read_text(encoding="utf-8") == module.describe_table(), "run python docs/make_advice.py"
