@@ -81,7 +81,7 @@ TRANSFER_ROWS = (
         "copies of input",
         (
             When(uses=TORCHREC),
-            "{stream}: TrainPipelineSparseDist copies the next batch while this one computes.{limit}",
+            "TrainPipelineSparseDist copies the next batch on a stream of its own while this one computes.",
             None,
             "",
             "https://docs.pytorch.org/torchrec/overview.html",
@@ -119,7 +119,7 @@ TRANSFER_ROWS = (
         "copies between GPUs",
         (
             ANY,
-            "Keep what computes together on one GPU, or compute while it sends: a pipeline of micro-batches does.",
+            "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
             None,
             "",
             _PIPELINES,
@@ -151,8 +151,9 @@ TRANSFER_ROWS = (
         "copies packed for collectives",
         (
             When(uses=("DDP",)),
-            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
-            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+            "DDP copies gradients into its buckets and back: let them be views of the buckets, by "
+            "gradient_as_bucket_view=True.",
+            None,
             "",
             _DDP,
         ),
@@ -170,7 +171,7 @@ TRANSFER_ROWS = (
             When(min_compiled=MOSTLY),
             "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
-            'model = torch.compile(model, backend="inductor")',
+            'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
         ),
@@ -178,7 +179,7 @@ TRANSFER_ROWS = (
             ANY,
             "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
-            'model = torch.compile(model, backend="inductor")',
+            'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
         ),
