@@ -64,7 +64,8 @@ LOADER_ROWS = (
         (
             When(uses=("Hugging Face pipeline",)),
             "Hand the pipeline all inputs at once, as a data set or generator, with num_workers=1: another "
-            "process then prepares the next one while the GPU works on this one (a single input is always prepared in the loop).",
+            "process then prepares the next one while the GPU works on this one (a single input is always prepared in "
+            "the loop).",
             "for result in pipe(dataset, num_workers=1): ...",
             "",
             _PIPELINE,
