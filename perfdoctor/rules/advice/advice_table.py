@@ -13,6 +13,7 @@ from perfdoctor.rules.advice.pause_rows import PAUSE_ROWS
 from perfdoctor.rules.advice.precision_rows import PRECISION_ROWS
 from perfdoctor.rules.advice.small_collective_rows import SMALL_ROWS
 from perfdoctor.rules.advice.sync_rows import COPY_ROWS, SYNC_ROWS
+from perfdoctor.rules.advice.transfer_rows import TRANSFER_ROWS
 from perfdoctor.rules.advice.update_rows import UPDATE_ROWS
 
 TABLE = (
@@ -23,6 +24,7 @@ TABLE = (
     *LAUNCH_ROWS,
     *MEMORY_ROWS,
     *PRECISION_ROWS,
+    *TRANSFER_ROWS,
     *MATRIX_ROWS,
     *FUSION_ROWS,
     *UPDATE_ROWS,
