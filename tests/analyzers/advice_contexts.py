@@ -10,9 +10,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 DDP_SETTINGS = (
     r"DistributedDataParallel\(|DDPStrategy|bucket_cap_mb|gradient_as_bucket_view|broadcast_buffers|no_sync\(\) in"
 )
-TRAINING_WORDS = (
-    r"(?i)GradScaler|zero_grad|optimizer|backward pass|\btrain(ing)?\b|running_loss|\bloss\b|micro-batch|accumulat"
-)
+TRAINING_WORDS = r"(?i)GradScaler|zero_grad|optimizer|backward pass|\btrain(ing)?\b|running_loss|\bloss\b|accumulat"
 WRAPPED_COMPILE = r"model = torch\.compile|torch\.compile\(model|reduce-overhead|make_graphed_callables"
 LOADER_WORDS = r"DataLoader|num_workers"
 
