@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
 
 _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
@@ -150,6 +150,20 @@ TRANSFER_ROWS = (
     *rows_of(
         "copies packed for collectives",
         (
+            When(uses=("Lightning",)),
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
+            "",
+            "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html",
+        ),
+        (
+            When(uses=("Accelerate", "Hugging Face Trainer")),
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
+            "",
+            "https://huggingface.co/docs/accelerate/package_reference/kwargs",
+        ),
+        (
             When(uses=("DDP",)),
             "DDP copies gradients into its buckets and back: let them be views of the buckets, by "
             "gradient_as_bucket_view=True.",
@@ -167,6 +181,22 @@ TRANSFER_ROWS = (
     ),
     *rows_of(
         "copies by compiled code",
+        (
+            When(uses=ENGINES),
+            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share: let the engine compile by Inductor.",
+            None,
+            "",
+            "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
+        ),
+        (
+            TOO_OLD_TO_COMPILE,
+            "A compiled region runs op by op and clones what eager code would share, and Inductor's kernels need Volta "
+            "or a newer device: leave this code uncompiled.",
+            None,
+            "",
+            _COMPILE,
+        ),
         (
             When(min_compiled=MOSTLY),
             "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
