@@ -15,6 +15,8 @@ from perfdoctor.rules import intervals as iv
 _HEADROOM = 1.5
 # Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
 _MOST_WORKERS_PER_CORE = 8
+# Loading that computes for less than half of its time leaves its core to others.
+_MOSTLY_WAITING = 2
 # What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
 # 0.28 ms of CPU time were measured; where a thread pins, it does that, and 0.07 to 0.15 ms are left in real traces.
 _HANDOVER_NS = 300_000
@@ -32,6 +34,8 @@ class LoaderModel(NamedTuple):
         cpu_share: How much of the loading computes (0 to 1), the rest sleeps or waits for a disk or a network; None
             where nobody measured it.
         batches: Batches that a step takes.
+        threads: Threads that compute in the training itself; None where they were not captured.
+        most_workers: The most workers that the program's framework starts; None for no limit.
     """
 
     workers: int | None
@@ -41,6 +45,8 @@ class LoaderModel(NamedTuple):
     cores: int | None
     cpu_share: float | None = None
     batches: float = 1.0
+    threads: int | None = None
+    most_workers: int | None = None
 
     @property
     def unstalled_step_ns(self) -> int:
@@ -76,11 +82,17 @@ class LoaderModel(NamedTuple):
 
     @property
     def most_useful_workers(self) -> int | None:
-        """The most workers that help: those that keep all cores busy. None where the cores are not known."""
+        """The most workers that help: those that keep all cores busy but one, which the training process needs.
+
+        More than there are cores only where somebody measured that loading mostly waits. None where the cores are not
+        known.
+        """
         if self.cores is None:
-            return None
+            return self.most_workers
         per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_WORKERS_PER_CORE)
-        return max(math.floor(self.cores * per_core), 1)
+        mostly_waits = per_core >= _MOSTLY_WAITING
+        most = max(math.floor((self.cores - 1) * (per_core if mostly_waits else 1)), 1)
+        return most if self.most_workers is None else min(most, self.most_workers)
 
     @property
     def lacks_cores(self) -> bool:
@@ -88,10 +100,16 @@ class LoaderModel(NamedTuple):
         return self.most_useful_workers is not None and self.workers_to_keep_up > self.most_useful_workers
 
     @property
+    def takes_cores(self) -> bool:
+        """Whether the training itself computes with as many threads as there are cores: workers take some from it."""
+        return self.cores is not None and self.threads is not None and self.threads >= self.cores
+
+    @property
     def recommended_workers(self) -> int:
-        """Workers that keep up, as far as they help."""
+        """Workers that keep up, as far as they help; not fewer than there are."""
         most = self.most_useful_workers
-        return self.workers_to_keep_up if most is None else min(self.workers_to_keep_up, most)
+        wanted = self.workers_to_keep_up if most is None else min(self.workers_to_keep_up, most)
+        return max(wanted, self.workers or 0)
 
     @property
     def batch_interval_ns(self) -> int:
@@ -114,7 +132,7 @@ class LoaderModel(NamedTuple):
         """What the recommended workers save of a step, which takes the longer of its own work and `batch_interval_ns`.
 
         Args:
-            on_cpu: Whether the program trains on the CPU alone. Then taking over a batch is part of the step, which a
+            on_cpu: Whether the program computes on the CPU alone. Then taking over a batch is part of the step, which a
                 GPU would hide, and training and loading share the cores.
         """
         remaining_ns = round(self.batches * _HANDOVER_NS) if on_cpu else 0
@@ -123,10 +141,13 @@ class LoaderModel(NamedTuple):
             return Saving(0, None, most_ns, "bounded")
         step_ns = max(self.unstalled_step_ns, self.batch_interval_ns)
         if on_cpu:
-            # Training takes all cores in the rest of the step: work is only spread, never removed.
+            # Work is only spread over the cores, never removed: the rest of the step takes one for each thread.
             computed_ns = round(self.wait_ns * (1.0 if self.cpu_share is None else self.cpu_share))
             cores = self.cores or self.workers_to_keep_up
-            step_ns = max(step_ns, round((computed_ns + cores * self.unstalled_step_ns) / cores))
+            threads = min(self.threads or cores, cores)
+            step_ns = max(step_ns, round((computed_ns + threads * self.unstalled_step_ns) / cores))
+            if self.takes_cores:
+                most_ns = min(most_ns, max(self.step_ns - step_ns - remaining_ns, 0))
         return Saving(0, min(max(self.step_ns - step_ns - remaining_ns, 0), most_ns), most_ns, "bounded")
 
 
@@ -144,7 +165,8 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
     names = {rank.trace.strings[code] for code in set(waits.name.tolist())}
     if workers is None and any(vocabulary.SINGLE_PROCESS_LOADER in name for name in names):
         workers = 0
-    cores = captured_part(rank.facts, "cpu").get("affinity")
+    cpu = captured_part(rank.facts, "cpu")
+    cores, threads = cpu.get("affinity"), cpu.get("torch_threads")
     return LoaderModel(
         workers=workers,
         step_ns=rank.per_step(rank.window_ns) - startup_ns,
@@ -153,6 +175,9 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         cores=cores if isinstance(cores, int) and cores > 0 else None,
         cpu_share=_captured_cpu_share(captured) if workers == 0 else None,
         batches=int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1),
+        threads=threads if isinstance(threads, int) and threads > 0 else None,
+        # Chunked pipelines set num_workers to 1, as their order of chunks needs it, and warn.
+        most_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
     )
 
 

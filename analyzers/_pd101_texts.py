@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
-from perfdoctor.analyzers._pd101_wait_parts import WaitParts
-from perfdoctor.rules import Rank, Saving, SourceLocation
+from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts
+from perfdoctor.rules import Rank, Saving, SourceLocation, advise
+from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
 _MIN_PART_SHARE = 0.15
@@ -25,6 +27,8 @@ def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None
     why = "has no workers" if loader.workers == 0 else f"has {_count_workers(loader.workers)} that {verb} not keep up"
     if not saving.expected_ns:
         return f"{waits} {where} {why}"
+    if loader.recommended_workers == loader.workers:
+        return f"{waits} {where} {why}"
     best_ns = loader.step_ns - saving.expected_ns
     return f"{waits} {where} {why}; with {_count_workers(loader.recommended_workers)} at best {_format_ms(best_ns)}"
 
@@ -37,10 +41,42 @@ def startup_title(rank: Rank, location: SourceLocation | None, epoch_ns: int) ->
     )
 
 
-def stall_advice(loader: LoaderModel, parts: WaitParts) -> str:
+# What else helps where the training process itself does this kind of work to load a batch.
+_CHEAPER: Mapping[str, str] = MappingProxyType(
+    {
+        kinds.IMAGE_DECODING: "store smaller images, or decode on the GPU (nvJPEG, NVDEC)",
+        kinds.TOKENIZING: "tokenize the data set once and store it",
+        kinds.LISTS_TO_TENSORS: "keep numbers in NumPy arrays or tensors instead of lists",
+        kinds.FILE_OR_SOCKET: "keep the files near, and read them in larger pieces",
+        kinds.PREPROCESSING: "do it ahead of time, or on the GPU",
+        kinds.SLEEP: "wait for the event itself instead of sleeping",
+    }
+)
+
+
+def describe_loading_work(work: LoadingWork | None) -> str:
+    """A sentence about what the training process does to load a batch; empty where that is not known."""
+    if work is None:
+        return ""
+    where = f" ({work.location.short})" if work.location else ""
+    kind = f", {work.kind}" if work.kind else ""
+    advice = _CHEAPER.get(work.kind or "")
+    cheaper = f": to make a batch cheaper, {advice}" if advice else ""
+    name = kinds.short_name(work.name)
+    if work.location is not None:
+        name = name.removesuffix(f" ({SourceLocation(work.location.file).short})")
+    return f" {_format_ms(work.time_ns)} of the wait is {name}{where}{kind}{cheaper}."
+
+
+def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None = None) -> str:
     """What to change: the number of workers, the work on a batch, and what the main process does."""
     if loader.workers is None:
         advice = "Raise num_workers of this DataLoader until the wait is gone, or make a batch cheaper to load."
+    elif loader.most_workers is not None and loader.workers_to_keep_up > loader.most_workers:
+        advice = (
+            "Hand the pipeline a data set or a generator instead of single inputs: its DataLoader then prepares the "
+            "next input in one worker. Pipelines that cut an input into chunks allow no more than that one."
+        )
     elif loader.lacks_cores and loader.is_memory_bound:
         advice = (
             f"Loading a batch takes {_format_ms(loader.batch_ns)} and computes for {loader.cpu_share or 0:.0%} of it: "
@@ -51,12 +87,23 @@ def stall_advice(loader: LoaderModel, parts: WaitParts) -> str:
     elif loader.lacks_cores:
         advice = (
             f"Loading a batch takes {loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} "
-            f"workers would hide it, but there are {loader.cores} cores. Use {loader.most_useful_workers} and make the "
-            "batch cheaper: decode ahead of time, or transform on the GPU."
+            f"workers would hide it, but there are {loader.cores} cores, and the training needs one. "
+            f"{_use_workers(loader)} make the batch cheaper: decode ahead of time, or transform on the GPU."
         )
     else:
         advice = _advise_more_workers(loader)
-    return f"{advice}{_describe_main_process(loader, parts)}"
+    if rank.device_kind == "cpu" and loader.takes_cores:
+        advice += (
+            f" The training itself computes with {loader.threads} threads on {loader.cores} cores: workers take their "
+            "time from it, so they save little beyond the time in which cores idle."
+        )
+    return f"{advice}{describe_loading_work(work)}{_describe_main_process(loader, parts)}"
+
+
+def _use_workers(loader: LoaderModel) -> str:
+    if loader.recommended_workers == loader.workers:
+        return "More workers than these do not help:"
+    return f"Use {loader.recommended_workers} and"
 
 
 def _advise_more_workers(loader: LoaderModel) -> str:
@@ -86,11 +133,15 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     return ""
 
 
-def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str:
-    """The arguments of the DataLoader to set."""
+def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str | None:
+    """The arguments of the DataLoader to set, as this program sets them; None where it has as many as help."""
+    if loader.workers and loader.recommended_workers == loader.workers:
+        return None
+    if loader.most_workers is not None:
+        return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.most_workers)})"
     workers = loader.recommended_workers if loader.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
-    return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
+    return advise("loader too slow", rank.context, workers=workers, pin=pin).code
 
 
 def _who_waits(rank: Rank) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, Intervals, Rank, vocabulary
+from perfdoctor.rules import BoolArray, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Calls, Frames, Ops
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
+# The loader's own ranges and frames, which are around all that it does.
+_LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/"
 _PIN_OP = r"^aten::_?pin_memory$"
 
 
@@ -22,6 +25,42 @@ class WaitParts(NamedTuple):
     pin_ns: int
     collate_ns: int
     fetch_ns: int
+
+
+class LoadingWork(NamedTuple):
+    """What the training process itself does to load a batch.
+
+    Attributes:
+        name: The function, op or range that takes most of it.
+        kind: Its kind of work, of `activity_kinds`; None where its name says none.
+        time_ns: What it takes of a step.
+        location: The line of the user's code in which it runs; None where that is not recorded.
+    """
+
+    name: str
+    kind: str | None
+    time_ns: int
+    location: SourceLocation | None
+
+
+def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
+    """What the training process does in the waits of the window; None where nothing within them is recorded."""
+    waits = rank.loader_waits
+    rows = np.flatnonzero(waits.within(rank.window) & ~startups)
+    if not len(rows):
+        return None
+    thread = int(np.bincount(waits.thread[rows]).argmax())
+    rows = rows[waits.thread[rows] == thread]
+    path = find_hot_path(rank.trace, iv.union(waits.start_ns[rows], waits.end_ns[rows]), thread)
+    is_loader = [bool(re.search(_LOADER, activity.name)) for activity in path.activities]
+    inside = path.activities[is_loader.index(True) + 1 :] if any(is_loader) else path.activities
+    inside = tuple(each for each in inside if not re.search(_LOADER, each.name))
+    if not inside:
+        return None
+    loop = rank.locations.at(waits.thread[rows[:1]], waits.start_ns[rows[:1]])[0]
+    location = path.location if path.location != loop and inside[-1] == path.deepest else None
+    time_ns = iv.total(path.kind_time) if path.kind is not None else inside[-1].time_ns
+    return LoadingWork(inside[-1].name, path.kind, rank.per_step(time_ns), location)
 
 
 def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title, startup_title
-from perfdoctor.analyzers._pd101_wait_parts import WaitParts, split_waits
+from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts, find_loading_work, split_waits
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -20,8 +22,12 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    activity_kinds,
+    advise,
     captured_list,
+    count_recurrence,
     find_worker_startups,
+    is_rare,
     remove_cpu_time,
     vocabulary,
 )
@@ -42,17 +48,19 @@ class DataLoaderStall(RankAnalyzer):
     How it is measured:
         The ranges `enumerate(DataLoader)#...__next__` that PyTorch records (or Python frames of `__next__`),
         intersected with the gaps between GPU items. The first wait of an epoch is the start of the workers, and a
-        finding of its own, where it is five times as long as the others. The rest of the waiting is split into copying
+        finding of its own, where it is five times as long as the others: what happens in one epoch of the trace costs
+        the median step nothing. The rest of the waiting is split into copying
         to the GPU, pinning, collating (putting samples together) and fetching items, by ops, calls and frames of the
         waiting thread. The name of the iterator says whether there are workers, captured facts say how many. A batch
         takes `__next__`'s time without workers, and workers x step time when all workers are busy; that time divided
         by what the step takes without the wait (the GPU may be busy through a part of it) is the number of workers
         that hides it. The expected saving assumes that many workers, or as many as keep the CPU cores busy, whichever
-        is less: cores bound only the part of loading that computes (captured without workers, as the training
-        thread's CPU time in `__next__`), while workers that sleep or wait for a disk share a core. Where that part is
-        not known, all of it is taken to compute. In a CPU-only program workers and training share the cores, which
-        bounds it further, and taking a batch over from a worker keeps 0.3 ms of the wait (measured for two tensors):
-        a wait that is no longer than that is no finding there.
+        is less: all cores but one, which the training process needs. Workers that sleep or wait for most of their time
+        (captured without workers, by the training thread's CPU time in `__next__`) share a core. Where that is not
+        known, all of loading is taken to compute. In a CPU-only program workers and training share the cores, which
+        bounds it further, most where the training has as many threads as there are cores, and taking a batch over from
+        a worker keeps 0.3 ms of the wait (measured for two tensors): a wait that is no longer than that is no finding
+        there. What loading does in the training process itself is the deepest function or op that takes most of it.
 
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
@@ -106,33 +114,41 @@ class DataLoaderStall(RankAnalyzer):
         location, saving = _find_location(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
         if not saving.high_ns:
             return
+        work = find_loading_work(rank, startups) if loader.workers == 0 else None
         yield self.finding(
             rank,
             title=stall_title(rank, loader, location, saving),
             cost_ns=cost_ns,
             saving=saving,
-            advice=stall_advice(loader, parts),
+            advice=stall_advice(rank, loader, parts, work),
             fix=stall_fix(rank, loader, captured),
             claim=Claim(idle),
             edit=_remove_waits(rank, ~startups, loader.remaining_share, is_upper_bound=loader.workers is None),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
-            evidence=_evidence(rank, loader, parts),
+            evidence=_evidence(rank, loader, parts, work),
+            recurrence=count_recurrence(idle, rank.steps),
         )
 
     def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
         location = _find_location(rank, captured)
-        cost_ns, epochs = rank.per_step(iv.total(idle)), int(startups.sum())
+        epochs, waits = int(startups.sum()), rank.loader_waits
+        steps = np.unique(rank.steps.at(waits.start_ns[startups]))
+        comes_back = epochs > 1 or (captured.get("iterations") or 0) > 1
+        once = not comes_back and is_rare(steps[steps >= 0], rank.steps.count)
+        cost_ns = rank.per_step(iv.total(idle))
+        title = startup_title(rank, location, iv.total(idle) // max(epochs, 1))
+        advice = advise("loader starts its workers anew", rank.context)
         return self.finding(
             rank,
-            title=startup_title(rank, location, iv.total(idle) // max(epochs, 1)),
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Keep the workers from one epoch to the next. How much it saves depends on how long an epoch is: "
-            "here its cost is spread over the recorded steps.",
-            fix="DataLoader(..., persistent_workers=True)",
+            title=f"Once in this trace: {title[0].lower()}{title[1:]}" if once else title,
+            cost_ns=0 if once else cost_ns,
+            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
+            advice=f"{advice.sentence} How much it saves depends on how long an epoch is: "
+            + ("no step within it costs anything." if once else "here its cost is spread over the recorded steps."),
+            fix=advice.code,
             claim=Claim(idle),
-            edit=_remove_waits(rank, startups, is_upper_bound=True),
+            edit=None if once else _remove_waits(rank, startups, is_upper_bound=True),
             confidence=0.5,
             location=location,
             evidence=(
@@ -140,6 +156,7 @@ class DataLoaderStall(RankAnalyzer):
                 Evidence("iterations", captured.get("iterations")),
             ),
             subject="start-up",
+            recurrence=count_recurrence(idle, rank.steps),
         )
 
 
@@ -168,7 +185,7 @@ def _remove_waits(rank: Rank, rows: BoolArray, remaining_share: float = 0.0, *, 
     return remove_cpu_time(waits.thread[rows], spans, rank.window, remaining_share, is_upper_bound=is_upper_bound)
 
 
-def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None) -> tuple[Evidence, ...]:
     waits = rank.loader_waits
     inside = waits.within(rank.window)
     dur_ns = (waits.end_ns - waits.start_ns)[inside]
@@ -189,4 +206,13 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts) -> tuple[Eviden
         Evidence("CPU cores", loader.cores, "count"),
         Evidence("share of loading that computes", cpu_percent, "%"),
         *(Evidence(label, ns, "ns") for label, ns in labelled_parts.items() if ns),
+        *(
+            ()
+            if work is None
+            else (
+                Evidence("what loading does", activity_kinds.short_name(work.name)),
+                Evidence("time in that per step", work.time_ns, "ns"),
+                Evidence("called at", str(work.location) if work.location else None),
+            )
+        ),
     )

@@ -20,9 +20,11 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    activity_kinds,
     count_recurrence,
     most_common_location,
     pausing_threads,
+    vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
@@ -44,7 +46,8 @@ class GpuIdle(RankAnalyzer):
 
     How it is measured:
         What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
-        communication cause. A gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
+        communication cause; pauses for DDP's buffers are PD405's, and compiling after the first steps is PD108's. A
+        gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
         step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
         20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
         whole recordings no graph pauses for longer. So is every gap of a file that was subsampled (ops are numbered,
@@ -85,8 +88,9 @@ class GpuIdle(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings of pauses by what the CPU did, of unexplained and of unrecorded time, from `min_share` on."""
-        yield from self._report_recurring(rank, [group for group in rank.pauses if not group.once])
-        for group in rank.pauses:
+        pauses = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+        yield from self._report_recurring(rank, [group for group in pauses if not group.once])
+        for group in pauses:
             if group.once and iv.total(group.time) >= self.settings["min_share"] * rank.window_ns:
                 yield self._report_once(rank, group)
         unexplained = iv.subtract(rank.account.parts["idle_unexplained"], rank.missing_kernels)
@@ -207,6 +211,15 @@ class GpuIdle(RankAnalyzer):
             ),
             subject="unrecorded",
         )
+
+
+def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
+    """Whether pauses belong to PD405 (DDP's buffers) or to PD108 (compiling after the first two steps)."""
+    if group.path.kind == activity_kinds.BUFFER_BROADCAST:
+        return bool(rank.trace.match_rows(rank.trace.ranges, vocabulary.DDP_FORWARD).any())
+    later = rank.steps.intervals[2:]
+    in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
+    return group.path.kind == activity_kinds.COMPILATION and in_later
 
 
 def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:

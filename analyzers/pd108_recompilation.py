@@ -22,6 +22,7 @@ from perfdoctor.rules import (
     SourceLocation,
     advise,
     captured_part,
+    count_recurrence,
     most_common_location,
     remove_cpu_time,
     vocabulary,
@@ -78,7 +79,8 @@ class Recompilation(RankAnalyzer):
         dynamic=True. A number that changes: pass it as a tensor. drop_last=True for a shorter last batch.
 
     When it is wrong:
-        A trace of a program's beginning shows what does not recur. New graphs for a few sizes stop once all were seen.
+        Compiling in one of three or more steady steps is said to happen once, and costs the median step nothing. A
+        trace of a program's beginning shows what does not recur. New graphs for a few sizes stop once all were seen.
 
     Needs:
         CPU events and steps. Captured facts (`perfdoctor run`) for compiling outside of the trace, and graph breaks.
@@ -107,16 +109,22 @@ class Recompilation(RankAnalyzer):
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
         advice = advise("recompiles", rank.context)
+        # In one of several steps it may be the last size that there is; facts of the run may know better.
+        once = found is traced and not unprofiled.cost_ns and found.compiling_steps == 1 < found.steps - 1
+        title = f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
+        if once:
+            compiling_ms = iv.total(found.time) / 1e6
+            title = f"Once in this trace: torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
         yield self.finding(
             rank,
-            title=f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
-            + (f", called at {found.location.short}" if found.location else ""),
-            cost_ns=found.cost_ns,
-            saving=_saving(found, unprofiled),
+            title=title + (f", called at {found.location.short}" if found.location else ""),
+            cost_ns=0 if once else found.cost_ns,
+            saving=Saving() if once else _saving(found, unprofiled),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(found.time),
-            edit=found.edit,
+            edit=None if once else found.edit,
+            recurrence=count_recurrence(found.time, rank.steps) if len(found.time) else None,
             confidence=0.9,
             location=found.location,
             evidence=(

@@ -166,6 +166,8 @@ def describe_ladder(report: Report) -> str | None:
         return ladder
     known_share = limit.known_share or 0.0
     if known_share < _MIN_KNOWN_SHARE:
-        return f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+        return (
+            f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+        )
     known = f", by {format_share(known_share)} of its kernel time" if known_share < _ALL_KNOWN_SHARE else ""
     return f"{ladder}; limit of this work on this GPU {format_duration(limit.step_ns)}{known}"

@@ -14,7 +14,8 @@ TRAINING_WORDS = (
     r"(?i)GradScaler|zero_grad|optimizer|backward pass|\btrain(ing)?\b|running_loss|\bloss\b|micro-batch|accumulat"
 )
 WRAPPED_COMPILE = r"model = torch\.compile|torch\.compile\(model|reduce-overhead|make_graphed_callables"
-LOADER_WORDS = r"DataLoader|num_workers="
+# A pipeline of Hugging Face takes one worker: chunk pipelines set any other number to 1.
+LOADER_WORDS = r"DataLoader|num_workers=(?!1\b)"
 
 INFERENCE = replace(UNKNOWN_CONTEXT, phase="inference", frameworks=("PyTorch",))
 TRAINING = replace(UNKNOWN_CONTEXT, phase="training", frameworks=("PyTorch",))

@@ -16,14 +16,19 @@ from perfdoctor.rules.advice import AdviceRow, When, advise
 from perfdoctor.rules.advice.advice_row import is_older
 from perfdoctor.rules.advice.advice_table import TABLE
 from perfdoctor.rules.advice.choose_advice import find_row
+from perfdoctor.trace import activity_kinds
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SITUATIONS = sorted({row.situation for row in TABLE})
 FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
 KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
 
+# Rules append these to the name of a situation.
+ENDINGS = re.compile(
+    r"(, (beside a DataLoader( that pins)?|on an AMD device)|: (larger batch|other ways|bfloat16|float16))+$"
+)
 # These are found by what only training does, so no forward pass asks for them.
-OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|gradients|sync: (clip|scaler))")
+OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
 # These are found by ranges that DistributedDataParallel or DataParallel writes.
 OF_WRAPPERS = re.compile(r"^(DDP |DataParallel$|gradients reduced)")
 
@@ -161,6 +166,17 @@ def test_the_release_of_a_framework_is_always_named() -> None:
 def test_what_the_rule_knows_is_filled_in() -> None:
     advice = advise("loader too slow", UNKNOWN_CONTEXT, workers=4, pin=", pin_memory=True")
     assert advice.code == "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)"
+
+
+def test_every_situation_is_one_that_a_rule_asks_for() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "analyzers").glob("*.py"))
+    kinds = "".join(value for value in vars(activity_kinds).values() if isinstance(value, str))
+    unused = [
+        situation
+        for situation in SITUATIONS
+        if not re.search(ENDINGS.sub("", situation).removeprefix("pause: ").removeprefix("sync: "), f"{sources}{kinds}")
+    ]
+    assert not unused
 
 
 def test_an_unknown_situation_is_refused() -> None:
