@@ -34,7 +34,7 @@ _WITHIN_GPU = frozenset({Purpose.COMPILED, Purpose.PACKED, Purpose.MANY_SMALL, P
 _WAYS = {
     vocabulary.HTOD: "from the host",
     vocabulary.DTOH: "to the host",
-    vocabulary.DTOD: "within the GPU's memory",
+    vocabulary.DTOD: "from device to device",
     vocabulary.PTOP: "between GPUs",
 }
 _MEMORY = {vocabulary.PAGEABLE: "pageable", vocabulary.PINNED: "pinned", vocabulary.HOST: "host, of an unknown kind"}

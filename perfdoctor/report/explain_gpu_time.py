@@ -219,7 +219,7 @@ def describe_way(group: CopyGroup) -> str:
     return {
         vocabulary.HTOD: f"from {memory} to the GPU",
         vocabulary.DTOH: f"from the GPU to {memory}",
-        vocabulary.DTOD: "within the GPU's memory",
+        vocabulary.DTOD: "from device to device",
         vocabulary.PTOP: "from one GPU to another",
         vocabulary.HTOH: "within host memory",
     }.get(group.direction, "in a direction that is not recorded")

@@ -119,6 +119,7 @@ HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})
 
 # Names of functions in C end with the address of their object, which differs from object to object.
 _ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
+_MODULE = re.compile(r"^nn\.Module: (?P<name>.+?)(_\d+)?$")
 _PLAIN_FRAME = re.compile(r"^(?:.*[/\\])?(?P<file>[^/\\(]+)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
@@ -138,4 +139,7 @@ def short_name(name: str) -> str:
     frame = _PLAIN_FRAME.match(name)
     if frame:
         return f"{frame['function']} ({frame['file']})"
+    module = _MODULE.match(name)
+    if module:
+        return module["name"]
     return without_address(name).removeprefix("<").removesuffix(">")

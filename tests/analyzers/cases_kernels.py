@@ -102,13 +102,13 @@ PD201 = [
         "PD201",
         "half-precision-on-cuda-cores",
         lambda: steps_of((HALF_ON_CUDA_CORES, 20), device=V100),
-        (ExpectedFinding("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
+        (ExpectedFinding("info", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
     RuleCase(
         "PD201",
         "cpu-that-does-not-wait",
         busy_cpu,
-        (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
+        (ExpectedFinding("medium", 800_000, (0, None, 100_000)),),
     ),
     RuleCase(
         "PD201",
@@ -132,14 +132,14 @@ PD201 = [
         "PD201",
         "captured-flags-say-that-tf32-is-on",
         lambda: steps_of((SGEMM, 200)),
-        (ExpectedFinding("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
+        (ExpectedFinding("medium", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
         facts={"flags": {"matmul_allow_tf32": True}},
     ),
     RuleCase(
         "PD201",
         "float32-beside-bfloat16",
         lambda: steps_of((SGEMM, 100), (TENSOR_GEMM, 600)),
-        (ExpectedFinding("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
+        (ExpectedFinding("medium", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
     ),
     RuleCase(
         "PD201",
@@ -234,13 +234,13 @@ PD203 = [
         "PD203",
         "float32-on-rtx-4090",
         lambda: steps_of((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
-        (ExpectedFinding("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
+        (ExpectedFinding("low", 60_000, (0, None, 30_000), advice="bfloat16"),),
     ),
     RuleCase(
         "PD203",
         "half-precision-already",
         lambda: steps_of((BF16_ON_CUDA_CORES, 25)),
-        (ExpectedFinding("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
+        (ExpectedFinding("info", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
     ),
     RuleCase(
         "PD203",
@@ -252,7 +252,7 @@ PD203 = [
         "PD203",
         "cpu-that-hardly-waits",
         lambda: steps_of((SCUDNN, 800), wait_us=50),
-        (ExpectedFinding("high", 800_000, (0, None, 50_000)),),
+        (ExpectedFinding("low", 800_000, (0, None, 50_000)),),
     ),
     RuleCase(  # cuDNN computes it as a product
         "PD203",

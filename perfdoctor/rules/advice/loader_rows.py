@@ -11,8 +11,8 @@ _TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _ULTRALYTICS = "https://docs.ultralytics.com/usage/cfg/"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 _NEXT_INPUT = (
-    "Prepare the next input in another thread or process while the GPU works on this one, or on the GPU. num_workers "
-    "of the pipeline's call has no effect on a single input, and chunk pipelines set it to 1."
+    "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does so "
+    "where it gets all inputs at once, as a data set or generator."
 )
 
 LOADER_ROWS = (
@@ -63,10 +63,9 @@ LOADER_ROWS = (
         ),
         (
             When(uses=("Hugging Face pipeline",)),
-            "Hand the pipeline all inputs at once, as a data set or generator, with num_workers=1: another "
-            "process then prepares the next one while the GPU works on this one (a single input is always prepared in "
-            "the loop).",
-            "for result in pipe(dataset, num_workers=1): ...",
+            "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does "
+            "so where it gets all inputs at once, as a data set or generator.",
+            None,
             "",
             _PIPELINE,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
 
 _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
@@ -81,7 +81,7 @@ TRANSFER_ROWS = (
         "copies of input",
         (
             When(uses=TORCHREC),
-            "{stream}: TrainPipelineSparseDist copies the next batch while this one computes.{limit}",
+            "TrainPipelineSparseDist copies the next batch on a stream of its own while this one computes.",
             None,
             "",
             "https://docs.pytorch.org/torchrec/overview.html",
@@ -119,7 +119,7 @@ TRANSFER_ROWS = (
         "copies between GPUs",
         (
             ANY,
-            "Keep what computes together on one GPU, or compute while it sends: a pipeline of micro-batches does.",
+            "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
             None,
             "",
             _PIPELINES,
@@ -150,9 +150,24 @@ TRANSFER_ROWS = (
     *rows_of(
         "copies packed for collectives",
         (
-            When(uses=("DDP",)),
+            When(uses=("Lightning",)),
             "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
-            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
+            "",
+            "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html",
+        ),
+        (
+            When(uses=("Accelerate", "Hugging Face Trainer")),
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
+            "",
+            "https://huggingface.co/docs/accelerate/package_reference/kwargs",
+        ),
+        (
+            When(uses=("DDP",)),
+            "DDP copies gradients into its buckets and back: let them be views of the buckets, by "
+            "gradient_as_bucket_view=True.",
+            None,
             "",
             _DDP,
         ),
@@ -167,10 +182,26 @@ TRANSFER_ROWS = (
     *rows_of(
         "copies by compiled code",
         (
+            When(uses=ENGINES),
+            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share: let the engine compile by Inductor.",
+            None,
+            "",
+            "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
+        ),
+        (
+            TOO_OLD_TO_COMPILE,
+            "A compiled region runs op by op and clones what eager code would share, and Inductor's kernels need Volta "
+            "or a newer device: leave this code uncompiled.",
+            None,
+            "",
+            _COMPILE,
+        ),
+        (
             When(min_compiled=MOSTLY),
             "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
-            'model = torch.compile(model, backend="inductor")',
+            'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
         ),
@@ -178,7 +209,7 @@ TRANSFER_ROWS = (
             ANY,
             "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
             "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
-            'model = torch.compile(model, backend="inductor")',
+            'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
         ),
