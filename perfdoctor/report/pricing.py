@@ -317,8 +317,9 @@ def _saving_of_range(each: _Priced, saved: SavingRange) -> Saving:
 def _estimate_of_rule_ns(finding: Finding) -> int:
     """What a rule itself expects of the end of a wait, as idle time that it measured; 0 where it says nothing of that.
 
-    In all three pairs of recordings before and after the end of such a wait the truth lay between the replay and the
-    rule (benchmarks/README.md). Of kernels the rule does not know whether the CPU waits for them.
+    In two of three pairs of recordings before and after the end of such a wait the truth lay between the replay and the
+    rule, in the third under both (benchmarks/README.md). Of kernels the rule does not know whether the CPU waits for
+    them.
     """
     edit = finding.edit
     if edit is None or edit.is_upper_bound or finding.claim.kernels:
