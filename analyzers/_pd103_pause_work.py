@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
+from perfdoctor.rules import intervals as iv
 
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4
@@ -37,16 +38,15 @@ class PauseWork:
 
 _AHEAD = "Prepare the next input in another thread or process while the GPU works on this one"
 _IN_WORKERS = "Do it in the DataLoader's workers (in the data set or collate_fn), so that the loop finds it done"
-_IN_PIPELINE = (
-    "Hand the pipeline all inputs at once, as a data set or generator, with num_workers=1: another process then "
-    "prepares the next one while the GPU works on this one (a single input is always prepared in the loop)"
-)
 _EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which costs memory"
 _OVERLAP = (
     "Overlapped scheduling prepares the next batch while the GPU works on this one: --async-scheduling in vLLM; in "
     "SGLang and TensorRT-LLM it is the default, if --disable-overlap-schedule or disable_overlap_scheduler=True does "
     "not turn it off. More requests at a time make each pause count less."
 )
+
+# What one more thread or process can do for the next input while the GPU works on this one.
+_DONE_AHEAD = frozenset({kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.FILE_OR_SOCKET})
 
 _OF_KIND: Mapping[str, PauseWork] = MappingProxyType(
     {
@@ -130,6 +130,18 @@ _OTHER_ENGINE_GRAPH = (
 )
 
 
+def remaining_share_of(group: PauseGroup, rank: Rank) -> float | None:
+    """How much of some pauses (0 to 1) is left when one worker does their work ahead; None where that is no fix.
+
+    A worker that needs longer for an input than the rest of the step takes is waited for.
+    """
+    if group.path.kind not in _DONE_AHEAD:
+        return None
+    pause_ns = rank.per_step(iv.total(group.time))
+    rest_ns = rank.per_step(rank.window_ns) - pause_ns
+    return max(pause_ns - rest_ns, 0) / max(pause_ns, 1)
+
+
 def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
     """What the CPU does in some pauses, and what to do about it in this program."""
     path = group.path
@@ -163,8 +175,6 @@ def _choose_by_context(kind: str | None, rank: Rank) -> PauseWork | None:
 
 def _ahead(rank: Rank) -> str:
     """How this program prepares its next input while the GPU works."""
-    if "Hugging Face pipeline" in rank.context.frameworks:
-        return _IN_PIPELINE
     return _IN_WORKERS if len(rank.loader_waits) else _AHEAD
 
 
