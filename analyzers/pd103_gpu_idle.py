@@ -225,8 +225,13 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     return group.path.kind == activity_kinds.COMPILATION and in_later
 
 
-def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit:
-    """The edit in which the pauses are gone, but for what a worker that works ahead is waited for."""
+def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
+    """The edit in which the pauses are gone, but for what a worker that works ahead is waited for.
+
+    None where the CPU is in the launch itself, which no replay starts earlier.
+    """
+    if group.path.deepest is not None and group.path.deepest.table == "call":
+        return None
     threads, remaining = pausing_threads(rank.trace, rank.gaps, group.time), remaining_share_of(group, rank)
     spans = group.time[:, 0], group.time[:, 1]
     return remove_cpu_time(threads, spans, rank.window, remaining or 0.0, is_upper_bound=remaining is None)
