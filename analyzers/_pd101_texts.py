@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts
-from perfdoctor.rules import Rank, Saving, SourceLocation
+from perfdoctor.rules import Rank, Saving, SourceLocation, advise
 from perfdoctor.rules import activity_kinds as kinds
 
 # A part of the wait gets a sentence from this share (0 to 1) of it on.
@@ -134,14 +134,14 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
 
 
 def stall_fix(rank: Rank, loader: LoaderModel, captured: Mapping[str, Any]) -> str | None:
-    """The arguments of the DataLoader to set; None where it has as many workers as help."""
+    """The arguments of the DataLoader to set, as this program sets them; None where it has as many as help."""
     if loader.workers and loader.recommended_workers == loader.workers:
         return None
     if loader.most_workers is not None:
         return f"pipeline(dataset, num_workers={min(loader.recommended_workers, loader.most_workers)})"
     workers = loader.recommended_workers if loader.workers is not None else "..."
     pin = ", pin_memory=True" if rank.device_kind == "gpu" and not captured.get("pin_memory") else ""
-    return f"DataLoader(..., num_workers={workers}, persistent_workers=True{pin})"
+    return advise("loader too slow", rank.context, workers=workers, pin=pin).code
 
 
 def _who_waits(rank: Rank) -> str:

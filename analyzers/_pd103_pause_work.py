@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, vocabulary
+from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
 
@@ -25,7 +25,7 @@ class PauseWork:
 
     Attributes:
         doing: A verb and what it is done to, for titles: "the CPU ...".
-        advice: What to do about it; words in braces depend on the program.
+        advice: What to do about it.
         fix: A line of code or a command; None where no one line does.
         evidence: The hot path.
     """
@@ -36,97 +36,30 @@ class PauseWork:
     evidence: tuple[Evidence, ...] = ()
 
 
-_AHEAD = "Prepare the next input in another thread or process while the GPU works on this one"
-_IN_WORKERS = "Do it in the DataLoader's workers (in the data set or collate_fn), so that the loop finds it done"
 _EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which costs memory"
-_OVERLAP = (
-    "Overlapped scheduling prepares the next batch while the GPU works on this one: --async-scheduling in vLLM; in "
-    "SGLang and TensorRT-LLM it is the default, if --disable-overlap-schedule or disable_overlap_scheduler=True does "
-    "not turn it off. More requests at a time make each pause count less."
-)
-
 # What one more thread or process can do for the next input while the GPU works on this one.
 _DONE_AHEAD = frozenset({kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.FILE_OR_SOCKET})
-
-_OF_KIND: Mapping[str, PauseWork] = MappingProxyType(
+# What the CPU does, by the kind of work: a verb and its object.
+_DOING: Mapping[str, str] = MappingProxyType(
     {
-        kinds.GRAPH_CAPTURE: PauseWork(
-            "captures a CUDA graph",
-            "A graph is captured once for each function and input shape, and replayed afterwards. Run every shape "
-            "before the loop, and record after that. If graphs are still captured later, pad inputs to few shapes.",
-        ),
-        kinds.MODULE_LOAD: PauseWork(
-            "loads modules lazily",
-            "The driver loads a module at the first launch of one of its kernels: that takes milliseconds once, and "
-            "microseconds afterwards. Run every shape once before the loop, and record after that{eager}.",
-        ),
-        kinds.COMPILATION: PauseWork(
-            "compiles",
-            "Compilation belongs to warm-up: run every input shape once, and record after that. If it recurs, "
-            "TORCH_LOGS=recompiles names what changed.",
-        ),
-        kinds.BUFFER_BROADCAST: PauseWork(
-            "flattens and unflattens DDP's buffers",
-            "DDP broadcasts the buffers of rank 0 before each forward pass. With broadcast_buffers=False each rank "
-            "keeps its own: right where buffers do not change, and for the running statistics of BatchNorm unless "
-            "they have to agree between ranks.",
-            "model = DistributedDataParallel(model, broadcast_buffers=False)",
-        ),
-        kinds.ALLOCATION: PauseWork(
-            "allocates and frees device memory",
-            "Leave memory to PyTorch's caching allocator: no empty_cache() in the loop, and no "
-            "PYTORCH_NO_CUDA_MEMORY_CACHING or PYTORCH_NO_HIP_MEMORY_CACHING in the environment.",
-        ),
-        kinds.GARBAGE_COLLECTION: PauseWork(
-            "collects garbage",
-            "Collect at a time that you choose, such as every 1000 {units}, on all ranks at once; gc.freeze() after "
-            "set-up takes the model out of later collections.",
-            "gc.disable()                               # and gc.collect() every N {units}",
-        ),
-        kinds.CHECKPOINT: PauseWork(
-            "saves or loads a checkpoint",
-            "Save less often, or copy the state to the CPU and write it from another thread: "
-            "torch.distributed.checkpoint.async_save does so from PyTorch 2.4 on.",
-        ),
-        kinds.LOGGING: PauseWork("logs", "Log every N {units}, and write from another thread."),
-        kinds.TOKENIZING: PauseWork(
-            "tokenizes", "{ahead}, or tokenize the data set once and store it. Fast tokenizers take batches."
-        ),
-        kinds.IMAGE_DECODING: PauseWork("decodes images or video", "{ahead}, or decode on the GPU (nvJPEG, NVDEC)."),
-        kinds.LISTS_TO_TENSORS: PauseWork(
-            "turns Python lists into tensors",
-            "torch.tensor() reads lists element by element. Keep numbers in one NumPy array or tensor from the start.",
-            "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
-        ),
-        kinds.FILE_OR_SOCKET: PauseWork("waits for a file or socket", "{ahead}: reading needs no GPU."),
-        kinds.LOCK_WAIT: PauseWork(
-            "waits for another thread",
-            "See what the other thread does meanwhile: the loop waits for its lock or queue.",
-        ),
-        kinds.SLEEP: PauseWork("sleeps", "Wait for the event itself instead of sleeping."),
-        kinds.PREPROCESSING: PauseWork(
-            "prepares data", "{ahead}, or resize and normalise on the GPU, as tensors rather than images."
-        ),
-        kinds.GRAPH_LAUNCH: PauseWork(
-            "launches a CUDA graph",
-            "The launch itself takes that long, and the GPU has nothing else to do: launch the next graph before this "
-            f"one is done, so that its launch hides behind the GPU's work. {_OVERLAP}",
-        ),
-        kinds.BATCH_SCHEDULING: PauseWork("schedules the next batch", _OVERLAP),
+        kinds.GRAPH_CAPTURE: "captures a CUDA graph",
+        kinds.MODULE_LOAD: "loads modules lazily",
+        kinds.COMPILATION: "compiles",
+        kinds.BUFFER_BROADCAST: "flattens and unflattens DDP's buffers",
+        kinds.ALLOCATION: "allocates and frees device memory",
+        kinds.GARBAGE_COLLECTION: "collects garbage",
+        kinds.CHECKPOINT: "saves or loads a checkpoint",
+        kinds.LOGGING: "logs",
+        kinds.TOKENIZING: "tokenizes",
+        kinds.IMAGE_DECODING: "decodes images or video",
+        kinds.LISTS_TO_TENSORS: "turns Python lists into tensors",
+        kinds.FILE_OR_SOCKET: "waits for a file or socket",
+        kinds.LOCK_WAIT: "waits for another thread",
+        kinds.SLEEP: "sleeps",
+        kinds.PREPROCESSING: "prepares data",
+        kinds.GRAPH_LAUNCH: "launches a CUDA graph",
+        kinds.BATCH_SCHEDULING: "schedules the next batch",
     }
-)
-_LOADING = PauseWork(
-    "loads a checkpoint", "Load it before the loop; safetensors maps the file and reads only what is used."
-)
-_SHARED_BUFFERS = PauseWork(
-    "flattens and unflattens DDP's buffers",
-    "A forward pass without gradients needs no DistributedDataParallel: run the module that it wraps, and no buffers "
-    "are broadcast.",
-    "with torch.inference_mode(): model.module(x)",
-)
-_OTHER_ENGINE_GRAPH = (
-    "The launch itself takes that long, and the GPU has nothing else to do: launch the next graph before this one is "
-    "done, and read no result in between; fewer nodes in the graph (fused kernels) shorten the launch."
 )
 
 
@@ -145,37 +78,33 @@ def remaining_share_of(group: PauseGroup, rank: Rank) -> float | None:
 def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
     """What the CPU does in some pauses, and what to do about it in this program."""
     path = group.path
-    work = _choose_by_context(path.kind, rank) or _by_activity(group, has_loader=len(rank.loader_waits) > 0)
-    doing = work.doing
+    doing = _DOING.get(path.kind or "")
+    if doing is None or path.kind is None:
+        return _describe_activity(group, rank)
     # Of some kinds the function itself is worth its name: what is prepared, logged, read, loaded.
-    if path.kind is not None and path.deepest is not None and _adds_a_name(path.kind, path.deepest):
+    if path.deepest is not None and _adds_a_name(path.kind, path.deepest):
         doing += f" in {_name_in(path, path.deepest)}"
-    fill = {
-        "{ahead}": _ahead(rank),
-        "{units}": "steps" if rank.context.phase == "training" else "batches",
-        "{eager}": "" if rank.trace.vendor == "amd" else _EAGER,
-    }
-    advice, fix = work.advice, work.fix
-    for placeholder, words in fill.items():
-        advice, fix = advice.replace(placeholder, words), fix and fix.replace(placeholder, words)
-    return PauseWork(doing, advice, fix, _evidence(group))
+    return _with_advice(group, rank, doing, path.kind)
 
 
-def _choose_by_context(kind: str | None, rank: Rank) -> PauseWork | None:
-    """What to say of a kind of work in this program; None for no kind."""
-    forward_only = rank.context.phase in ("inference", "evaluation")
-    if kind == kinds.CHECKPOINT and forward_only:
-        return _LOADING
-    if kind == kinds.BUFFER_BROADCAST and forward_only:
-        return _SHARED_BUFFERS
-    if kind == kinds.GRAPH_LAUNCH and not {"vLLM", "SGLang", "TensorRT-LLM"} & set(rank.context.frameworks):
-        return PauseWork(_OF_KIND[kind].doing, _OTHER_ENGINE_GRAPH)
-    return _OF_KIND.get(kind or "")
+def _with_advice(group: PauseGroup, rank: Rank, doing: str, work: str, **known: str) -> PauseWork:
+    """What the CPU does, with the advice on this work in this program."""
+    situation = "DDP broadcasts buffers" if work == kinds.BUFFER_BROADCAST else f"pause: {work}"
+    ahead = advise(f"input prepared on the CPU{_beside_loader(rank)}", rank.context)
+    advice = advise(
+        situation,
+        rank.context,
+        ahead=ahead.sentence,
+        units="steps" if rank.context.phase == "training" else "batches",
+        eager="" if rank.trace.vendor == "amd" else _EAGER,
+        **known,
+    )
+    return PauseWork(doing, advice.sentence, advice.code, _evidence(group))
 
 
-def _ahead(rank: Rank) -> str:
-    """How this program prepares its next input while the GPU works."""
-    return _IN_WORKERS if len(rank.loader_waits) else _AHEAD
+def _beside_loader(rank: Rank) -> str:
+    """The end of the name of a situation in a program that waits for a loader."""
+    return ", beside a DataLoader" if len(rank.loader_waits) else ""
 
 
 def _adds_a_name(kind: str, deepest: Activity) -> bool:
@@ -190,52 +119,33 @@ def _name_in(path: HotPath, activity: Activity) -> str:
     return name.removesuffix(f" ({SourceLocation(location.file).short})") if location else name
 
 
-def _by_activity(group: PauseGroup, *, has_loader: bool) -> PauseWork:
+def _describe_activity(group: PauseGroup, rank: Rank) -> PauseWork:
     """What to say where the names on the path tell no kind of work."""
     path = group.path
     activity = path.outermost_op or path.deepest
     if activity is None:
-        return PauseWork(
-            "does something that the trace does not show",
-            "No op, function or range takes most of this time: record with Python stacks (with_stack=True) to see "
-            "which code runs in it.",
-        )
+        return _with_advice(group, rank, "does something that the trace does not show", "nothing recorded")
     doing = f"is in {_name_in(path, activity)}"
     if group.usual_ns is not None and path.deepest is not None:
         longest = path.deepest
-        return PauseWork(
+        return _with_advice(
+            group,
+            rank,
             doing,
-            f"Elsewhere in this trace {kinds.short_name(longest.name)} takes {group.usual_ns / 1e6:.2g} ms, here "
-            f"{longest.time_ns / longest.runs / 1e6:.2g} ms: a library sets something up for a shape that it sees for "
-            "the first time. Run every shape once before the loop, and record after that; if it comes back, few input "
-            "shapes keep it rare.",
+            "set-up for a shape",
+            what=kinds.short_name(longest.name),
+            usual=f"{group.usual_ns / 1e6:.2g} ms",
+            here=f"{longest.time_ns / longest.runs / 1e6:.2g} ms",
         )
     if activity.table in ("op", "call"):
-        return PauseWork(
-            doing,
-            "The CPU takes longer for this op than the GPU for all that is queued: call it less often, on fewer and "
-            "larger tensors, or move it out of the loop.",
-        )
+        return _with_advice(group, rank, doing, "an op")
     if re.search(vocabulary.OPTIMIZER_STEP, activity.name):
-        return PauseWork(
-            doing,
-            "The optimizer's ops take longer on the CPU than on the GPU: a fused implementation, where the optimizer "
-            "has one, launches a few kernels for all parameters.",
-        )
+        return _with_advice(group, rank, doing, "the optimizer")
     if activity.table == "range":
-        return PauseWork(
-            doing,
-            "No single op takes most of this time: it is many ops, Python, or waiting. Record with Python stacks "
-            "(with_stack=True) to see which code it is, then move it out of the loop.",
-        )
+        return _with_advice(group, rank, doing, "a range")
     if _MODEL_CODE.search(activity.name):
-        return PauseWork(
-            doing,
-            "The model's own code takes longer here than the GPU for what is queued: fewer and larger ops, or compiled "
-            "code, shorten it. Python stacks, where they were recorded, make it look slower than it is.",
-        )
-    places = "into DataLoader workers, another thread, or before the loop" if has_loader else "into another thread"
-    return PauseWork(doing, f"Move this work out of the loop: {places}.")
+        return _with_advice(group, rank, doing, "code of the model")
+    return _with_advice(group, rank, doing, f"other code{_beside_loader(rank)}")
 
 
 def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:

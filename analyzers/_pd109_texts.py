@@ -1,4 +1,4 @@
-"""What copies are for, by what repeats and who makes them, and what helps against each kind: PD109."""
+"""What copies are for, by what repeats and by who makes them, and the advice about each purpose: PD109."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.analysis.timeline.copy_groups import CopyGroup
 from perfdoctor.rules import BoolArray, Int64Array, Rank, vocabulary
+from perfdoctor.rules.advice import Advice, advise
 
 # A step copies its batch in a few pieces; weights come tensor by tensor.
 _MIN_WEIGHTS = 8
@@ -111,8 +112,8 @@ def _match_launchers(rank: Rank, pattern: re.Pattern[str]) -> BoolArray:
     return found
 
 
-def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: float) -> tuple[str, str | None]:
-    """What to do about copies, and code where there is some.
+def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: float) -> Advice:
+    """What to do about copies.
 
     Args:
         rank: The rank.
@@ -120,98 +121,30 @@ def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: flo
         group: The copies.
         hidden_share: Which share (0 to 1) of their exposed time kernels could hide.
     """
-    if purpose in _ADVICE:
-        return _ADVICE[purpose]
-    if purpose is Purpose.COMPILED:
-        return _advice_for_compiled(rank)
-    if purpose is Purpose.PACKED:
-        return _advice_for_packed(rank)
-    stream = (
-        "Issue the copies on a stream of their own, ahead of the kernels that need them"
-        if group.on_kernel_stream_share > _MOST
-        else "They have a stream of their own, but the kernels wait for them: issue them earlier"
-    )
-    limit = (
-        ""
-        if hidden_share > _MOST
-        else f" The kernels can hide only {hidden_share:.0%} of it, because the link has more to do than they have: "
-        "copy less."
-    )
-    if purpose in (Purpose.WEIGHTS, Purpose.SWAPPED):
-        frameworks = [text for name, text in _OFFLOADING.items() if name in rank.context.frameworks]
-        less = " Keep in the GPU's memory as much as fits, and store the rest in fewer bits (8 or 4)."
-        return f"{stream}.{limit}{less}{''.join(frameworks)}", _PREFETCH_WEIGHTS
-    if purpose is Purpose.CACHE:
-        return f"{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None
-    if purpose is Purpose.UNKNOWN:
-        return (
-            f"{stream}.{limit} The first copy of the weights to the GPU may be among them: no later step repeats it.",
-            None,
-        )
-    if purpose is Purpose.RESULTS:
-        return f"{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.", _COPY_BACK
-    return f"{stream}: the next batch while this one computes.{limit}", _PREFETCH_BATCH
+    situation = _SITUATIONS[purpose]
+    if purpose is Purpose.COMPILED and rank.trace.match_rows(rank.trace.gpu, vocabulary.TRITON_KERNEL).any():
+        situation = "copies by generated code"
+    stream = "They have a stream of their own, but the kernels wait for them: issue them earlier"
+    limit = f" The kernels can hide only {hidden_share:.0%} of this time, so copy less."
+    if group.on_kernel_stream_share > _MOST:
+        stream = "Issue the copies on a stream of their own, ahead of the kernels that need them"
+    if hidden_share > _MOST:
+        limit = ""
+    if not len(rank.kernels):
+        stream, limit = "The GPU runs no kernel that could hide the copies: copy less", ""
+    return advise(situation, rank.context, stream=stream, limit=limit)
 
 
-_ADVICE: dict[Purpose, tuple[str, str | None]] = {
-    Purpose.PEER: (
-        "Keep what computes together on one GPU, send it while kernels run (another stream), or send less often: a "
-        "pipeline of micro-batches computes while it sends.",
-        None,
-    ),
-    Purpose.MANY_SMALL: (
-        "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the "
-        "tensors in one flat buffer.",
-        "torch._foreach_copy_(targets, sources)",
-    ),
-    Purpose.WITHIN: (
-        "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that nobody "
-        "changes.",
-        None,
-    ),
+_SITUATIONS = {
+    Purpose.WEIGHTS: "copies of weights",
+    Purpose.SWAPPED: "copies of swapped state",
+    Purpose.CACHE: "copies of a cache",
+    Purpose.BATCH: "copies of input",
+    Purpose.RESULTS: "copies of results",
+    Purpose.PEER: "copies between GPUs",
+    Purpose.PACKED: "copies packed for collectives",
+    Purpose.COMPILED: "copies by compiled code",
+    Purpose.MANY_SMALL: "many small copies",
+    Purpose.WITHIN: "copies within the GPU",
+    Purpose.UNKNOWN: "copies of unknown purpose",
 }
-# What frameworks call it (diffusers, docs "Reduce memory usage"; vLLM, engine arguments).
-_OFFLOADING = {
-    "Diffusers": " In Diffusers: enable_group_offload(..., use_stream=True) prefetches; enable_model_cpu_offload moves "
-    "whole models rather than layers.",
-    "vLLM": " In vLLM: lower cpu_offload_gb, or use a quantised model.",
-}
-_PREFETCH_WEIGHTS = """side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # while the layer before it computes
-    weight = pinned_weight.to("cuda", non_blocking=True)
-torch.cuda.current_stream().wait_stream(side)
-weight.record_stream(torch.cuda.current_stream())"""
-_PREFETCH_BATCH = """side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # while the step before it computes
-    batch = next(loader).to("cuda", non_blocking=True)  # of a loader with pin_memory=True
-torch.cuda.current_stream().wait_stream(side)
-batch.record_stream(torch.cuda.current_stream())"""
-_COPY_BACK = """side = torch.cuda.Stream()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    buffer.copy_(result, non_blocking=True)  # torch.empty_like(result, device="cpu", pin_memory=True)
-result.record_stream(side)"""
-
-
-def _advice_for_compiled(rank: Rank) -> tuple[str, str | None]:
-    """Compiled code clones what it may not change; only generated kernels take such copies into others."""
-    if rank.trace.match_rows(rank.trace.gpu, vocabulary.TRITON_KERNEL).any():
-        return (
-            "Compiled code copies back the inputs that it changes, and clones what two of its results share: change no "
-            "input in place inside the compiled function.",
-            None,
-        )
-    return (
-        "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
-        "share: Inductor (PyTorch 2.0 and newer, GPUs from Volta on) takes such copies into the kernels around them.",
-        'model = torch.compile(model, backend="inductor")',
-    )
-
-
-def _advice_for_packed(rank: Rank) -> tuple[str, str | None]:
-    if "DDP" in rank.context.parallelism:
-        return (
-            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
-            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
-        )
-    return ("Write the tensors into the buffer of the collective where they are made, in place of packing them.", None)

@@ -23,6 +23,7 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     activity_kinds,
+    advise,
     captured_list,
     count_recurrence,
     find_worker_startups,
@@ -137,14 +138,15 @@ class DataLoaderStall(RankAnalyzer):
         once = not comes_back and is_rare(steps[steps >= 0], rank.steps.count)
         cost_ns = rank.per_step(iv.total(idle))
         title = startup_title(rank, location, iv.total(idle) // max(epochs, 1))
+        advice = advise("loader starts its workers anew", rank.context)
         return self.finding(
             rank,
             title=f"Once in this trace: {title[0].lower()}{title[1:]}" if once else title,
             cost_ns=0 if once else cost_ns,
             saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice="Keep the workers from one epoch to the next. How much that saves depends on how long an epoch is: "
+            advice=f"{advice.sentence} How much it saves depends on how long an epoch is: "
             + ("no step within it costs anything." if once else "here its cost is spread over the recorded steps."),
-            fix="DataLoader(..., persistent_workers=True)",
+            fix=advice.code,
             claim=Claim(idle),
             edit=None if once else _remove_waits(rank, startups, is_upper_bound=True),
             confidence=0.5,

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.rules import (
+    Advice,
     Claim,
     Evidence,
     Finding,
@@ -16,6 +17,7 @@ from perfdoctor.rules import (
     Rank,
     RankAnalyzer,
     Saving,
+    advise,
     count_recurrence,
     nesting,
     remove_calls,
@@ -24,16 +26,6 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
-_WITH_CACHE = "Allocate once: warm up with the largest input, keep input sizes few, leave memory free."
-_ONCE = (
-    "Memory that is allocated for the first time, or given back once, costs no step to come. Where it happens in every "
-    "epoch, or with every new size of input: keep input sizes few, and leave memory free."
-)
-_FIX = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py"
-_WITHOUT_CACHE = (
-    "The driver allocates every tensor: PyTorch's caching allocator is off. Take the variable that turns it off, which "
-    "is there for debugging, out of the environment."
-)
 # With the cache on at most 1 op in 6 asked the driver in the recordings that we have, warm-up included; without it all.
 _UNCACHED_SHARE = 0.5
 _MIN_UNCACHED = 20
@@ -103,15 +95,14 @@ class AllocatorChurn(RankAnalyzer):
             title = (
                 f"{when}: the GPU idles {iv.total(idle) / 1e6:.3g} ms while memory is allocated and freed, in {count}"
             )
-        # The allocator of ROCm has no expandable segments before PyTorch 2.12.
-        fix = _uncached_fix(rank) if uncached else None if rank.trace.vendor == "amd" else _FIX
+        advice = _advise(rank, once=once, uncached=uncached)
         return self.finding(
             rank,
             title=title,
             cost_ns=0 if once else cost_ns,
             saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice=_ONCE if once else _WITHOUT_CACHE if uncached else _WITH_CACHE,
-            fix=None if once else fix,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(idle),
             edit=None if once else remove_calls(found.rows),
             confidence=0.8 if rank.steps.count else 0.5,
@@ -138,10 +129,9 @@ def _allocates_without_cache(rank: Rank) -> bool:
     return asked >= max(_MIN_UNCACHED, _UNCACHED_SHARE * len(allocating)) and 2 * len(frees) >= len(mallocs)
 
 
-def _uncached_fix(rank: Rank) -> str:
-    """The command that starts the program with the cache."""
-    names = [
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        *(["PYTORCH_NO_HIP_MEMORY_CACHING"] if rank.trace.vendor == "amd" else []),
-    ]
-    return f"env {' '.join(f'-u {name}' for name in names)} python train.py"
+def _advise(rank: Rank, *, once: bool, uncached: bool) -> Advice:
+    if once:
+        return advise("memory allocated once", rank.context)
+    on_amd = ", on an AMD device" if rank.trace.vendor == "amd" else ""
+    situation = "caching allocator is off" if uncached else "allocator calls the driver"
+    return advise(f"{situation}{on_amd}", rank.context)

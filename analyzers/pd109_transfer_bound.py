@@ -18,7 +18,6 @@ from perfdoctor.rules import (
     Evidence,
     Finding,
     GpuRows,
-    Intervals,
     Rank,
     RankAnalyzer,
     Saving,
@@ -35,7 +34,7 @@ _WITHIN_GPU = frozenset({Purpose.COMPILED, Purpose.PACKED, Purpose.MANY_SMALL, P
 _WAYS = {
     vocabulary.HTOD: "from the host",
     vocabulary.DTOH: "to the host",
-    vocabulary.DTOD: "within the GPU's memory",
+    vocabulary.DTOD: "from device to device",
     vocabulary.PTOP: "between GPUs",
 }
 _MEMORY = {vocabulary.PAGEABLE: "pageable", vocabulary.PINNED: "pinned", vocabulary.HOST: "host, of an unknown kind"}
@@ -59,7 +58,8 @@ class TransferBound(RankAnalyzer):
         outside of compiled code (PD306). What they achieve is their bytes over the time in which one of them ran: of
         copies that overlap each other the time counts once. It is compared with what large pinned copies reach on the
         link, and half of the memory's bandwidth within the device, where each byte is read and written. Overlapping
-        saves at most what kernels, running meanwhile, can hide; copies within the device can vanish.
+        saves at most what kernels, running meanwhile, can hide. Where that is less than half, and within the device,
+        the bound is that nothing is copied.
 
     How to fix:
         Prefetch on a stream of its own, keep it on the GPU, store it in fewer bits; within the device copy lists of
@@ -91,24 +91,21 @@ class TransferBound(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding for each direction whose copies take at least `min_share` of the step with nothing computed."""
-        copying = rank.account.parts["memcpy"]
-        if not self.exceeds_min_share(rank, rank.per_step(iv.total(copying))):
+        exposed = rank.exposed_parts["memcpy"]
+        if not self.exceeds_min_share(rank, rank.per_step(iv.total(exposed))):
             return
-        gpu = rank.trace.gpu
-        computing = rank.kernels.of_class(lambda kernel: kernel.category != "communication").mask
-        kernels = iv.union(gpu.start_ns[computing], gpu.end_ns[computing])
-        exposed = iv.subtract(copying, kernels)
         wanted = rank.copies.mask & rank.in_window & ~_match_other_rules(rank)
         groups = group_copies(rank.kernel_classes, rank.steps, wanted, exposed, by_memory=False)
         sent_back = is_sent_back(groups)
         for group in groups:
             if self.exceeds_min_share(rank, rank.per_step(group.exposed_ns)):
-                yield self._report(rank, group, find_purpose(rank, group, sent_back=sent_back), kernels)
+                yield self._report(rank, group, find_purpose(rank, group, sent_back=sent_back))
 
-    def _report(self, rank: Rank, group: CopyGroup, purpose: Purpose, kernels: Intervals) -> Finding:
+    def _report(self, rank: Rank, group: CopyGroup, purpose: Purpose) -> Finding:
         cost_ns = rank.per_step(group.exposed_ns)
-        most_ns, edit = _best_edit(rank, group, purpose, kernels)
-        advice, fix = advice_for(rank, purpose, group, most_ns / max(cost_ns, 1))
+        hidden_ns = _hideable_ns(rank, group)
+        most_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
+        advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
         limit = copy_limit_bytes_per_s(group, rank.facts, rank.device)
         count = len(group) / max(rank.steps.count, 1)
         size = "" if group.bytes is None else f", {_format_size(group.bytes / max(rank.steps.count, 1))}"
@@ -119,8 +116,8 @@ class TransferBound(RankAnalyzer):
             f"{purpose.value}",
             cost_ns=cost_ns,
             saving=Saving(0, None, most_ns, "bounded"),
-            advice=advice,
-            fix=fix,
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(group.exposed),
             edit=edit,
             confidence=0.5 if purpose is Purpose.UNKNOWN else 0.7,
@@ -132,7 +129,7 @@ class TransferBound(RankAnalyzer):
                 Evidence("on the stream of the kernels", round(100 * group.on_kernel_stream_share, 1), "%"),
                 Evidence("the same sizes each time", {True: "yes", False: "no", None: None}[group.repeats]),
                 Evidence("exposed per step", cost_ns, "ns"),
-                Evidence("kernels that could run meanwhile, at most per step", most_ns, "ns")
+                Evidence("kernels that could run meanwhile, at most per step", rank.per_step(hidden_ns), "ns")
                 if purpose not in _WITHIN_GPU
                 else Evidence("copies per step", round(count, 1), "count"),
             ),
@@ -155,18 +152,23 @@ def _match_other_rules(rank: Rank) -> BoolArray:
     return result
 
 
-def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, kernels: Intervals) -> tuple[int, Edit]:
+def _hideable_ns(rank: Rank, group: CopyGroup) -> int:
+    """How much of the exposed time of some copies kernels can hide at most: those that no such copy overlaps yet."""
+    gpu = rank.trace.gpu
+    kernels = rank.kernels.of_class(lambda kernel: kernel.category != "communication").time
+    copying = iv.union(gpu.start_ns[group.rows], gpu.end_ns[group.rows])
+    return min(group.exposed_ns, iv.total(iv.subtract(kernels, copying)))
+
+
+def _best_edit(rank: Rank, group: CopyGroup, purpose: Purpose, hidden_ns: int) -> tuple[int, Edit]:
     """The most that the fix saves, in ns a step, and its edit.
 
-    Copies within the device can vanish. Others still have to be made: at most they are hidden behind kernels that no
-    copy overlaps yet.
+    Copies within the device can vanish. So can others of which kernels hide less than half: what stays on the device,
+    or is stored in fewer bits, needs no copy. The rest still has to be copied, and is hidden at most.
     """
     gpu = rank.trace.gpu
-    if purpose in _WITHIN_GPU:
+    if purpose in _WITHIN_GPU or 2 * hidden_ns < group.exposed_ns:
         return rank.per_step(group.exposed_ns), remove_items(rank.trace, GpuRows(gpu, group.rows))
-    copying = iv.union(gpu.start_ns[group.rows], gpu.end_ns[group.rows])
-    free_ns = iv.total(iv.subtract(iv.intersect(kernels, rank.window), copying))
-    hidden_ns = min(group.exposed_ns, free_ns)
     rows = group.rows[iv.overlap(gpu.start_ns[group.rows], gpu.end_ns[group.rows], group.exposed) > 0]
     saved_share = hidden_ns / max(int(gpu.dur_ns[rows].sum()), hidden_ns, 1)
     return rank.per_step(hidden_ns), scale_durations(GpuRows(gpu, rows), saved_share)

@@ -38,7 +38,7 @@ class CaptureError(InputError):
 
 
 class UsageError(PerfdoctorError):
-    """An option, rule id, setting or output suffix that does not exist."""
+    """An option, rule id, setting or output suffix that does not exist, or a file of devices that cannot be used."""
 
     exit_code: ClassVar[int] = 2
 

@@ -351,7 +351,6 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         device_kind=rank.device_kind,
         available_data=rank.available_data,
         classes=rank.kernel_classes,
-        costs=rank.kernel_costs,
         bounds=rank.bounds,
         hardware=rank.hardware,
         gaps=rank.gaps,
@@ -391,10 +390,26 @@ def _unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[Un
 
 
 def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding]) -> Limit:
-    """The limit of the rank whose mean step is longest: the others wait for it; and its step after all fixes."""
+    """The limit of the rank whose mean step is longest: the others wait for it; and its step after all fixes.
+
+    Waits for late ranks are no part of the limit, though a rank by itself sees them as communication. Fixes that leave
+    out work, such as fused kernels, may lead below it: then the limit is what they lead to.
+    """
     longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
     if longest is None:
         return UNKNOWN_LIMIT
     mean_ns = longest.per_step(longest.window_ns)
     now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
-    return replace(longest.limit, after_fixes_ns=step_after_fixes_ns(findings, mean_ns, now_ns))
+    after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns), longest.limit.step_ns
+    if limit_ns is not None:
+        limit_ns = max(limit_ns - longest.per_step(_waits_for_ranks_ns(fleet, longest)), 0)
+        limit_ns = limit_ns if after_fixes_ns is None else min(limit_ns, after_fixes_ns)
+    return replace(longest.limit, step_ns=limit_ns, after_fixes_ns=after_fixes_ns)
+
+
+def _waits_for_ranks_ns(fleet: Fleet, summary: RankSummary) -> int:
+    """How much of a rank's exposed communication is waiting for ranks that come later."""
+    late, table = fleet.late_rank, summary.collectives
+    if late is None or table is None:
+        return 0
+    return iv.total(iv.intersect(late.any_wait_time_of(table), table.exposed))

@@ -169,18 +169,18 @@ def print_check(samples: Sequence[Sample]) -> None:
         for program in sorted({s.program for s in samples}):
             table = {cell: row[0] for cell, row in make_table(s for s in samples if s.program != program).items()}
             own = [s for s in samples if s.program == program and s.cell.family == family]
-            told = [(s, e) for s in own if (e := find_efficiency(s.cell, table)) is not None]
-            recorded_ns = sum(s.total_ns for s, _ in told)
-            if not told:
+            judged = [(s, e) for s in own if (e := find_efficiency(s.cell, table)) is not None]
+            recorded_ns = sum(s.total_ns for s, _ in judged)
+            if not judged:
                 continue
             expected, slow, fast = (
-                sum(s.total_ns * s.efficiency / getattr(e, quartile) for s, e in told) / recorded_ns
+                sum(s.total_ns * s.efficiency / getattr(e, quartile) for s, e in judged) / recorded_ns
                 for quartile in ("expected", "low", "high")
             )
             inside += fast <= 1 <= slow
             ratios.append(expected)
             print(
-                f"{family:12}{program:8}{told[0][0].cell.generation:>28}{len(told):6}{recorded_ns / 1e6:9.2f}"
+                f"{family:12}{program:8}{judged[0][0].cell.generation:>28}{len(judged):6}{recorded_ns / 1e6:9.2f}"
                 f"{expected:12.2f}{fast:7.2f}{slow:7.2f}{fast <= 1 <= slow!s:>8}"
             )
         near = sum(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios)

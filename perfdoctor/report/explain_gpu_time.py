@@ -119,7 +119,7 @@ def explain_latency(facts: SliceFacts, time: Intervals) -> str:
     said = [f"{facts.count(len(rows), 'kernel')}, {format_time(float(np.median(gpu.dur_ns[rows])))} each in the median"]
     if _match_graph_launches(facts)[rows].mean() > 0.5:
         said.append("launched by graphs")
-    said += [text for text in (_describe_grids(facts, rows), _describe_traffic(facts, rows)) if text]
+    said += [text for text in (_describe_grids(facts, rows), _describe_roof_share(facts, rows)) if text]
     return f"{', '.join(said)}; most of the time in {facts.launched_by(rows, 3)}."
 
 
@@ -143,14 +143,13 @@ def _describe_grids(facts: SliceFacts, rows: Rows) -> str:
     return f"{small:.0%} of them with fewer blocks than the GPU's {processors} multiprocessors" if small >= 0.05 else ""
 
 
-def _describe_traffic(facts: SliceFacts, rows: Rows) -> str:
-    """How fast they move their data, where the bytes are known for most of their time."""
-    device, size_bytes, dur_ns = facts.hardware.device, facts.costs.bytes[rows], facts.trace.gpu.dur_ns[rows]
-    known = ~np.isnan(size_bytes)
-    if device is None or not device.memory_bandwidth_bytes_per_s or 2 * dur_ns[known].sum() <= dur_ns.sum():
+def _describe_roof_share(facts: SliceFacts, rows: Rows) -> str:
+    """Which share of their roof they reach on the whole, where it is known for most of their time."""
+    share, dur_ns = facts.bounds.roof_share[rows], facts.trace.gpu.dur_ns[rows]
+    known = ~np.isnan(share)
+    if 2 * dur_ns[known].sum() <= dur_ns.sum():
         return ""
-    share = size_bytes[known].sum() / max(dur_ns[known].sum(), 1) * 1e9 / device.memory_bandwidth_bytes_per_s
-    return f"at {share:.0%} of the memory's peak rate"
+    return f"at {(share[known] * dur_ns[known]).sum() / max(dur_ns[known].sum(), 1):.0%} of their roof on the whole"
 
 
 def explain_communication(facts: SliceFacts, time: Intervals) -> str:
@@ -220,7 +219,7 @@ def describe_way(group: CopyGroup) -> str:
     return {
         vocabulary.HTOD: f"from {memory} to the GPU",
         vocabulary.DTOH: f"from the GPU to {memory}",
-        vocabulary.DTOD: "within the GPU's memory",
+        vocabulary.DTOD: "from device to device",
         vocabulary.PTOP: "from one GPU to another",
         vocabulary.HTOH: "within host memory",
     }.get(group.direction, "in a direction that is not recorded")

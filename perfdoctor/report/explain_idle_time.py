@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
+from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count, format_time
 from perfdoctor.trace import vocabulary
@@ -98,18 +99,18 @@ def explain_launch(facts: SliceFacts, time: Intervals) -> str:
     if not len(rows):
         return "Launching, by the CPU events of the file."
     unlinked, late = gaps.launch[rows] < 0, gaps.late_launch[rows]
-    whole = max(int(inside.sum()), 1)
+    queued = ~unlinked & ~late
+    least_ns = max(_MIN_PART * int(inside.sum()), 1)
     said = []
-    for part, describe in (
-        (late, _describe_late),
-        (~unlinked & ~late, _describe_queued),
-        (unlinked, _describe_unlinked),
-    ):
-        if part.any() and inside[part].sum() >= _MIN_PART * whole:
-            said.append(describe(facts, rows[part], inside[part]))
+    if inside[late].sum() >= least_ns:
+        said.append(_describe_late(facts, rows[late], inside[late], time))
+    if inside[queued].sum() >= least_ns:
+        said.append(_describe_queued(facts, rows[queued], inside[queued]))
+    if inside[unlinked].sum() >= least_ns:
+        said.append(_describe_unlinked(facts, rows[unlinked], inside[unlinked]))
     longest = int(np.argmax(inside))
-    if inside[longest] >= _LONGEST_SHARE * whole and len(rows) > 1:
-        said.append(_describe_longest(facts, int(rows[longest]), int(inside[longest])))
+    if inside[longest] >= _LONGEST_SHARE * inside.sum() and len(rows) > 1:
+        said.append(_describe_longest(facts, rows[[longest]], time))
     return f"{'; '.join(text for text in said if text)}."
 
 
@@ -136,7 +137,7 @@ def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
     return f"{facts.count(len(rows), 'gap')}, {median} in the median, {longest} at most"
 
 
-def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
+def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array, time: Intervals) -> str:
     """Gaps that end with a launch which came too late."""
     gpu = facts.trace.gpu
     item = facts.gaps.next_item[rows]
@@ -149,10 +150,29 @@ def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
             f"{format_time(float(np.median(gpu.dur_ns[kernels])))}"
         )
     op = facts.ops_named(gpu.op[item], inside, 2)
-    location = facts.locations.of_items(item.astype(np.int64))
+    path = _find_path(facts, rows, time)
     before = f"; most of it before the work of {op}" if op else ""
-    line = f", at {location}" if location else ""
-    return f"{_describe_gaps(facts, rows, inside)}, in which the launch came too late{costs}{before}{line}"
+    doing = ""
+    if path.deepest is not None:
+        doing = f"; for {path.deepest.time_ns / max(path.time_ns, 1):.0%} of it the CPU is in {_name(path.deepest)}"
+    location = path.location or facts.locations.of_items(item.astype(np.int64))
+    line = f", from {location}" if location else ""
+    return f"{_describe_gaps(facts, rows, inside)}, in which the launch came too late{costs}{before}{doing}{line}"
+
+
+def _find_path(facts: SliceFacts, rows: Rows, time: Intervals) -> HotPath:
+    """What the launching thread did in the part of some gaps that lies in `time`."""
+    gaps, calls = facts.gaps, facts.trace.calls
+    launch = gaps.launch[rows]
+    if not (launch >= 0).any():
+        return HotPath()
+    thread = int(np.bincount(calls.thread[launch[launch >= 0]]).argmax())
+    return find_hot_path(facts.trace, iv.intersect(iv.union(gaps.start_ns[rows], gaps.end_ns[rows]), time), thread)
+
+
+def _name(activity: Activity) -> str:
+    """The name of an activity, of a Python function without the folders of its file."""
+    return activity.name.rpartition("/")[2] if activity.table == "frame" else activity.name
 
 
 def _time_between_launches(facts: SliceFacts) -> float | None:
@@ -188,27 +208,14 @@ def _describe_unlinked(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str
     return f"{_describe_gaps(facts, rows, inside)}{before}; the launches of this work are not in the file"
 
 
-def _describe_longest(facts: SliceFacts, gap: int, inside_ns: int) -> str:
+def _describe_longest(facts: SliceFacts, row: Rows, time: Intervals) -> str:
     """The longest gap, and what the launching thread did most of the time in it."""
-    start_ns, end_ns = int(facts.gaps.start_ns[gap]), int(facts.gaps.end_ns[gap])
-    activity = find_activity(facts, start_ns, end_ns, int(facts.gaps.launch[gap]))
-    doing = f"while the CPU was in {activity}" if activity else "most of it outside of all ops and calls of the CPU"
-    return f"the longest gap takes {format_time(inside_ns)}, {doing}"
-
-
-def find_activity(facts: SliceFacts, start_ns: int, end_ns: int, launch: int) -> str | None:
-    """The call, else the outermost op, in which the thread of a launch spent most of some time; None without one."""
-    calls, ops = facts.trace.calls, facts.trace.ops
-    if launch < 0:
-        return None
-    thread, span = calls.thread[launch], iv.window(start_ns, end_ns)
-    for table in (calls, ops):  # rows are sorted by start: the outermost of nested ops comes first
-        rows = np.flatnonzero((table.thread == thread) & (table.start_ns < end_ns) & (table.end_ns > start_ns))
-        inside = iv.overlap(table.start_ns[rows], table.end_ns[rows], span)
-        most = rows[2 * inside > end_ns - start_ns]
-        if len(most):
-            return facts.trace.text(int(table.name[most[0]]))
-    return None
+    path = _find_path(facts, row, time)
+    doing = "most of it outside of all ops and calls of the CPU"
+    if path.deepest is not None:
+        doing = f"while the CPU was in {_name(path.deepest)}"
+    gap_ns = int(iv.overlap(facts.gaps.start_ns[row], facts.gaps.end_ns[row], time).sum())
+    return f"the longest gap takes {format_time(gap_ns)}, {doing}"
 
 
 def explain_unexplained(facts: SliceFacts, time: Intervals) -> str:

@@ -157,6 +157,7 @@ class Finding:
         _require_type("rank", self.rank, int, None)
         _require_type("recurrence", self.recurrence, Recurrence, None)
         _require_type("covered_by", self.covered_by, int, None)
+        _check_key(self.covering_key)
         _require_type("cost_ns", self.cost_ns, int)
         _require_type("confidence", self.confidence, int, float)
         _require_number("confidence", self.confidence, most=1)
@@ -246,6 +247,15 @@ def _require_number(name: str, value: Any, *, most: float = math.inf) -> None:
     if not abs(value) < math.inf or (most < math.inf and not 0 <= value <= most):
         raise ValueError(f"{name} of a finding cannot be {value}")
     _require_64_bits(name, value)
+
+
+def _check_key(key: object) -> None:
+    _require_type("covering_key", key, tuple, None)
+    parts = key if isinstance(key, tuple) else ("", "", "")
+    if len(parts) != 3:  # rule, subject, location
+        raise TypeError(f"covering_key of a finding must be the key of another one, not {len(parts)} parts")
+    for part in parts:
+        _require_type("a part of covering_key", part, str)
 
 
 def _check_location(location: object) -> None:

@@ -15,7 +15,6 @@ from perfdoctor.analysis.host.loader_waits import LoaderWaits
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.kernels.hardware import Hardware
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
-from perfdoctor.analysis.kernels.kernel_costs import KernelCosts
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.gpu.roofline.kernel_bounds import KernelBounds
 from perfdoctor.trace import vocabulary
@@ -47,7 +46,6 @@ class SliceFacts:
         device_kind: What the program ran on: "gpu", "cpu" or "gpu_not_recorded".
         available_data: Which requirements of rules the trace meets.
         classes: The classes of its kernels.
-        costs: FLOPs and bytes of each GPU item.
         bounds: What bounds each GPU item.
         hardware: The device.
         gaps: The idle gaps.
@@ -67,7 +65,6 @@ class SliceFacts:
     device_kind: str
     available_data: frozenset[str]
     classes: KernelClasses
-    costs: KernelCosts
     bounds: KernelBounds
     hardware: Hardware
     gaps: IdleGaps

@@ -35,7 +35,7 @@ def step_count_of(account: Account, report: Report) -> int:
 def main_findings(report: Report) -> list[Finding]:
     """The findings that are shown in full, in their order.
 
-    Those that another fix makes pointless are told with that one, one-offs and those of severity info in a line each.
+    Those that another fix makes pointless stand with that one; one-offs and those of severity info take a line each.
     """
     return [
         finding

@@ -49,7 +49,7 @@ def describe_incomplete_input(report: Report) -> str | None:
 def unexplained_lines(report: Report) -> list[tuple[str, str]]:
     """The share of each slice of time that no finding claims, and what is known of it; the largest first.
 
-    Slices of several ranks with one name are told by the largest of them.
+    Of slices of several ranks with one name the largest stands for all.
     """
     largest: dict[str, UnexplainedSlice] = {}
     ranks: dict[str, int] = {}

@@ -64,7 +64,7 @@ def _longest_window_ns(report: Report) -> int:
 def describe_context(context: Context) -> str:
     """What program was recorded, in a few words: "Training (DDP, compiled)"; "" where nothing is known of it."""
     phase = "" if context.phase == "unknown" else context.phase.capitalize()
-    # Whatever runs on PyTorch is told by its own name.
+    # What runs on PyTorch goes by its own name.
     names = [name for name in context.frameworks if name != "PyTorch"] + list(context.parallelism)
     if (context.compiled_share or 0) >= _MIN_NAMED_SHARE:
         names.append(f"{format_share(context.compiled_share)} of kernels compiled")
@@ -166,6 +166,8 @@ def describe_ladder(report: Report) -> str | None:
         return ladder
     known_share = limit.known_share or 0.0
     if known_share < _MIN_KNOWN_SHARE:
-        return f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+        return (
+            f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
+        )
     known = f", by {format_share(known_share)} of its kernel time" if known_share < _ALL_KNOWN_SHARE else ""
     return f"{ladder}; limit of this work on this GPU {format_duration(limit.step_ns)}{known}"

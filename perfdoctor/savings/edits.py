@@ -345,8 +345,8 @@ def shorten_launches(
 ) -> Edit:
     """An edit that lets the CPU launch faster, by CUDA graphs or compiled code: a share of its time remains.
 
-    The time of a launch begins at the end of the call before it on the same thread, at most a millisecond before it:
-    longer breaks are no launch overhead.
+    The time of a launch begins at the end of the call before it on the same thread. A break of more than a millisecond
+    is no launch overhead: of that, as much counts as before the launches in the median.
 
     Args:
         calls: The launches.
@@ -361,9 +361,12 @@ def shorten_launches(
         on_thread = np.flatnonzero(table.thread == thread)
         latest_end_ns = np.maximum.accumulate(table.end_ns[on_thread])
         end_before_ns = np.append(np.iinfo(np.int64).min // 4, latest_end_ns[:-1])
-        earliest_ns = table.start_ns[on_thread] - _MAX_LAUNCH_WORK_NS
         launches = np.isin(on_thread, rows)
-        spans = iv.union(np.maximum(end_before_ns, earliest_ns)[launches], table.end_ns[on_thread[launches]])
+        start_ns, end_ns = table.start_ns[on_thread[launches]], table.end_ns[on_thread[launches]]
+        work_ns = np.maximum(start_ns - end_before_ns[launches], 0)
+        is_launch_work = work_ns <= _MAX_LAUNCH_WORK_NS
+        typical_ns = int(np.median(work_ns[is_launch_work])) if is_launch_work.any() else 0
+        spans = iv.union(start_ns - np.where(is_launch_work, work_ns, typical_ns), end_ns)
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))
     return Edit(removed_cpu_time=tuple(removed), is_upper_bound=is_upper_bound)
 

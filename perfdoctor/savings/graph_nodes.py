@@ -126,10 +126,19 @@ def _select_calls_and_items(trace: Trace, window: Intervals) -> tuple[Int32Array
     call = np.flatnonzero((calls.start_ns < end) & (calls.end_ns > begin)).astype(np.int32)
     item = np.flatnonzero((gpu.start_ns < end) & (gpu.end_ns > begin)).astype(np.int32)
     launched_ns = np.append(calls.start_ns, np.iinfo(np.int64).min)[gpu.call[item]]
-    return (
-        _break_ties(call, calls.start_ns[call], (calls.thread[call], calls.end_ns[call])),
-        _break_ties(item, gpu.start_ns[item], (launched_ns, gpu.end_ns[item], gpu.stream[item])),
-    )
+    keys = (_alphabetic_ranks(trace)[gpu.name[item]], launched_ns, gpu.end_ns[item], gpu.stream[item])
+    item = _break_ties(item, gpu.start_ns[item], keys)
+    first_item = np.full(len(calls) + 1, len(item), np.int32)  # the last entry is for items without a call
+    np.minimum.at(first_item, gpu.call[item], np.arange(len(item), dtype=np.int32))
+    return _break_ties(call, calls.start_ns[call], (first_item[call], calls.thread[call], calls.end_ns[call])), item
+
+
+def _alphabetic_ranks(trace: Trace) -> Int32Array:
+    """For each string of the trace that names a GPU item its position in the alphabet; 0 for the others."""
+    ranks = np.zeros(len(trace.strings), np.int32)
+    for position, code in enumerate(sorted(trace.name_ids(trace.gpu), key=trace.strings.__getitem__)):
+        ranks[code] = position
+    return ranks
 
 
 def _break_ties(rows: Int32Array, start_ns: Int64Array, keys: tuple[IntArray, ...]) -> Int32Array:

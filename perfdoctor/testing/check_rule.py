@@ -133,7 +133,7 @@ def build_healthy_trace(steps: int = 3) -> TraceBuilder:
     for number in range(steps):
         at = 1000 * number
         trace.step(at, 1000).range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 2)
-        trace.memcpy("HtoD", at + 5, 8, launch_us=at + 2, pinned=True)
+        trace.memcpy("HtoD", at + 4, 9, launch_us=at + 2, pinned=True)
         for row in range(9):
             trace.op("aten::mm", at + 10 + 20 * row, 15, shapes=[[512, 512], [512, 512]])
             name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"

@@ -131,3 +131,24 @@ def test_the_limit_is_never_above_the_window_and_grows_with_the_kernels(
         assert rank.limit.step_ns <= rank.window_ns
         limits.append(rank.limit.step_ns)
     assert all(before <= after for before, after in pairwise(limits))
+
+
+def ranks_of_a_job(late_us: float) -> list[Rank]:
+    """Four ranks that compute for 400 us in each step, rank 2 longer, and then reduce until 100 us after the last."""
+    builders = [TraceBuilder(rank=rank, world_size=4) for rank in range(4)]
+    for step in range(5):
+        at_us, end_us = 1000.0 * step, 500 + late_us
+        for rank, builder in enumerate(builders):
+            busy_us = 400 + (late_us if rank == 2 else 0)
+            builder.step(at_us, 1000).kernel("mine", at_us, busy_us, launch_us=at_us)
+            builder.kernel(ALL_REDUCE, at_us + busy_us, end_us - busy_us, launch_us=at_us + 0.01, stream=20)
+    return [Rank(builder.trace()) for builder in builders]
+
+
+@pytest.mark.parametrize(("late_us", "by_itself_us"), [(300, 800), (0, 500)])
+def test_waits_for_a_late_rank_are_no_part_of_the_limit(late_us: float, by_itself_us: float) -> None:
+    ranks = ranks_of_a_job(late_us)
+    limit = diagnose_run(Run(tuple(ranks)), ()).limit
+
+    assert ranks[0].limit.step_ns == pytest.approx(by_itself_us * 1e3, rel=0.02)
+    assert limit.step_ns == pytest.approx(500_000, rel=0.02)

@@ -10,11 +10,9 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 DDP_SETTINGS = (
     r"DistributedDataParallel\(|DDPStrategy|bucket_cap_mb|gradient_as_bucket_view|broadcast_buffers|no_sync\(\) in"
 )
-TRAINING_WORDS = (
-    r"(?i)GradScaler|zero_grad|optimizer|backward pass|\btrain(ing)?\b|running_loss|\bloss\b|micro-batch|accumulat"
-)
+TRAINING_WORDS = r"(?i)GradScaler|zero_grad|optimizer|backward pass|\btrain(ing)?\b|running_loss|\bloss\b|accumulat"
 WRAPPED_COMPILE = r"model = torch\.compile|torch\.compile\(model|reduce-overhead|make_graphed_callables"
-LOADER_WORDS = r"DataLoader|num_workers="
+LOADER_WORDS = r"DataLoader|num_workers"
 
 INFERENCE = replace(UNKNOWN_CONTEXT, phase="inference", frameworks=("PyTorch",))
 TRAINING = replace(UNKNOWN_CONTEXT, phase="training", frameworks=("PyTorch",))
@@ -42,6 +40,10 @@ PROGRAMS: Mapping[str, tuple[Context, str]] = {
     ),
     "compiled": (replace(TRAINING, compiled_share=0.9), r"model = torch\.compile\(model\)$|compile the model"),
     "hardly compiled": (replace(TRAINING, compiled_share=1 / 768), r"compiled already|is compiled"),
+    "device before Volta": (
+        replace(TRAINING, lacks_triton=True),
+        r"torch\.compile\((?![^)]*cudagraphs)",
+    ),
     "graphs": (replace(INFERENCE, graph_share=0.95), r"reduce-overhead|make_graphed|(?<!the )CUDA graphs"),
     "Hugging Face pipeline": (
         replace(INFERENCE, frameworks=("PyTorch", "Hugging Face pipeline")),

@@ -75,11 +75,11 @@ PD105 = [
         batch,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_150_000,
                 (0, 765_625, 1_150_000),  # at 25.6 GB/s the 6 MB take 234 us of the 1000
                 title="6 MB a step are copied from pageable memory",
-                fix="pin_memory=True); x = x.to(device, non_blocking=True)",
+                fix="pin_memory=True); buffer.copy_(x); y = buffer.to(device, non_blocking=True)",
                 evidence={"achieved": 6.0, "pinned copies on this link": 25.6, "CPU blocked per step": 1_040_000},
             ),
         ),
@@ -91,7 +91,7 @@ PD105 = [
         lambda: with_line(batch()),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 1_150_000,
                 (0, 524_112, 1_150_000),
                 location="train.py:31",
@@ -105,22 +105,22 @@ PD105 = [
         "PD105",
         "unknown-link",
         lambda: batch(device="NVIDIA Unheard-of", steps=2),
-        (ExpectedFinding("high", 1_150_000, (0, None, 1_150_000), evidence={"pinned copies on this link": None}),),
+        (ExpectedFinding("medium", 1_150_000, (0, None, 1_150_000), evidence={"pinned copies on this link": None}),),
         {"loaders": [{"pin_memory": False}, {"pin_memory": True}]},
     ),
     RuleCase(  # the copy and 10 us until it starts; the wait of 9 ms before is PD102's
         "PD105",
         "to-the-host",
         to_host,
-        (ExpectedFinding("high", 1_010_000, title="to pageable memory", fix="pin_memory=True); buffer.copy_(x"),),
+        (ExpectedFinding("medium", 1_010_000, title="to pageable memory", fix="pin_memory=True); buffer.copy_(x"),),
     ),
     RuleCase(
         "PD105",
         "each-line-by-itself",
         two_lines,
         (
-            ExpectedFinding("high", 1_020_000, location="train.py:7"),
-            ExpectedFinding("high", 1_020_000, location="train.py:8"),
+            ExpectedFinding("medium", 1_020_000, location="train.py:7"),
+            ExpectedFinding("medium", 1_020_000, location="train.py:8"),
         ),
     ),
     RuleCase("PD105", "pinned", lambda: batch(waits=False, pinned=True)),
@@ -181,7 +181,7 @@ PD106 = [
         lambda: host_tensor("aten::zeros"),
         (
             ExpectedFinding(
-                "medium",
+                "low",
                 70_000,
                 (0, None, 70_000),
                 title="Tensors are made on the CPU and copied to the GPU: 1 a step",
@@ -198,39 +198,39 @@ PD106 = [
             "@train.py:9", 300, 120
         ),
         (
-            ExpectedFinding("medium", 35_000, advice="does not help"),
-            ExpectedFinding("medium", 35_000, location="train.py:9", advice="does not help"),
+            ExpectedFinding("low", 35_000, advice="does not help"),
+            ExpectedFinding("low", 35_000, location="train.py:9", advice="does not help"),
         ),
     ),
     RuleCase(
         "PD106",
         "from-numpy",
         lambda: host_tensor("aten::lift_fresh"),
-        (ExpectedFinding("medium", 70_000, advice="Make it once", confidence=0.7),),
+        (ExpectedFinding("low", 70_000, advice="Make it once", confidence=0.7),),
     ),
     RuleCase(
         "PD106",
         "a-mask-made-of-ones-whatever-its-size",
         lambda: host_tensor("aten::ones", "aten::tril", size=16_000_000),
-        (ExpectedFinding("medium", 70_000, fix="torch.ones("),),
+        (ExpectedFinding("low", 70_000, fix="torch.ones("),),
     ),
     RuleCase(
         "PD106",
         "index-that-is-a-list",
         lambda: host_tensor("aten::empty", "aten::to", "aten::lift_fresh", within="aten::index"),
-        (ExpectedFinding("medium", 70_000),),
+        (ExpectedFinding("low", 70_000),),
     ),
     RuleCase(
         "PD106",
         "random-numbers-first-in-the-step-on-amd",
         lambda: host_tensor("aten::randn", name="Memcpy HtoD (Host -> Device)", first=True),
-        (ExpectedFinding("high", 170_000, fix="torch.randn("),),
+        (ExpectedFinding("medium", 170_000, fix="torch.randn("),),
     ),
     RuleCase(
         "PD106",
         "within-a-function-of-the-user",
         lambda: host_tensor("aten::full").op("MyFunction", 298, 125).op("MyFunction", 1298, 125),
-        (ExpectedFinding("medium", 70_000, fix="torch.full("),),
+        (ExpectedFinding("low", 70_000, fix="torch.full("),),
     ),
     RuleCase("PD106", "what-the-loader-makes", lambda: host_tensor("aten::empty", "aten::detach_", loader=True)),
     RuleCase("PD106", "labels-first-in-the-step", lambda: host_tensor("aten::empty", "aten::lift_fresh", first=True)),

@@ -58,13 +58,13 @@ PD403 = [
         "PD403",
         "eight-gpus",
         lambda: data_parallel_step((450, 500), devices=8),
-        (ExpectedFinding("medium", 50_000, title="8 GPUs"),),
+        (ExpectedFinding("low", 50_000, title="8 GPUs"),),
     ),
     RuleCase(
         "PD403",
         "gathers",
         lambda: data_parallel_step((100, 200), transfer_op="Gather"),
-        (ExpectedFinding("high", 100_000),),
+        (ExpectedFinding("medium", 100_000),),
     ),
     RuleCase(
         "PD403",
@@ -159,7 +159,7 @@ PD405 = [
         lambda: search_step((200, 300), (0, 200), (310, 1000)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 100_000,
                 (0, None, 100_000),
                 title="searches the graph for unused parameters",
@@ -173,7 +173,7 @@ PD405 = [
         "PD405",
         "search-on-the-cpu",
         lambda: search_step((200, 250), device=None).op("aten::mm", 250, 700),
-        (ExpectedFinding("medium", 50_000),),
+        (ExpectedFinding("low", 50_000),),
     ),
     RuleCase(
         "PD405",
@@ -181,7 +181,7 @@ PD405 = [
         lambda: search_step((200, 300), (0, 200), (310, 1000)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 100_000,
                 evidence={
                     "find_unused_parameters, as captured": "yes",
@@ -204,7 +204,7 @@ PD405 = [
         lambda: buffer_broadcasts((0, 50), (60, 110), busy=(110, 1000)),
         (
             ExpectedFinding(
-                "high", 100_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 2}
+                "medium", 100_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 2}
             ),
         ),
     ),

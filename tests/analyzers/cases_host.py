@@ -229,7 +229,7 @@ PD303 = [
         lambda: optimizer_step(tuple(f"_foreach_{name}" for name in PRIMITIVES), tensors=1, us=30),
         (
             ExpectedFinding(
-                "high", 217_000, (0, None, 217_000), location="train.py:9", title="7 times with foreach: 7 ops a step"
+                "medium", 217_000, (0, None, 217_000), location="train.py:9", title="7 times with foreach: 7 ops a step"
             ),
         ),
     ),
@@ -287,7 +287,7 @@ PD304 = [
         zero_grad,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 120_000,
                 (0, None, 120_000),
                 location="train.py:5",
@@ -303,20 +303,20 @@ PD304 = [
         "PD304",
         "cpu-in-a-capture",
         zero_grad,
-        (ExpectedFinding("high", 120_000, (0, 120_000 - round(24 * 100_000 / 40), 120_000), location="train.py:5"),),
+        (ExpectedFinding("medium", 120_000, (0, 120_000 - round(24 * 100_000 / 40), 120_000), location="train.py:5"),),
         base(900),
     ),
     RuleCase(
         "PD304",
         "cpu-accumulated-over-two-passes",
         lambda: zero_grad(adds=24),
-        (ExpectedFinding("medium", 60_000, location="train.py:5", evidence={"adding to zeros": 0}),),
+        (ExpectedFinding("low", 60_000, location="train.py:5", evidence={"adding to zeros": 0}),),
     ),
     RuleCase(
         "PD304",
         "cpu-foreach",
         lambda: zero_grad(foreach=True, adds=0),
-        (ExpectedFinding("medium", 60_000, location="train.py:5", title="12 fills"),),
+        (ExpectedFinding("low", 60_000, location="train.py:5", title="12 fills"),),
     ),
     RuleCase("PD304", "cpu-none", lambda: zero_grad(fills=0)),
     RuleCase("PD304", "cpu-a-toy", lambda: zero_grad(fills=9, adds=9)),

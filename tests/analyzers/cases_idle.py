@@ -235,7 +235,7 @@ PD103 = [
         "buffers-of-ddp",
         buffers_of_ddp,
         "flattens and unflattens DDP's buffers",
-        "broadcast_buffers=False",
+        "BatchNorm",
         "DistributedDataParallel(model, broadcast_buffers=False)",
     ),
     pause_case(
@@ -248,19 +248,19 @@ PD103 = [
         "graph-launch",
         lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
         "launches a CUDA graph",
-        "launch the next graph before this one is done",
+        "Launch the next graph before this one is done",
     ),
     pause_case(
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
-        "--disable-overlap-schedule",
+        "The engine schedules the next batch while the GPU works",
     ),
     pause_case(
         "scheduler-of-an-engine",
         lambda: pause_in_engine(),
         "schedules the next batch in get_next_batch_to_run (scheduler.py)",
-        "--async-scheduling in vLLM",
+        "More requests at a time",
     ),
     pause_case(
         "nothing-recorded", lambda: pauses(2000), "does something that the trace does not show: one", "with_stack=True"
@@ -282,7 +282,7 @@ PD103 = [
         "buffers-of-ddp-in-a-forward-pass",
         lambda: buffers_of_ddp(forward_ops=12),
         "flattens and unflattens DDP's buffers",
-        "run the module that it wraps",
+        "run the wrapped model itself",
         "model.module(x)",
     ),
     pause_case(
@@ -490,7 +490,45 @@ def eager_of_two_lengths() -> TraceBuilder:
 
 
 def compiled() -> TraceBuilder:
-    return eager_kernels(steps=2).range("Torch-Compiled Region: 0/0", 0, 900)
+    trace = eager_kernels(steps=2)
+    for row in range(40):
+        trace.op("Torch-Compiled Region: 0/0", 50 * row - 10, 45)
+    return trace
+
+
+def syncs_between_launches() -> TraceBuilder:
+    """Two steps, each with a sync that finds the GPU done: it costs nothing, and no graph can capture it."""
+    trace = eager_kernels(steps=2)
+    for number in range(2):
+        trace.call("cudaStreamSynchronize", 1000 * number + 515, 2)
+    return trace
+
+
+def cut_elsewhere() -> TraceBuilder:
+    """Five steps of 200 kernels, the ends of which cut one launch more or less."""
+    trace = TraceBuilder(device=A100)
+    for row in range(1000):
+        trace.kernel(POINTWISE, 50 * row, 10, launch_us=max(50 * row - 8, 0))
+    for number in range(5):
+        trace.step(10_000 * number + 20 * (number % 2), 10_000 - 20)
+    return trace
+
+
+def refill_after_a_sync() -> TraceBuilder:
+    """After a wait of 700 us each of 20 short kernels waits for its launch: that is the lead which the sync cost."""
+    trace = TraceBuilder(device=A100).step(0, 2000).kernel(TENSOR_GEMM, 10, 990, launch_us=5)
+    trace.call("cudaStreamSynchronize", 305, 700)
+    for row in range(20):
+        trace.kernel(POINTWISE, 1030 + 30 * row, 10, launch_us=1022 + 30 * row)
+    return trace
+
+
+def refill_after_a_pause() -> TraceBuilder:
+    """The same after 1800 us in which the CPU launched nothing."""
+    trace = TraceBuilder(device=A100).step(0, 3000).kernel(TENSOR_GEMM, 10, 990, launch_us=5)
+    for row in range(20):
+        trace.kernel(POINTWISE, 1830 + 30 * row, 10, launch_us=1822 + 30 * row)
+    return trace
 
 
 def without_steps() -> TraceBuilder:
@@ -569,6 +607,13 @@ PD104 = [
     ),
     RuleCase(
         "PD104",
+        "syncs-between-launches",
+        syncs_between_launches,
+        (ExpectedFinding("high", 780_000, advice="First remove the sync in each step"),),
+    ),
+    RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("high", 7_980_000, advice="CUDA graphs"),)),
+    RuleCase(
+        "PD104",
         "two-steps",
         lambda: eager_kernels(steps=2),
         (ExpectedFinding("high", 780_000, title="20 kernels a step"),),
@@ -583,9 +628,9 @@ PD104 = [
         "PD104",
         "tiny-kernels",
         lambda: eager_kernels(gap_us=49.96),
-        (ExpectedFinding("high", 949_240, advice="a batch about 125 times as large"),),
+        (ExpectedFinding("high", 949_240, advice="a larger batch"),),
     ),
-    RuleCase("PD104", "just-enough", lambda: eager_kernels(gap_us=8), (ExpectedFinding("high", 152_000),)),
+    RuleCase("PD104", "just-enough", lambda: eager_kernels(gap_us=8), (ExpectedFinding("medium", 152_000),)),
     RuleCase("PD104", "healthy", build_healthy_trace),
     RuleCase("PD104", "graph-decode", graph_decode),
     RuleCase("PD104", "too-few-tiny-kernels", lambda: eager_kernels(count=19, gap_us=49.96)),
@@ -597,6 +642,8 @@ PD104 = [
     RuleCase("PD104", "loading", lambda: long_gap(loader=True)),
     RuleCase("PD104", "the-queue-never-runs-dry", lambda: eager_kernels(gap_us=0)),
     RuleCase("PD104", "syncs", lambda: sync_wait("aten::item", steps=20)),
+    RuleCase("PD104", "refill-after-a-sync", refill_after_a_sync),
+    RuleCase("PD104", "refill-after-a-pause", refill_after_a_pause),
 ]
 
 

@@ -14,6 +14,7 @@ A100, V100, RTX4090 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA G
 CAPABILITY = {A100: (8, 0), V100: (7, 0), RTX4090: (8, 9), "Quadro GP100": (6, 0), "NVIDIA GeForce GTX 1650": (7, 5)}
 
 DGEMM = "ampere_dgemm_128x64_nn"
+MAXWELL_SGEMM = "maxwell_sgemm_128x64_nn"
 HALF_ON_CUDA_CORES = "volta_fp16_sgemm_fp16_128x64_nn"
 SPLIT_K_TAIL = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
 TF32_GEMM = "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"
@@ -101,13 +102,13 @@ PD201 = [
         "PD201",
         "half-precision-on-cuda-cores",
         lambda: steps_of((HALF_ON_CUDA_CORES, 20), device=V100),
-        (ExpectedFinding("low", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
+        (ExpectedFinding("info", 20_000, (0, None, 17_488), advice="multiples of 8", title="in fp16"),),
     ),
     RuleCase(
         "PD201",
         "cpu-that-does-not-wait",
         busy_cpu,
-        (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
+        (ExpectedFinding("medium", 800_000, (0, None, 100_000)),),
     ),
     RuleCase(
         "PD201",
@@ -131,14 +132,14 @@ PD201 = [
         "PD201",
         "captured-flags-say-that-tf32-is-on",
         lambda: steps_of((SGEMM, 200)),
-        (ExpectedFinding("high", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
+        (ExpectedFinding("medium", 200_000, title="in fp32 although TF32 is on", advice="is allowed already"),),
         facts={"flags": {"matmul_allow_tf32": True}},
     ),
     RuleCase(
         "PD201",
         "float32-beside-bfloat16",
         lambda: steps_of((SGEMM, 100), (TENSOR_GEMM, 600)),
-        (ExpectedFinding("high", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
+        (ExpectedFinding("medium", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),
     ),
     RuleCase(
         "PD201",
@@ -170,10 +171,20 @@ PD201 = [
         lambda: steps_of((SGEMM, 687), op="aten::mm", shapes=[[4096, 4096], [4096, 2048]], types=["float", "float"]),
     ),
     RuleCase("PD201", "nothing-but-half-precision", lambda: steps_of((TENSOR_GEMM, 700), (SPLIT_K_TAIL, 100))),
-    RuleCase("PD201", "unknown-device", lambda: steps_of((SGEMM, 800), device=None)),
+    RuleCase("PD201", "unknown-device", lambda: steps_of((MAXWELL_SGEMM, 800), device=None)),
+    RuleCase(  # every Ampere and Ada device has Tensor Cores
+        "PD201",
+        "unknown-device-of-a-generation",
+        lambda: steps_of((SGEMM, 800), device=None),
+        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%", advice="autocast, or TF32"),),
+    ),
+    RuleCase(  # a GeForce GTX 16 is Turing and has none
+        "PD201", "unknown-device-of-two-generations", lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=None)
+    ),
     RuleCase("PD201", "verdict-unknown-and-too-little", lambda: steps_of(("triton_tem_fused_mm_0", 800), (SGEMM, 9.9))),
 ]
 
+MAXWELL_SCUDNN = "maxwell_scudnn_128x64_relu_small_nn_v1"
 SCUDNN = "cudnn_infer_ampere_scudnn_128x64_relu_medium_nn_v1"
 DGRAD = "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*)"
 BF16_ON_CUDA_CORES = "void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(int, int, int)"
@@ -223,13 +234,13 @@ PD203 = [
         "PD203",
         "float32-on-rtx-4090",
         lambda: steps_of((SCUDNN, 60), (POINTWISE, 900), device=RTX4090),
-        (ExpectedFinding("medium", 60_000, (0, None, 30_000), advice="bfloat16"),),
+        (ExpectedFinding("low", 60_000, (0, None, 30_000), advice="bfloat16"),),
     ),
     RuleCase(
         "PD203",
         "half-precision-already",
         lambda: steps_of((BF16_ON_CUDA_CORES, 25)),
-        (ExpectedFinding("low", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
+        (ExpectedFinding("info", 25_000, (0, None, 23_438), advice="in half precision already", fix="channels_last"),),
     ),
     RuleCase(
         "PD203",
@@ -241,7 +252,7 @@ PD203 = [
         "PD203",
         "cpu-that-hardly-waits",
         lambda: steps_of((SCUDNN, 800), wait_us=50),
-        (ExpectedFinding("high", 800_000, (0, None, 50_000)),),
+        (ExpectedFinding("low", 800_000, (0, None, 50_000)),),
     ),
     RuleCase(  # cuDNN computes it as a product
         "PD203",
@@ -268,14 +279,18 @@ PD203 = [
         (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
     ),
     RuleCase("PD203", "healthy", build_healthy_trace),
-    RuleCase(
-        "PD203", "pascal", lambda: steps_of(("maxwell_scudnn_128x64_relu_small_nn_v1", 800), device="Quadro GP100")
-    ),
+    RuleCase("PD203", "pascal", lambda: steps_of((MAXWELL_SCUDNN, 800), device="Quadro GP100")),
     RuleCase("PD203", "turing-without-tensor-cores", lambda: steps_of((SCUDNN, 800), device="NVIDIA GeForce GTX 1650")),
     RuleCase("PD203", "depthwise", lambda: steps_of((DEPTHWISE, 800))),
     RuleCase("PD203", "helpers", lambda: steps_of((WINOGRAD_HELPER, 400), (LAYOUT_COPY, 300), (TF32_CONVOLUTION, 200))),
     RuleCase("PD203", "product-of-no-convolution", lambda: steps_of((SGEMM, 800), op="aten::mm")),
     RuleCase("PD203", "groups-of-four-channels", lambda: grouped_convolution(64, 256)),
     RuleCase("PD203", "bound-by-memory", lambda: grouped_convolution(1, 16)),
-    RuleCase("PD203", "unknown-device", lambda: steps_of((SCUDNN, 800), device=None)),
+    RuleCase("PD203", "unknown-device", lambda: steps_of((MAXWELL_SCUDNN, 800), device=None)),
+    RuleCase(
+        "PD203",
+        "unknown-device-of-a-generation",
+        lambda: steps_of((SCUDNN, 800), device=None),
+        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%"),),
+    ),
 ]

@@ -127,7 +127,7 @@ PD202 = [
         lambda: step_of(Launch(ALIGN1, 300), device=H100),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 262_500),
                 title="rows do not start at multiples of 16 bytes",
@@ -146,7 +146,7 @@ PD202 = [
         "PD202",
         "tf32",
         lambda: step_of(product(TF32_ALIGN1, 150, 4096, 1030, 1024, FP32)),
-        (ExpectedFinding("high", 150_000, title="N = 1030: pad to 1032"),),
+        (ExpectedFinding("medium", 150_000, title="N = 1030: pad to 1032"),),
     ),
     RuleCase(  # most of the time is in kernels without shapes: the dimension of the others is not to blame
         "PD202",
@@ -205,7 +205,7 @@ PD204 = [
         lambda: in_frame(step_of(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 200_000,
                 (0, 100_000, 100_513),
                 location="model.py:20",
@@ -237,7 +237,7 @@ PD204 = [
         lambda: step_of(Launch(SCDNN_DOUBLE, 120), Launch(ADD_DOUBLE, 20), device=None),
         (
             ExpectedFinding(
-                "high", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}
+                "medium", 140_000, (0, None, 140_000), evidence={"in matrix products and convolutions": 120_000}
             ),
         ),
     ),
@@ -354,13 +354,13 @@ PD205 = [
         "PD205",
         "a-hundredth-of-the-step-when-the-sequence-is-long",
         lambda: step_of(*attention(10, 10, between=()), until=2000),
-        (ExpectedFinding("low", 30_000),),
+        (ExpectedFinding("info", 30_000),),
     ),
     RuleCase(
         "PD205",
         "without-shapes-the-products-remain",
         lambda: step_of(*attention(100, 200, None)),
-        (ExpectedFinding("high", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
+        (ExpectedFinding("medium", 450_000, (0, None, 250_000), title="softmax and product", confidence=0.6),),
     ),
     RuleCase(
         "PD205",
@@ -378,7 +378,7 @@ PD205 = [
         "PD205",
         "short-but-much",
         lambda: step_of(*attention(30, 40, 128)),
-        (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
+        (ExpectedFinding("medium", 150_000, title="over a sequence of 128"),),
     ),
     RuleCase(  # 2 x 8 heads of 64 over a sequence of 1024
         "PD205",
@@ -466,13 +466,13 @@ PD206 = [
         "PD206",
         "amd",
         lambda: step_of(*small_products(100, 3, TINY_TENSILE), device=MI300X),
-        (ExpectedFinding("high", 300_000),),
+        (ExpectedFinding("medium", 300_000),),
     ),
     RuleCase(
         "PD206",
         "unknown-device",
         lambda: step_of(*small_products(110, 1), Launch(TENSOR_GEMM, 800), device=None),
-        (ExpectedFinding("high", 110_000, evidence={"share of the step's matrix products": 99.1}),),
+        (ExpectedFinding("low", 110_000, evidence={"share of the step's matrix products": 99.1}),),
     ),
     RuleCase("PD206", "healthy", build_healthy_trace),
     RuleCase("PD206", "not-so-many", lambda: step_of(*small_products(99, 4))),
@@ -493,7 +493,7 @@ PD207 = [
         lambda: in_frame(step_of(Launch(PREFERRED, 400, "aten::linear"), Launch(WGMMA, 400), device=H100)),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 400_000,
                 (0, None, 140_000),
                 location="model.py:20",
@@ -528,7 +528,7 @@ PD207 = [
         lambda: (
             TraceBuilder(device="NVIDIA H900", capability=(9, 0)).step(0, 1000).kernel(PREFERRED, 0, 300, launch_us=0)
         ),
-        (ExpectedFinding("high", 300_000),),
+        (ExpectedFinding("low", 300_000),),
     ),
     RuleCase("PD207", "on-ampere", lambda: step_of(Launch(PREFERRED, 400), device=A100)),
     RuleCase("PD207", "geforce-blackwell-has-no-other", lambda: step_of(Launch(PREFERRED, 400), device=RTX5090)),

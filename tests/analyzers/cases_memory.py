@@ -54,7 +54,7 @@ PD301 = [
         lambda: program(*CHAIN, GEMM, frame="model.py(7): forward"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 200_000),  # the fused kernel takes as long as the longest of the three
                 location="model.py:7",
@@ -77,7 +77,7 @@ PD301 = [
         lambda: program(*SIZED_CHAIN, GEMM),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 133_333),
                 confidence=0.8,
@@ -91,7 +91,7 @@ PD301 = [
         lambda: program(
             *CHAIN[:2], Launch(MEAN, 50, ("aten::mean",)), Launch(POINTWISE, 2, ("aten::add",)), CHAIN[2], steps=2
         ),
-        (ExpectedFinding("high", 300_000, (0, None, 200_000), evidence={"chains per step": 1}),),
+        (ExpectedFinding("medium", 300_000, (0, None, 200_000), evidence={"chains per step": 1}),),
     ),
     RuleCase(
         "PD301",
@@ -100,31 +100,31 @@ PD301 = [
             Launch(CAST, 100, ("aten::to", "aten::_to_copy", "aten::copy_"), [BIG, BIG, []], [FLOAT, HALF, SCALAR]),
             *SIZED_CHAIN[1:],
         ),
-        (ExpectedFinding("high", 300_000, evidence={"costliest chain": "copy_ > mul > div"}),),
+        (ExpectedFinding("medium", 300_000, evidence={"costliest chain": "copy_ > mul > div"}),),
     ),
     RuleCase(  # a chain lies on one stream: kernels of another stream do not end it
         "PD301",
         "other-stream-in-between",
         lambda: program(CHAIN[0], replace(GEMM, stream=20), *CHAIN[1:]),
-        (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
+        (ExpectedFinding("medium", 300_000, (0, None, 200_000)),),
     ),
     RuleCase(
         "PD301",
         "costliest-of-two-chains",
         lambda: program(*CHAIN, GEMM, pointwise("sub"), pointwise("pow", MUL), pointwise("exp", GELU, us=90)),
-        (ExpectedFinding("high", 590_000, evidence={"costliest chain": "add > mul > gelu", "chains per step": 2}),),
+        (ExpectedFinding("medium", 590_000, evidence={"costliest chain": "add > mul > gelu", "chains per step": 2}),),
     ),
     RuleCase(
         "PD301",
         "three-steps",
         lambda: program(*CHAIN, steps=3),
-        (ExpectedFinding("high", 300_000, (0, None, 200_000)),),
+        (ExpectedFinding("medium", 300_000, (0, None, 200_000)),),
     ),
     RuleCase(
         "PD301",
         "unknown-device",
         lambda: program(*SIZED_CHAIN, device=None),
-        (ExpectedFinding("high", 300_000, (0, None, 133_333)),),
+        (ExpectedFinding("medium", 300_000, (0, None, 133_333)),),
     ),
     RuleCase("PD301", "healthy", build_healthy_trace),
     RuleCase("PD301", "two-kernels", lambda: program(*CHAIN[:2], GEMM, *CHAIN[1:])),
@@ -176,7 +176,7 @@ PD302 = [
         lambda: program(*CONVERTED_CONVOLUTION, frame="model.py(9): forward"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 100_000,
                 (0, None, 100_000),
                 location="model.py:9",
@@ -195,13 +195,13 @@ PD302 = [
             *(convolution(name, 50, op="miopen_convolution") for name in (AMD_TRANSPOSE, CONVOLUTION, AMD_TRANSPOSE)),
             device=MI300X,
         ),
-        (ExpectedFinding("high", 100_000, advice="PYTORCH_MIOPEN_SUGGEST_NHWC=1"),),
+        (ExpectedFinding("medium", 100_000, advice="PYTORCH_MIOPEN_SUGGEST_NHWC=1"),),
     ),
     RuleCase(
         "PD302",
         "gpu-events-only",
         lambda: program(Launch(TO_NHWC, 60), Launch(CONVOLUTION, 300), steps=2),
-        (ExpectedFinding("medium", 60_000, evidence={"inputs that are channels_last": None}),),
+        (ExpectedFinding("low", 60_000, evidence={"inputs that are channels_last": None}),),
     ),
     RuleCase(
         "PD302",
@@ -210,17 +210,13 @@ PD302 = [
             Launch(COPY, 50, ("aten::cudnn_convolution", "aten::contiguous", "aten::clone", "aten::copy_")),
             CONVERTED_CONVOLUTION[1],
         ),
-        (ExpectedFinding("medium", 50_000),),
+        (ExpectedFinding("low", 50_000),),
     ),
     RuleCase(
         "PD302",
         "weights-only",
         lambda: program(convolution(TO_NHWC, 60, NHWC), convolution(CONVOLUTION, 300, NHWC)),
-        (
-            ExpectedFinding(
-                "medium", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}
-            ),
-        ),
+        (ExpectedFinding("low", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}),),
     ),
     RuleCase("PD302", "healthy", build_healthy_trace),
     RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[CONVERTED_CONVOLUTION[1]] * 3)),
@@ -245,7 +241,7 @@ PD306 = [
         lambda: program(*copies(CONTIGUOUS), GEMM, frame="attention.py(31): forward"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 120_000,
                 (0, None, 120_000),
                 location="attention.py:31",
@@ -261,7 +257,7 @@ PD306 = [
         "PD306",
         "reshape-in-a-product",
         lambda: program(*copies(("aten::matmul", "aten::reshape", "aten::clone", "aten::copy_")), steps=2),
-        (ExpectedFinding("high", 120_000, title="in reshape in matmul"),),
+        (ExpectedFinding("medium", 120_000, title="in reshape in matmul"),),
     ),
     RuleCase(
         "PD306",
@@ -269,7 +265,11 @@ PD306 = [
         lambda: program(*copies(("aten::cat",), kernel=CAT), *copies(CONTIGUOUS, 1)),
         (
             ExpectedFinding(
-                "high", 150_000, title="in cat", advice="preallocated", evidence={"cat": 120_000, "contiguous": 30_000}
+                "medium",
+                150_000,
+                title="in cat",
+                advice="preallocated",
+                evidence={"cat": 120_000, "contiguous": 30_000},
             ),
         ),
     ),
@@ -277,13 +277,13 @@ PD306 = [
         "PD306",
         "repeat",
         lambda: program(*copies(("aten::repeat", "aten::copy_"))),
-        (ExpectedFinding("high", 120_000, advice="expand"),),
+        (ExpectedFinding("medium", 120_000, advice="expand"),),
     ),
     RuleCase(
         "PD306",
         "copies-of-the-driver",
         lambda: program(*copies(("aten::clone", "aten::copy_"), 2, kernel="Memcpy DtoD (Device -> Device)"), GEMM),
-        (ExpectedFinding("medium", 60_000, title="in clone"),),
+        (ExpectedFinding("low", 60_000, title="in clone"),),
     ),
     RuleCase("PD306", "healthy", build_healthy_trace),
     RuleCase("PD306", "four-percent", lambda: program(*copies(CONTIGUOUS, us=10), GEMM)),

@@ -79,7 +79,7 @@ def unequal_counts() -> list[TraceBuilder]:
 
 
 LATE = (0, 200_000, 200_000)
-IN_TURNS = ExpectedFinding("high", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
+IN_TURNS = ExpectedFinding("medium", 150_000, (None, None, None), title="Ranks take turns at coming last: none is slow")
 
 PD401 = [
     RuleCase(
@@ -142,7 +142,7 @@ PD401 = [
         "PD401",
         "second-latest",
         lambda: fleet([[0, 150, 200, 0]] * 5),
-        (ExpectedFinding("high", 200_000, (0, 50_000, 200_000), rank=2),),
+        (ExpectedFinding("medium", 200_000, (0, 50_000, 200_000), rank=2),),
     ),
     RuleCase("PD401", "noise-on-rotating-ranks", lambda: fleet(late_in_turns()), (IN_TURNS,)),
     RuleCase(
@@ -241,7 +241,7 @@ PD402 = [
         "PD402",
         "experts",
         lambda: step_with_collectives((600, 750), (750, 800), name=EXPERT_DISPATCH),
-        (ExpectedFinding("high", 200_000),),
+        (ExpectedFinding("medium", 200_000),),
     ),
     RuleCase(
         "PD402",
@@ -283,21 +283,21 @@ PD402 = [
         "PD402",
         "little-to-hide-behind",
         lambda: step_with_collectives((100, 900), compute=(0, 100)),
-        (ExpectedFinding("high", 800_000, (0, None, 100_000)),),
+        (ExpectedFinding("medium", 800_000, (0, None, 100_000)),),
     ),
     RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("high", 500_000, (0, None, 500_000)),)),
     RuleCase(
         "PD402",
         "one-of-two-steps",
         exposed_in_one_of_two_steps,
-        (ExpectedFinding("high", 200_000, evidence={"collectives per step": 0.5}),),
+        (ExpectedFinding("medium", 200_000, evidence={"collectives per step": 0.5}),),
     ),
     # PD401 reports 300 us of each collective of the other ranks, in which they only wait for rank 2.
     RuleCase(
         "PD402",
         "transfer-without-the-wait",
         lambda: fleet(one_late(2, 300)),
-        (ExpectedFinding("high", 100_000, rank=None),),
+        (ExpectedFinding("medium", 100_000, rank=None),),
     ),
     RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
     RuleCase("PD402", "overlapped", lambda: step_with_collectives((100, 400), (450, 600))),

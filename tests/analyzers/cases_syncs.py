@@ -77,7 +77,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "print": (Line(("aten::masked_select", *ITEM), PRINT), "print(tensor)", "every N steps"),
     "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINT, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),
     "clip": (Line(("aten::is_nonzero", *ITEM), CHECK), "error_if_nonfinite=True", "Leave it off"),
-    "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "fused optimizer"),
+    "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "Fused Adam"),
     "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "different values"),
     "repeat-interleave": (
         Line(("aten::repeat_interleave", "aten::repeat_interleave", *ITEM)), "without output_size", "read from the GPU"
@@ -91,7 +91,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "in-backward": (
         Line(("autograd::engine::evaluate_function: Mine", "Mine", *ITEM)), ".item()", "add up tensors"
     ),
-    "device": (Line(call="cudaDeviceSynchronize"), "torch.cuda.synchronize()", "Training needs none"),
+    "device": (Line(call="cudaDeviceSynchronize"), "torch.cuda.synchronize()", "needs none"),
     "event": (Line(call="cudaEventSynchronize"), "event.synchronize()", "stream wait instead"),
     "stream": (Line(), "stream.synchronize()", "stream wait instead"),
 }  # fmt: skip
@@ -189,12 +189,12 @@ PD102: list[RuleCase] = [
         item_in_a_frame,
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 110_000,
                 (0, None, 110_000),
                 location="train.py:12",
                 title=".item() at train.py:12 waits for the GPU once a step",
-                fix="loss.detach()",
+                fix="value.detach()",
                 evidence={"waits per step": 1, "CPU blocked per step": 395_000, "calls": "cudaStreamSynchronize"},
             ),
         ),
@@ -204,7 +204,7 @@ PD102: list[RuleCase] = [
         "PD102",
         "short-wait",
         lambda: sync_wait("aten::nonzero", blocked_us=45),
-        (ExpectedFinding("medium", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
+        (ExpectedFinding("low", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
     ),
     RuleCase(
         "PD102",
@@ -212,7 +212,7 @@ PD102: list[RuleCase] = [
         lambda: sync_wait("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
         (
             ExpectedFinding(
-                "high", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"
+                "medium", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"
             ),
         ),
     ),
@@ -220,7 +220,7 @@ PD102: list[RuleCase] = [
         "PD102",
         "two-ops",
         two_waiting_ops,
-        (ExpectedFinding("high", 100_000, title=".item()"), ExpectedFinding("medium", 40_000, title="nonzero()")),
+        (ExpectedFinding("medium", 100_000, title=".item()"), ExpectedFinding("low", 40_000, title="nonzero()")),
     ),
     RuleCase(
         "PD102",
@@ -228,16 +228,18 @@ PD102: list[RuleCase] = [
         hip_wait,
         (
             ExpectedFinding(
-                "high", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}
+                "medium", 110_000, title="torch.cuda.synchronize() waits", evidence={"calls": "hipDeviceSynchronize"}
             ),
         ),
     ),
-    RuleCase("PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("high", 110_000),)),
+    RuleCase(
+        "PD102", "two-steps", lambda: sync_wait("aten::is_nonzero", steps=2), (ExpectedFinding("medium", 115_000),)
+    ),
     RuleCase(
         "PD102",
         "unknown-op",
         lambda: sync_wait("mylib::peek"),
-        (ExpectedFinding("high", 110_000, advice="every N steps"),),
+        (ExpectedFinding("medium", 110_000, advice="every N steps"),),
     ),
     RuleCase("PD102", "healthy", build_healthy_trace),
     RuleCase("PD102", "item-on-a-cpu-tensor", item_on_a_cpu_tensor),
@@ -251,19 +253,19 @@ PD102: list[RuleCase] = [
             "PD102",
             name,
             line.trace,
-            (ExpectedFinding("high", 106_000 if line.copy else 110_000, title=title, advice=advice),),
+            (ExpectedFinding("medium", 106_000 if line.copy else 110_000, title=title, advice=advice),),
         )
         for name, (line, title, advice) in LINES.items()
     ),
     *(RuleCase("PD102", f"{name}-twin", _twin(line)) for name, (line, _, _) in LINES.items()),
     RuleCase(
         "PD102",
-        "each-step-of-eight",
+        "each-step-of-eight",  # in seven of them the first kernel comes late, too: the CPU has lost its lead
         lambda: Line(ITEM).trace(steps=8),
         (
             ExpectedFinding(
-                "high",
-                110_000,
+                "medium",
+                118_750,
                 title="waits for the GPU once a step",
                 evidence={"waits per step": 1.0, "calls of aten::item per step": 1.0},
             ),

@@ -69,7 +69,7 @@ PD303 = [
         lambda: program(*foreach(), range_name=ADAM, frame="train.py(3): main"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 160_000,
                 (0, None, 120_000),  # all but the longest of the passes
                 location="train.py:3",
@@ -86,7 +86,7 @@ PD303 = [
         lambda: program(*loop(), range_name=SGD),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 300_000,
                 (0, None, 200_000),
                 title="SGD goes over the parameters 3 times tensor by tensor: 60 kernels a step",
@@ -113,7 +113,7 @@ PD303 = [
         lambda: program(*loop(), range_name="Optimizer.step#Lion.step", steps=2),
         (
             ExpectedFinding(
-                "high", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"
+                "medium", 300_000, (0, None, 200_000), fix="torch.compile(optimizer.step)", advice="foreach or fused"
             ),
         ),
     ),
@@ -121,20 +121,20 @@ PD303 = [
         "PD303",
         "as-captured",
         lambda: program(*foreach(10), range_name=ADAM),
-        (ExpectedFinding("medium", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
+        (ExpectedFinding("low", 80_000, (0, None, 60_000), evidence={"foreach, as captured": "yes"}),),
         {"optimizers": [{"class": "SGD", "fused": True}, {"class": "AdamW", "foreach": True, "fused": False}]},
     ),
     RuleCase(
         "PD303",
         "two-optimizers",
         two_optimizers,
-        (ExpectedFinding("high", 240_000, title="SGD"), ExpectedFinding("high", 160_000, title="AdamW")),
+        (ExpectedFinding("medium", 240_000, title="SGD"), ExpectedFinding("medium", 160_000, title="AdamW")),
     ),
     RuleCase(  # six groups of parameters: 42 kernels in the same seven passes
         "PD303",
         "groups-of-parameters",
         lambda: program(*foreach(5) * 6, range_name=ADAM),
-        (ExpectedFinding("high", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
+        (ExpectedFinding("medium", 240_000, (0, None, 180_000), title="7 times with foreach: 42 kernels a step"),),
     ),
     RuleCase(  # one pass, but the GPU waits for each of its launches
         "PD303",
@@ -209,19 +209,19 @@ PD304 = [
         "PD304",
         "accumulated-over-two-passes",
         lambda: zeroing(*FILLS, adds=24),
-        (ExpectedFinding("high", 120_000, evidence={"adding to zeros": 0}),),
+        (ExpectedFinding("medium", 120_000, evidence={"adding to zeros": 0}),),
     ),
     RuleCase(
         "PD304",
         "memsets",
         lambda: zeroing(*[Launch("Memset", 2, ("aten::zero_",))] * 20, rest_us=100),
-        (ExpectedFinding("medium", 40_000),),
+        (ExpectedFinding("low", 40_000),),
     ),
     RuleCase(
         "PD304",
         "foreach",
         lambda: zeroing(*[Launch(FOREACH, 1, ("aten::_foreach_zero_",))] * 12),
-        (ExpectedFinding("low", 12_000, (0, None, 12_000)),),
+        (ExpectedFinding("info", 12_000, (0, None, 12_000)),),
     ),
     RuleCase(
         "PD304",
@@ -264,7 +264,7 @@ PD305 = [
         lambda: program(*(cast(), HALF_PRODUCT) * 6, frame="serve.py(5): answer"),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 120_000,
                 (0, None, 120_000),
                 location="serve.py:5",
@@ -282,7 +282,7 @@ PD305 = [
         lambda: program(*(cast(), HALF_PRODUCT) * 4, *[GRADIENT_CAST] * 4),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 160_000,
                 advice="master weights",
                 evidence={"of weights": 80_000, "of their gradients": 80_000},
@@ -299,19 +299,19 @@ PD305 = [
             ),
             HALF_PRODUCT,
         ),
-        (ExpectedFinding("high", 100_000),),
+        (ExpectedFinding("medium", 100_000),),
     ),
     RuleCase(
         "PD305",
         "two-percent",
         lambda: program(*[cast(us=4)] * 5, GEMM, steps=2),
-        (ExpectedFinding("low", 20_000, title="5 casts a step"),),
+        (ExpectedFinding("info", 20_000, title="5 casts a step"),),
     ),
     RuleCase(
         "PD305",
         "back-to-float32",
         lambda: program(*[cast(to=FLOAT, source=HALF, outer_op="aten::matmul", inputs=(BATCH, MATRIX))] * 8),
-        (ExpectedFinding("high", 160_000),),
+        (ExpectedFinding("medium", 160_000),),
     ),
     RuleCase("PD305", "healthy", build_healthy_trace),
     RuleCase("PD305", "casts-of-activations", lambda: program(*[cast(BATCH)] * 8)),

@@ -19,7 +19,7 @@ WORKERS = "DataLoader"
 # By trace: the rule, what the title must say, and what advice or fix must say. By raw JSON and scripts of their own:
 PAUSES = {
     # image_processing_videomae.preprocess takes 178 of 218 ms, its _preprocess_image 164.
-    "h100-timesformer-bf16.json.gz": ("PD103", "prepares data in _preprocess_image", "in another thread or process"),
+    "h100-timesformer-bf16.json.gz": ("PD103", "prepares data in _preprocess_image", "the pipeline's one worker"),
     # cudaStreamBeginCapture in three regions of 210 to 219 ms.
     "a100-vit-graph-bf16.json.gz": (
         "PD103",

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.report.finding import Finding, severity_of
+from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding, Severity, severity_of
 from perfdoctor.report.merge_findings import merge_findings
-from perfdoctor.report.pricing import prioritize_fleet
+from perfdoctor.report.pricing import prioritize_fleet, step_after_fixes_ns
 from perfdoctor.savings.ledger import Ledger
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.trace.tables import intervals as iv
@@ -27,6 +27,8 @@ def finding_of(
     expected: int | None = None,
     cost: int | None = None,
     subject: str = "",
+    severity: Severity = "high",
+    confidence: float = 1.0,
 ) -> Finding:
     rows = np.array(spans, np.int64).reshape(-1, 2)
     cost = high if cost is None else cost
@@ -36,9 +38,10 @@ def finding_of(
         title=f"{rule} {subject}",
         cost_ns=cost,
         share_of_step=None,
-        severity=severity_of(cost / WINDOW_NS),
+        severity=severity,
         saving=Saving(0, expected, high, "bounded"),
         advice="",
+        confidence=confidence,
         rank=rank,
         claim=Claim(iv.union(rows[:, 0], rows[:, 1]), kernels, rank),
         subject=subject,
@@ -116,6 +119,63 @@ def test_two_findings_of_one_rule_in_one_rank_both_stay():
     assert len(merge_findings([finding_of(100, (0, 100)), finding_of(200, (200, 400))])) == 2
 
 
+def test_severity_is_by_what_the_fix_is_worth_alone() -> None:
+    assert [severity_of(share) for share in (0.1, 0.03, 0.01, 0.009, None)] == ["high", "medium", "low", "info", "info"]
+    (expected,) = prioritize(finding_of(500, (0, 500), expected=40))
+    assert expected.severity == "medium"
+    (bound,) = prioritize(finding_of(500, (0, 500)))
+    assert bound.severity == "high"  # half of 50 %
+    (doubted,) = prioritize(finding_of(500, (0, 500), confidence=0.3))
+    assert doubted.severity == "medium"  # 0.3 of it
+    (capped,) = prioritize(finding_of(500, (0, 500), severity="low"))
+    assert capped.severity == "low"  # as its rule says
+    (free,) = prioritize(finding_of(0, severity="low"))
+    assert free.severity == "low"  # about the recording: nothing to save
+
+
+def test_alone_is_what_the_rule_says_before_others_claim_the_time() -> None:
+    first, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (40, 290), rule="PD002"))
+    assert (first.saving.alone.high_ns, second.saving.alone.high_ns) == (300, 250)
+    assert (second.saving.high_ns, second.covered_by, second.severity) == (0, 0, "low")
+
+
+def test_kernel_time_alone_is_worth_no_more_than_the_cpu_waits_for_it() -> None:
+    (only,) = prioritize(finding_of(300, (0, 300), kernels=True), budget=15)
+    assert (only.saving.alone.high_ns, only.severity) == (15, "info")
+
+
+def test_time_of_which_enough_is_left_is_not_covered() -> None:
+    _, second = prioritize(finding_of(300, (0, 300), rule="PD001"), finding_of(250, (200, 450), rule="PD002"))
+    assert (second.saving.high_ns, second.covered_by, second.severity) == (150, None, "high")
+
+
+def test_two_findings_that_both_would_free_nearly_the_whole_step_free_the_same_time() -> None:
+    late = finding_of(915, (0, 915), rule="PD401", rank=0, expected=915)
+    pause = finding_of(910, (0, 910), rule="PD103", rank=2)
+    other = finding_of(40, (950, 990), rule="PD107", rank=2, expected=40)
+    ledgers: dict[int | None, Ledger] = {rank: Ledger(WINDOW_NS) for rank in (0, 2)}
+    result = {f.rule: f for f in prioritize_fleet((pause, other), (late,), ledgers)}
+    assert next(iter(result)) == "PD401"
+    assert (result["PD103"].covered_by, result["PD103"].severity) == (0, "low")
+    assert (result["PD107"].covered_by, result["PD107"].saving.expected_ns) == (None, 40)
+
+
+def test_the_step_after_each_fix_counts_the_fixes_of_all_ranks_above_it() -> None:
+    """What the evidence of each rank says is of that rank alone."""
+    findings = [
+        replace(
+            finding_of(ns, (at, at + ns), rule=rule, rank=rank, expected=ns),
+            saving=Saving(0, ns, ns, "replayed"),
+            evidence=(Evidence(STEP_AFTER, after, "ns"),),
+        )
+        for ns, at, rule, rank, after in ((300, 0, "PD001", 0, 500), (200, 400, "PD002", 1, 800))
+    ]
+    result = prioritize_fleet(findings, (), {rank: Ledger(WINDOW_NS) for rank in (0, 1)})
+    assert [e.value for f in result for e in f.evidence] == [700, 500]
+    assert step_after_fixes_ns(result, WINDOW_NS, 800) == 400  # half of the mean step, so half of the median step
+    assert step_after_fixes_ns([finding_of(10, (0, 10))], WINDOW_NS, 800) is None
+
+
 spans = st.tuples(st.integers(0, WINDOW_NS), st.integers(0, WINDOW_NS)).map(lambda s: (min(s), max(s) + 1))
 findings = st.builds(
     lambda high, span, kernels, rank, subject: finding_of(high, *span, kernels=kernels, rank=rank, subject=subject),
@@ -135,6 +195,11 @@ def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int,
     assert all((f.saving.high_ns or 0) <= f.cost_ns for f in result)
     savings = [f.saving.likely_ns for f in result]
     assert savings == sorted(savings, reverse=True)
+    for position, each in enumerate(result):
+        assert (each.saving.high_ns or 0) <= (each.saving.alone.high_ns or 0) <= each.cost_ns
+        if each.covered_by is not None:
+            assert each.covered_by < position
+            assert SEVERITIES.index(each.severity) <= SEVERITIES.index("low")
 
 
 @given(st.lists(findings, max_size=6), st.randoms())

@@ -16,14 +16,21 @@ from perfdoctor.rules.advice import AdviceRow, When, advise
 from perfdoctor.rules.advice.advice_row import is_older
 from perfdoctor.rules.advice.advice_table import TABLE
 from perfdoctor.rules.advice.choose_advice import find_row
+from perfdoctor.trace import activity_kinds
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SITUATIONS = sorted({row.situation for row in TABLE})
 FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
 KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
 
+# Rules append these to the name of a situation.
+ENDINGS = re.compile(
+    r"(, (beside a DataLoader( that pins)?|on an AMD device)|: (larger batch|other ways|bfloat16|float16))+$"
+)
 # These are found by what only training does, so no forward pass asks for them.
-OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|gradients|sync: (clip|scaler))")
+OF_TRAINING = re.compile(r"^(unfused (Ada|SGD|optimizer)|optimizer|pause: the optimizer|gradients|sync: (clip|scaler))")
+# These are found on the CPU, by what is compiled, and on devices of the last generations.
+NOT_BEFORE_VOLTA = re.compile(r"^(bound by ops on the CPU|recompiles|kernels of an old architecture)$")
 # These are found by ranges that DistributedDataParallel or DataParallel writes.
 OF_WRAPPERS = re.compile(r"^(DDP |DataParallel$|gradients reduced)")
 
@@ -37,6 +44,7 @@ def programs_of(when: When) -> list[Context]:
         graph_share=when.min_graphed or None,
         device_generations=when.generations[:1],
         decodes=when.decodes,
+        lacks_triton=when.lacks_triton,
         torch_version=when.torch_from or ("1.8.0" if when.torch_before else None),
     )
     return [
@@ -77,7 +85,7 @@ def test_a_row_names_its_source_and_known_programs(row: AdviceRow) -> None:
     assert re.fullmatch(r"https://\S+", row.source)
     assert re.fullmatch(r"([\w-]+ \d+\.\d+)?", row.since)
     assert set(row.when.uses) | set(row.when.lacks) <= FRAMEWORKS | KINDS_OF_PARALLELISM
-    assert row.sentence == "" or row.sentence.endswith(".")
+    assert row.sentence == "" or row.sentence.endswith((".", ".{limit}"))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -85,6 +93,8 @@ def test_a_row_names_its_source_and_known_programs(row: AdviceRow) -> None:
 def test_no_program_gets_a_fix_that_it_cannot_use(situation: str, program: str) -> None:
     context, forbidden = PROGRAMS[program]
     if OF_TRAINING.search(situation) and context.phase != "training":
+        return
+    if NOT_BEFORE_VOLTA.search(situation) and context.lacks_triton:
         return
     if OF_WRAPPERS.search(situation) and "DDP" not in context.parallelism:
         return
@@ -161,6 +171,17 @@ def test_the_release_of_a_framework_is_always_named() -> None:
 def test_what_the_rule_knows_is_filled_in() -> None:
     advice = advise("loader too slow", UNKNOWN_CONTEXT, workers=4, pin=", pin_memory=True")
     assert advice.code == "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)"
+
+
+def test_every_situation_is_one_that_a_rule_asks_for() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "analyzers").glob("*.py"))
+    kinds = "".join(value for value in vars(activity_kinds).values() if isinstance(value, str))
+    unused = [
+        situation
+        for situation in SITUATIONS
+        if not re.search(ENDINGS.sub("", situation).removeprefix("pause: ").removeprefix("sync: "), f"{sources}{kinds}")
+    ]
+    assert not unused
 
 
 def test_an_unknown_situation_is_refused() -> None:

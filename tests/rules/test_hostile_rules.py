@@ -118,6 +118,7 @@ MAY_BE: dict[str, tuple[Any, ...]] = {
     "scope": (None,),
     "recurrence": (None,),
     "covered_by": (None, 3),
+    "covering_key": (None,),
     "evidence": (),
     "references": (),
     "severity": (),

@@ -12,8 +12,15 @@ from trace_strategies import lawful_file, rank_of
 
 from perfdoctor.pipeline import price_rank
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import STEP_AFTER, Finding, severity_of
-from perfdoctor.savings.edits import Edit, remove_cpu_time, scale_durations, set_duration_range
+from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Finding
+from perfdoctor.savings.edits import (
+    Edit,
+    remove_cpu_time,
+    remove_pauses,
+    remove_sections,
+    scale_durations,
+    set_duration_range,
+)
 from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
@@ -30,7 +37,7 @@ def make_finding(rule: str, edit: Edit | None, cost_us: float = 1000, high_us: f
         title=rule,
         cost_ns=cost,
         share_of_step=None,
-        severity=severity_of(None),
+        severity="high",
         saving=Saving(0, None, cost if high_us is None else round(high_us * 1000), "bounded"),
         advice="",
         claim=Claim(iv.window(0, cost)),
@@ -84,13 +91,11 @@ def test_two_fixes_of_the_same_time_share_it() -> None:
     assert (saving_us(first)[1], saving_us(second)[1]) == (150, 0)
 
 
-def test_an_upper_bound_is_reached_half_way_or_not_at_all() -> None:
+def test_of_an_upper_bound_nothing_in_between_is_expected() -> None:
     rank = loader_bound()
     (only,) = price_rank(rank, [make_finding("PD901", scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), 0.5))])
-    low, expected, high = saving_us(only)
-    assert (low, expected) == (0, 75)
-    assert high is not None
-    assert 150 <= high < 155  # the replay explains nearly all of what the CPU waited
+    assert saving_us(only) == (0, None, 150)
+    assert STEP_AFTER not in evidence_of(only)
 
 
 def test_a_range_of_durations_becomes_a_range_of_the_saving() -> None:
@@ -116,12 +121,58 @@ def test_a_fix_with_a_range_joined_with_one_without_varies_as_far_as_its_own_par
     assert high == pytest.approx(110 + 75, rel=0.03)
 
 
-def test_a_replay_promises_no_more_than_the_rule_and_the_cost_allow() -> None:
+def test_a_cause_costs_what_the_step_takes_less_without_it_whatever_its_rule_measured() -> None:
     rank = loader_bound()
-    (capped,) = price_rank(rank, [make_finding("PD901", remove_loader_waits(rank), high_us=100)])
-    assert saving_us(capped) == (100, 100, 100)
-    (cheap,) = price_rank(rank, [make_finding("PD901", remove_loader_waits(rank), cost_us=50)])
-    assert saving_us(cheap) == (50, 50, 50)
+    for measured_us in (50, 100, 700):
+        (found,) = price_rank(rank, [make_finding("PD901", remove_loader_waits(rank), cost_us=measured_us)])
+        assert (found.cost_ns, found.share_of_step) == (600_000, 0.6)
+        low, *others = saving_us(found)
+        assert others == [600, 600]
+        assert low == pytest.approx(600, rel=0.03)  # the replay explains nearly all of what the CPU waited
+
+
+def test_what_remains_of_a_cause_is_a_part_of_its_cost_and_not_of_the_saving() -> None:
+    rank = loader_bound()
+    starts = np.arange(4) * 1_000_000 + 10_000
+    half = remove_cpu_time(np.zeros(4, np.int32), (starts, starts + 600_000), rank.window, remaining_share=0.5)
+    (found,) = price_rank(rank, [make_finding("PD901", half)])
+    assert found.cost_ns == 600_000
+    assert (found.saving.expected_ns, found.saving.alone.expected_ns) == (300_000, 300_000)
+
+
+def test_removed_pauses_and_sections_save_their_time() -> None:
+    rank = loader_bound()
+    starts = np.arange(4) * 1_000_000 + 10_000
+    waits = iv.union(starts, starts + 600_000)
+    (pauses,) = price_rank(rank, [make_finding("PD901", remove_pauses(rank.trace, waits, rank.window))])
+    assert pauses.cost_ns == 600_000
+    launches = iv.union(starts + 605_000, starts + 700_000)
+    edit = remove_sections(rank.trace, 0, launches, rank.window)
+    assert (len(edit.items), len(edit.dropped_calls)) == (8, 12)  # the launches, and the sync among them
+    (sections,) = price_rank(rank, [make_finding("PD902", edit)])
+    assert sections.cost_ns > 300_000  # the kernels, for which the CPU waited
+
+
+def test_a_fix_for_which_another_leaves_next_to_nothing_is_covered_by_it_and_low_at_most() -> None:
+    rank = loader_bound()
+    whole, part = (
+        scale_durations(GpuRows(rank.trace.gpu, np.arange(8)), share, is_upper_bound=False) for share in (0.5, 0.45)
+    )
+    first, second = price_rank(rank, [make_finding("PD901", part), make_finding("PD902", whole)])
+    assert (first.rule, first.covered_by, first.severity) == ("PD902", None, "high")
+    assert (second.rule, second.covered_by, second.severity) == ("PD901", 0, "low")
+    assert (second.saving.expected_ns, second.saving.alone.expected_ns) == (0, 135_000)
+    assert second.cost_ns == 135_000
+
+
+def test_a_fix_for_which_a_third_is_left_is_not_covered() -> None:
+    rank = loader_bound()
+    one, other = (
+        scale_durations(GpuRows(rank.trace.gpu, rows), 0.5, is_upper_bound=False)
+        for rows in (np.array([0, 1, 2, 3, 4, 5]), np.array([4, 5, 6]))
+    )
+    priced = price_rank(rank, [make_finding("PD901", one), make_finding("PD902", other)])
+    assert [f.covered_by for f in priced] == [None, None]
 
 
 def test_a_fix_that_another_makes_worth_while_is_masked_and_comes_after_it() -> None:
@@ -151,7 +202,10 @@ def test_where_a_replay_cannot_be_trusted_the_bounds_stay_and_the_evidence_says_
     edit = scale_durations(GpuRows(rank.trace.gpu, np.arange(1)), 0.5)
     (only,) = price_rank(rank, [make_finding("PD901", edit, cost_us=400)])
     assert saving_us(only) == (0, None, 400)
-    assert evidence_of(only) == {"not replayed": "the launches of 50% of the GPU's work were not recorded"}
+    assert evidence_of(only) == {
+        "not replayed": "the launches of 50% of the GPU's work were not recorded",
+        "the cost": "at least: the idle time right behind the cause",
+    }
 
 
 def test_findings_without_an_edit_do_not_change_and_edits_do_not_leave_the_rank() -> None:
@@ -183,7 +237,12 @@ def test_savings_never_exceed_cost_nor_together_the_step(file: dict[str, Any], d
         edit = scale_durations(GpuRows(rank.trace.gpu, items[number:]), share, is_upper_bound=data.draw(st.booleans()))
         findings.append(make_finding(f"PD90{number}", edit, cost / 1000))
     priced = price_rank(rank, findings)
-    assert all((f.saving.high_ns or 0) <= f.cost_ns for f in priced)
+    assert all((f.saving.high_ns or 0) <= f.cost_ns <= step_ns for f in priced)
+    for position, each in enumerate(priced):
+        assert (each.saving.alone.high_ns or 0) <= each.cost_ns
+        if each.covered_by is not None:
+            assert each.covered_by < position
+            assert SEVERITIES.index(each.severity) <= SEVERITIES.index("low")
     assert sum(f.saving.high_ns or 0 for f in priced) <= step_ns
     after = [evidence_of(f)[STEP_AFTER] for f in priced if STEP_AFTER in evidence_of(f)]
     assert after == sorted(after, reverse=True)

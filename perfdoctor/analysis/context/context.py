@@ -20,6 +20,9 @@ from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 from perfdoctor.trace.tables.steps import Steps
 
+# PyTorch's recipe on compiled optimizers: "only supported on CUDA devices with compute capability >= 7.0".
+_OLDEST_WITH_TRITON = (7, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -38,6 +41,7 @@ class Context:
         steady: False where the analysed time holds what happens once, such as compilation; None where unknown.
         evidence: A sentence for each claim.
         decodes: Whether it generates tokens one by one.
+        lacks_triton: Whether its device is one that Triton, in which torch.compile writes kernels, does not support.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -54,6 +58,7 @@ class Context:
     steady: bool | None
     evidence: tuple[str, ...]
     decodes: bool = False
+    lacks_triton: bool = False
 
 
 UNKNOWN_CONTEXT = Context(
@@ -117,6 +122,7 @@ def context_of(
         steady=steadiness.steady,
         evidence=evidence,
         decodes=phase.decodes,
+        lacks_triton=_lacks_triton(trace.device.capability, generations),
     )
 
 
@@ -149,6 +155,13 @@ def _judge_device(classes: KernelClasses) -> tuple[tuple[str, ...], tuple[str, .
     architectures = (kernel.arch for kernel in classes.by_name.values() if kernel.arch is not None)
     found = possible_generations(architectures, trace.device.sm_count)
     return found, (f"device: by its kernels {' or '.join(found)}.",) if found else ()
+
+
+def _lacks_triton(capability: tuple[int, int] | None, generations: tuple[str, ...]) -> bool:
+    """Whether a device is older than Volta; AMD's report capabilities from 9.0 on."""
+    if capability is not None:
+        return tuple(capability) < _OLDEST_WITH_TRITON
+    return generations == ("Pascal",)
 
 
 def _torch_version(facts: Mapping[str, Any] | None) -> str | None:

@@ -113,16 +113,21 @@ def _roots_of_gaps(
     allocated_ns = _time_of_events(calls.start_ns[allocating], calls.end_ns[allocating], start_ns, end_ns)
     break_ns = _breaks_before(trace, gaps.launch[late])
     begins = (start_ns <= window[0, 0]) if len(window) else np.zeros(len(late), bool)
-    causes = (
-        (StarvationRoot.DATALOADER, waited_ns > 0, waited_ns),
-        (StarvationRoot.SYNC, gaps.sync[late] >= 0, gaps.sync_wait_ns[late]),
-        (StarvationRoot.ALLOCATOR, allocated_ns > 0, allocated_ns),
-        (StarvationRoot.START, begins, end_ns - start_ns),
-        (StarvationRoot.PAUSE, break_ns >= _PAUSE_NS, break_ns),
-    )
-    conditions = [condition for _, condition, _ in causes]
-    root = np.select(conditions, [cause for cause, _, _ in causes], StarvationRoot.NO_ROOT).astype(np.int8)
-    lost_ns: Int64Array = np.select(conditions, [lost for _, _, lost in causes], 0).astype(np.int64)
+    lost_by_root = {
+        StarvationRoot.DATALOADER: waited_ns,
+        StarvationRoot.SYNC: np.where(gaps.sync[late] >= 0, gaps.sync_wait_ns[late], 0),
+        StarvationRoot.ALLOCATOR: allocated_ns,
+        StarvationRoot.START: np.where(begins, end_ns - start_ns, 0),
+        StarvationRoot.PAUSE: np.where(break_ns >= _PAUSE_NS, break_ns, 0),
+    }
+    # Several may lie before one gap, such as a sync and the loader at the end of a step: what took longest counts. A
+    # pause is what remains, because it contains the others.
+    roots = np.array(list(lost_by_root), np.int8)
+    lost = np.stack(list(lost_by_root.values())).astype(np.int64)
+    largest = lost[:-1].argmax(axis=0)
+    row = np.where(lost[:-1].max(axis=0) > 0, largest, len(roots) - 1)
+    lost_ns: Int64Array = lost[row, np.arange(len(late))]
+    root = np.where(lost_ns > 0, roots[row], StarvationRoot.NO_ROOT).astype(np.int8)
     return root, lost_ns
 
 

@@ -21,6 +21,7 @@ class When(NamedTuple):
         min_graphed: At least this share (0 to 1) of its kernels is launched by graphs.
         generations: The kernels prove that its device is of one of these generations.
         decodes: It generates tokens one by one.
+        lacks_triton: Its device is too old for the kernels that torch.compile writes.
         torch_from: Its release of PyTorch is this one or a later one.
         torch_before: Its release of PyTorch is an earlier one.
     """
@@ -32,6 +33,7 @@ class When(NamedTuple):
     min_graphed: float = 0.0
     generations: tuple[str, ...] = ()
     decodes: bool = False
+    lacks_triton: bool = False
     torch_from: str = ""
     torch_before: str = ""
 
@@ -47,6 +49,7 @@ class When(NamedTuple):
             and (not self.min_graphed or (context.graph_share or 0.0) >= self.min_graphed)
             and (not self.generations or _proves(context, self.generations))
             and (not self.decodes or context.decodes)
+            and (not self.lacks_triton or context.lacks_triton)
             and (not self.torch_from or (release is not None and not is_older(release, self.torch_from)))
             and (not self.torch_before or (release is not None and is_older(release, self.torch_before)))
         )
@@ -61,6 +64,7 @@ class When(NamedTuple):
             ("share of kernels in graphs is at least ", f"{self.min_graphed:.0%}" if self.min_graphed else ""),
             ("kernels prove ", " or ".join(self.generations)),
             ("decodes tokens", " " if self.decodes else ""),
+            ("device is older than Volta", " " if self.lacks_triton else ""),
             ("PyTorch is at least ", self.torch_from),
             ("PyTorch is older than ", self.torch_before),
         )

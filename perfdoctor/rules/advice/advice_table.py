@@ -9,18 +9,22 @@ from perfdoctor.rules.advice.launch_rows import LAUNCH_ROWS
 from perfdoctor.rules.advice.loader_rows import LOADER_ROWS
 from perfdoctor.rules.advice.matrix_rows import MATRIX_ROWS
 from perfdoctor.rules.advice.memory_rows import MEMORY_ROWS
+from perfdoctor.rules.advice.pause_rows import PAUSE_ROWS
 from perfdoctor.rules.advice.precision_rows import PRECISION_ROWS
 from perfdoctor.rules.advice.small_collective_rows import SMALL_ROWS
 from perfdoctor.rules.advice.sync_rows import COPY_ROWS, SYNC_ROWS
+from perfdoctor.rules.advice.transfer_rows import TRANSFER_ROWS
 from perfdoctor.rules.advice.update_rows import UPDATE_ROWS
 
 TABLE = (
     *LOADER_ROWS,
+    *PAUSE_ROWS,
     *SYNC_ROWS,
     *COPY_ROWS,
     *LAUNCH_ROWS,
     *MEMORY_ROWS,
     *PRECISION_ROWS,
+    *TRANSFER_ROWS,
     *MATRIX_ROWS,
     *FUSION_ROWS,
     *UPDATE_ROWS,

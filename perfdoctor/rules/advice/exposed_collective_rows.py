@@ -287,7 +287,7 @@ EXPOSED_ROWS = (
             "It lies between the layers of a tensor-parallel model, and each layer waits for it: asynchronous tensor "
             "parallelism hides it under the products (torch.compile and NVLink needed); else use fewer ranks for a "
             "layer.",
-            "torch._inductor.config._micro_pipeline_tp = True   # private; and torch.compile",
+            None,
             "",
             _ASYNC_TP,
         ),

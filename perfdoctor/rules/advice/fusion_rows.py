@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, PARTLY, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, PARTLY, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
+_TRITON = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _GRAPH_BREAKS = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
 _TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
@@ -29,9 +30,17 @@ FUSION_ROWS = (
         "unfused pointwise kernels",
         _ENGINE_KERNELS,
         (
+            TOO_OLD_TO_COMPILE,
+            "Use the fused operation where there is one: rms_norm, layer_norm, gelu. The kernels of torch.compile need "
+            "Volta or a newer device.",
+            None,
+            "",
+            _TRITON,
+        ),
+        (
             When(min_compiled=MOSTLY),
             "Most of the program is compiled; these are not: find what breaks the graph there, or use the fused "
-            "operation where there is one: rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "operation where there is one: rms_norm, layer_norm, gelu.",
             "TORCH_LOGS=graph_breaks python ...",
             "PyTorch 2.0",
             _GRAPH_BREAKS,
@@ -39,7 +48,7 @@ FUSION_ROWS = (
         (
             When(min_compiled=PARTLY),
             "Some of the program is compiled; these are not: compile what launches them, or use the fused operation "
-            "where there is one: rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "where there is one: rms_norm, layer_norm, gelu.",
             "layer = torch.compile(layer)",
             "PyTorch 2.0",
             _COMPILE,
@@ -61,7 +70,7 @@ FUSION_ROWS = (
         (
             When(uses=("FSDP",)),
             "Compile each block before it is sharded, which fuses them; or use the fused operation where there is one: "
-            "rms_norm, layer_norm, gelu, scaled_dot_product_attention.",
+            "rms_norm, layer_norm, gelu.",
             "block = torch.compile(block); fully_shard(block)",
             "PyTorch 2.0",
             _TITAN_COMPILE,
@@ -75,8 +84,7 @@ FUSION_ROWS = (
         ),
         (
             ANY,
-            "Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, gelu, "
-            "scaled_dot_product_attention.",
+            "Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, gelu.",
             "model = torch.compile(model)",
             "PyTorch 2.0",
             _COMPILE,
@@ -181,6 +189,13 @@ FUSION_ROWS = (
     *rows_of(
         "copies by concatenation",
         _ENGINE_KERNELS,
+        (
+            TOO_OLD_TO_COMPILE,
+            "Write the parts into one preallocated tensor.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.cat.html",
+        ),
         (
             When(min_compiled=MOSTLY),
             "Write the parts into one preallocated tensor; the compiler did not fuse these copies.",

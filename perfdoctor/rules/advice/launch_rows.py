@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
 _GRAPHS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
@@ -23,6 +23,14 @@ _AFTER_GRAPHS = (
     f"{_GRAPHS_ALREADY} Capture more in one graph, or prepare the next one's inputs while this one runs.",
     None,
     "",
+    _GRAPHS,
+)
+_WITHOUT_TRITON = (
+    TOO_OLD_TO_COMPILE,
+    "Launch many kernels at once by CUDA graphs, with inputs of few sizes; what else torch.compile does needs Volta or "
+    "a newer device.",
+    'model = torch.compile(model, backend="cudagraphs")   # or torch.cuda.make_graphed_callables',
+    "PyTorch 2.0",
     _GRAPHS,
 )
 _ENGINE_LAUNCHES = (
@@ -124,6 +132,7 @@ LAUNCH_ROWS = (
         "launch-bound",
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
+        _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
             'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.',
@@ -144,6 +153,7 @@ LAUNCH_ROWS = (
         "launch-bound, steps differ",
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
+        _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
             "Steps launch differently, which CUDA graphs cannot: compile for sizes that change, or pad inputs to few "
@@ -167,6 +177,14 @@ LAUNCH_ROWS = (
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
         (
+            TOO_OLD_TO_COMPILE,
+            "First remove the {syncs} in each {unit}: no CUDA graph can capture one. What else torch.compile does "
+            "needs Volta or a newer device.",
+            None,
+            "",
+            _GRAPHS,
+        ),
+        (
             When(min_compiled=MOSTLY),
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one, and each breaks what is compiled.",
             "TORCH_LOGS=graph_breaks python ...",
@@ -187,6 +205,7 @@ LAUNCH_ROWS = (
         "launch-bound in Python",
         *_ENGINE_LAUNCHES,
         _AFTER_GRAPHS,
+        _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
             "Most of the CPU time is Python, though the code is compiled: find what breaks its graphs.",

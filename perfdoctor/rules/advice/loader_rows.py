@@ -1,18 +1,18 @@
-"""Advice about input and other work of the CPU: PD101, PD103."""
+"""Advice about input that the GPU waits for: PD101, PD103."""
 
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINES, rows_of
 
 _LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 _PIPELINE = "https://github.com/huggingface/transformers/blob/main/src/transformers/pipelines/base.py"
 _TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _ULTRALYTICS = "https://docs.ultralytics.com/usage/cfg/"
-_VLLM_GRAPHS = "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html"
+_VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 _NEXT_INPUT = (
-    "Prepare the next input in another thread or process while the GPU works on this one, or on the GPU. num_workers "
-    "of the pipeline's call has no effect on a single input, and chunk pipelines set it to 1."
+    "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does so "
+    "where it gets all inputs at once, as a data set or generator."
 )
 
 LOADER_ROWS = (
@@ -56,23 +56,22 @@ LOADER_ROWS = (
         "input prepared on the CPU",
         (
             When(uses=ENGINES),
-            "Prepare requests in other processes than the one that launches, and more of them at a time.",
+            "Prepare requests in other processes than the one that launches, while the GPU works.",
             None,
             "",
-            _VLLM_GRAPHS,
+            _VLLM,
         ),
-        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, "", _PIPELINE),
         (
-            When(uses=("Hugging Face Transformers",), phases=FORWARD),
-            "Prepare the next input in another thread or process while the GPU works on this one; where the model has "
-            "a fast image processor, it resizes on the GPU.",
-            'inputs = processor(images, device="cuda")   # made with use_fast=True; from 5.0 on backend="torchvision"',
-            "transformers 4.47",
-            "https://huggingface.co/docs/transformers/v4.47.0/main_classes/image_processor",
+            When(uses=("Hugging Face pipeline",)),
+            "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does "
+            "so where it gets all inputs at once, as a data set or generator.",
+            None,
+            "",
+            _PIPELINE,
         ),
         (
             ANY,
-            "Prepare the next input in another thread or process while the GPU works on this one, or on the GPU.",
+            "Prepare the next input in another thread or process while the GPU works on this one.",
             None,
             "",
             "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -81,36 +80,12 @@ LOADER_ROWS = (
     *rows_of(
         "input prepared on the CPU, beside a DataLoader",
         (
-            When(uses=("Hugging Face Trainer",)),
-            "Move this work into the data set or the collator, which the loader's workers run.",
-            "TrainingArguments(..., dataloader_num_workers=...)",
-            "",
-            _TRAINER,
-        ),
-        (
             ANY,
-            "Move this work into the DataLoader's workers (the data set or collate_fn), or do it on the GPU.",
+            "Do it in the DataLoader's workers (in the data set or collate_fn), so that the loop finds it done.",
             None,
             "",
             _LOADER,
         ),
     ),
-    *rows_of(
-        "CPU does something else",
-        (
-            When(uses=ENGINES),
-            "Look at what the engine's process does between two steps: scheduling, sampling, detokenising, logging.",
-            None,
-            "",
-            _VLLM_GRAPHS,
-        ),
-        (
-            ANY,
-            "Move this work out of the step: into another thread or process, before the loop, or to every N steps.",
-            None,
-            "",
-            "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-        ),
-    ),
 )
-"""What to do about input and other work of the CPU."""
+"""What to do about input that the GPU waits for."""

@@ -51,12 +51,23 @@ MEMORY_ROWS = (
         ),
     ),
     *rows_of(
+        "memory allocated once",
+        (
+            ANY,
+            "Memory that is allocated for the first time, or given back once, costs no step to come. Where it happens "
+            "in every epoch, or with every new size of input: keep input sizes few, and leave memory free.",
+            None,
+            "",
+            _NO_CACHE,
+        ),
+    ),
+    *rows_of(
         "caching allocator is off",
         (
             ANY,
             "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
             "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
-            "unset PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "env -u PYTORCH_NO_CUDA_MEMORY_CACHING python ...",
             "",
             _NO_CACHE,
         ),
@@ -67,7 +78,7 @@ MEMORY_ROWS = (
             ANY,
             "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
             "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
-            "unset PYTORCH_NO_HIP_MEMORY_CACHING PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python ...",
             "",
             _NO_CACHE_ON_AMD,
         ),

@@ -6,6 +6,7 @@ from perfdoctor.analysis.context.name_signs import SERVING_ENGINES
 from perfdoctor.rules.advice.advice_row import AdviceRow, When
 
 ANY = When()
+TOO_OLD_TO_COMPILE = When(lacks_triton=True)
 FORWARD = ("inference", "evaluation")
 ENGINES = tuple(sorted(SERVING_ENGINES))
 ZERO = ("DeepSpeed", "ZeRO")

@@ -29,6 +29,13 @@ _ENGINES_OWN = (
     "",
     _VLLM,
 )
+_TORCHREC_COPIES = (
+    When(uses=TORCHREC),
+    "TrainPipelineSparseDist copies the next batch on a stream of its own while this one runs; pin what it copies.",
+    "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
+    "",
+    _TORCHREC,
+)
 _TORCHREC_SIZES = (
     When(uses=TORCHREC),
     "The CPU has to know the sizes of the exchange before it can issue it: TrainPipelineSparseDist does that for the "
@@ -223,6 +230,7 @@ SYNC_ROWS = (
     ),
     *rows_of(
         "sync: pageable",
+        _TORCHREC_COPIES,
         (
             ANY,
             "Copy from pinned memory without blocking: a buffer that is pinned once, or pinned where the input is "
@@ -301,6 +309,7 @@ SYNC_ROWS = (
 COPY_ROWS = (
     *rows_of(
         "pageable copies to the device",
+        _TORCHREC_COPIES,
         (
             ANY,
             "Copy from memory that is pinned once, or pinned by the thread that prepares the next input; pinning each "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ZERO, rows_of
+from perfdoctor.rules.advice.programs import ANY, TOO_OLD_TO_COMPILE, ZERO, rows_of
 
 _OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _ADAGRAD = "https://github.com/pytorch/pytorch/pull/177672"
@@ -40,6 +40,14 @@ UPDATE_ROWS = (
     *rows_of(
         "unfused SGD beside a GradScaler",
         (
+            TOO_OLD_TO_COMPILE,
+            "SGD(fused=True) is not safe here: its momentum advances in steps that the GradScaler skips. Use "
+            "foreach=True, which launches less.",
+            None,
+            "",
+            _COMPILED,
+        ),
+        (
             ANY,
             "Fuse its kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances in steps that "
             "the GradScaler skips.",
@@ -62,6 +70,13 @@ UPDATE_ROWS = (
     *rows_of(
         "optimizer updates tensor by tensor",
         (
+            TOO_OLD_TO_COMPILE,
+            "Update all tensors at once by a foreach or fused implementation.",
+            None,
+            "",
+            _COMPILED,
+        ),
+        (
             ANY,
             "Update all tensors at once: a foreach or fused implementation, or torch.compile(optimizer.step).",
             "optimizer.step = torch.compile(optimizer.step)",
@@ -71,6 +86,14 @@ UPDATE_ROWS = (
     ),
     *rows_of(
         "optimizer without a fused form",
+        (
+            TOO_OLD_TO_COMPILE,
+            "There is no fused one in torch.optim, and the kernels of torch.compile need Volta or a newer device: "
+            "larger parameters, or fewer of them, launch less.",
+            None,
+            "",
+            _COMPILED,
+        ),
         (
             ANY,
             "There is no fused one in torch.optim: torch.compile(optimizer.step) fuses the foreach kernels.",

@@ -57,6 +57,8 @@ class MultiprocessorCounter:
             for launch in _LAUNCH.finditer(text):
                 end = launch.end()
                 self._count(launch)
+                if self.found.total() >= _SAMPLES:
+                    break
         self._before = text[max(end, len(text) - _LONGEST_LAUNCH) :] if self.found.total() < _SAMPLES else None
 
     def _count(self, launch: re.Match[bytes]) -> None:

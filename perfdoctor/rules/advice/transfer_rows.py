@@ -1,0 +1,229 @@
+"""Advice about copies in whose time nothing computes, by what they are for: PD109."""
+
+from __future__ import annotations
+
+from perfdoctor.rules.advice.advice_row import When
+from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
+
+_PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
+_STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
+_OVERLAP = "https://developer.nvidia.com/blog/how-overlap-data-transfers-cuda-cc/"
+_DIFFUSERS = "https://huggingface.co/docs/diffusers/en/optimization/memory"
+_VLLM_OFFLOAD = "https://docs.vllm.ai/en/v0.7.2/getting_started/examples/cpu_offload.html"
+_BIG_MODELS = "https://huggingface.co/docs/accelerate/usage_guides/big_modeling"
+_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
+_BUCKETS = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
+_FOREACH_COPY = "https://github.com/pytorch/pytorch/pull/107226"
+_COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
+_DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+_PIPELINES = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
+_OUT = "https://docs.pytorch.org/docs/stable/tensor_view.html"
+
+_LESS = "Keep in the GPU's memory as much as fits, and store the rest in fewer bits (8 or 4)."
+_PREFETCH_WEIGHTS = """side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # while the layer before it computes
+    weight = pinned_weight.to("cuda", non_blocking=True)
+torch.cuda.current_stream().wait_stream(side)
+weight.record_stream(torch.cuda.current_stream())"""
+_PREFETCH_BATCH = """side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # while the step before it computes
+    batch = next(loader).to("cuda", non_blocking=True)  # of a loader with pin_memory=True
+torch.cuda.current_stream().wait_stream(side)
+batch.record_stream(torch.cuda.current_stream())"""
+_COPY_BACK = """side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    buffer.copy_(result, non_blocking=True)  # torch.empty_like(result, device="cpu", pin_memory=True)
+result.record_stream(side)"""
+
+TRANSFER_ROWS = (
+    *rows_of(
+        "copies of weights",
+        (
+            When(uses=("Diffusers",)),
+            "Offload groups of layers with a stream, which prefetches the next group while one computes; or offload "
+            f"whole models (enable_model_cpu_offload). {_LESS}",
+            'pipe.transformer.enable_group_offload(onload_device=torch.device("cuda"), use_stream=True)',
+            "Diffusers 0.33",
+            _DIFFUSERS,
+        ),
+        (When(uses=ENGINES), f"Offload fewer weights (vLLM: cpu_offload_gb). {_LESS}", None, "", _VLLM_OFFLOAD),
+        (
+            When(uses=ZERO),
+            "Prefetch parameters further ahead (stage3_prefetch_bucket_size) and pin them (offload_param.pin_memory), "
+            f"or do not offload them. {_LESS}",
+            None,
+            "",
+            _DEEPSPEED,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            f"Hooks of device_map copy each layer when it is called, and prefetch nothing. {_LESS}",
+            "AutoModel.from_pretrained(name, device_map='auto', max_memory={0: '...GiB', 'cpu': '...GiB'})",
+            "",
+            _BIG_MODELS,
+        ),
+        (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, "", _STREAMS),
+    ),
+    *rows_of("copies of swapped state", (ANY, f"{{stream}}.{{limit}} {_LESS}", _PREFETCH_WEIGHTS, "", _STREAMS)),
+    *rows_of(
+        "copies of a cache",
+        (
+            When(uses=ENGINES),
+            "{stream}.{limit} Give the cache more of the GPU's memory, or store it in 8 bits.",
+            "vllm serve ... --kv-cache-dtype fp8",
+            "",
+            "https://docs.vllm.ai/en/stable/features/quantization/quantized_kvcache.html",
+        ),
+        (ANY, "{stream}.{limit} Keep the cache on the GPU, or store it in 8 bits.", None, "", _OVERLAP),
+    ),
+    *rows_of(
+        "copies of input",
+        (
+            When(uses=TORCHREC),
+            "TrainPipelineSparseDist copies the next batch on a stream of its own while this one computes.",
+            None,
+            "",
+            "https://docs.pytorch.org/torchrec/overview.html",
+        ),
+        (
+            ANY,
+            "{stream}: the next batch while this one computes.{limit} Copy it in the type in which it is stored "
+            "(uint8 rather than float32), and convert it on the GPU.",
+            _PREFETCH_BATCH,
+            "",
+            _PINNED,
+        ),
+    ),
+    *rows_of(
+        "copies of results",
+        (
+            ANY,
+            "{stream}, into a pinned buffer.{limit} Copy only what is needed, after it was reduced.",
+            _COPY_BACK,
+            "",
+            _PINNED,
+        ),
+    ),
+    *rows_of(
+        "copies of unknown purpose",
+        (
+            ANY,
+            "{stream}.{limit} The first copy of the weights to the GPU may be among them, which no later step repeats.",
+            None,
+            "",
+            _OVERLAP,
+        ),
+    ),
+    *rows_of(
+        "copies between GPUs",
+        (
+            ANY,
+            "Keep what computes together on one GPU, or split the batch, and compute one piece while another is sent.",
+            None,
+            "",
+            _PIPELINES,
+        ),
+    ),
+    *rows_of(
+        "many small copies",
+        (
+            ANY,
+            "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the "
+            "tensors in one flat buffer.",
+            "torch._foreach_copy_(targets, sources)",
+            "PyTorch 2.1",
+            _FOREACH_COPY,
+        ),
+    ),
+    *rows_of(
+        "copies within the GPU",
+        (
+            ANY,
+            "Write results where they are needed (out=, views of a preallocated tensor), and leave out clones that "
+            "nobody changes.",
+            None,
+            "",
+            _OUT,
+        ),
+    ),
+    *rows_of(
+        "copies packed for collectives",
+        (
+            When(uses=("Lightning",)),
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
+            "",
+            "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html",
+        ),
+        (
+            When(uses=("Accelerate", "Hugging Face Trainer")),
+            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
+            "",
+            "https://huggingface.co/docs/accelerate/package_reference/kwargs",
+        ),
+        (
+            When(uses=("DDP",)),
+            "DDP copies gradients into its buckets and back: let them be views of the buckets, by "
+            "gradient_as_bucket_view=True.",
+            None,
+            "",
+            _DDP,
+        ),
+        (
+            ANY,
+            "Write the tensors into the buffer of the collective where they are made, in place of packing them.",
+            None,
+            "",
+            _BUCKETS,
+        ),
+    ),
+    *rows_of(
+        "copies by compiled code",
+        (
+            When(uses=ENGINES),
+            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share: let the engine compile by Inductor.",
+            None,
+            "",
+            "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
+        ),
+        (
+            TOO_OLD_TO_COMPILE,
+            "A compiled region runs op by op and clones what eager code would share, and Inductor's kernels need Volta "
+            "or a newer device: leave this code uncompiled.",
+            None,
+            "",
+            _COMPILE,
+        ),
+        (
+            When(min_compiled=MOSTLY),
+            "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
+            'torch.compile(..., backend="inductor")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+        (
+            ANY,
+            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
+            'torch.compile(..., backend="inductor")',
+            "PyTorch 2.0",
+            _COMPILE,
+        ),
+    ),
+    *rows_of(
+        "copies by generated code",
+        (
+            ANY,
+            "Compiled code copies back the inputs that it changes, and clones what two of its results share: change no "
+            "input in place inside the compiled function.",
+            None,
+            "",
+            _COMPILE,
+        ),
+    ),
+)
+"""The rows of copies."""
