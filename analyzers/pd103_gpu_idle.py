@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause
+from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause, remaining_share_of
 from perfdoctor.rules import (
     Claim,
+    Edit,
     Evidence,
     Finding,
     Intervals,
@@ -24,6 +25,7 @@ from perfdoctor.rules import (
     count_recurrence,
     most_common_location,
     pausing_threads,
+    remove_cpu_time,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -129,6 +131,7 @@ class GpuIdle(RankAnalyzer):
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
+            edit=_remove_pauses(rank, group),
             confidence=0.7,
             location=location,
             evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
@@ -220,6 +223,18 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     later = rank.steps.intervals[2:]
     in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
     return group.path.kind == activity_kinds.COMPILATION and in_later
+
+
+def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
+    """The edit in which the pauses are gone, but for what a worker that works ahead is waited for.
+
+    None where the CPU is in the launch itself, which no replay starts earlier.
+    """
+    if group.path.deepest is not None and group.path.deepest.table == "call":
+        return None
+    threads, remaining = pausing_threads(rank.trace, rank.gaps, group.time), remaining_share_of(group, rank)
+    spans = group.time[:, 0], group.time[:, 1]
+    return remove_cpu_time(threads, spans, rank.window, remaining or 0.0, is_upper_bound=remaining is None)
 
 
 def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
