@@ -231,6 +231,13 @@ PD405 = [
         lambda: buffer_syncs(training=False),
         (ExpectedFinding("high", 288_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
+    # As above, but the GPU works on what was launched before until 100 us.
+    RuleCase(
+        "PD405",
+        "buffers-behind-some-work",
+        lambda: buffer_syncs(busy_us=100),
+        (ExpectedFinding("high", 220_000, title="broadcasts the model's buffers", fix="broadcast_buffers=False"),),
+    ),
     RuleCase("PD405", "buffers-behind-a-busy-gpu", lambda: buffer_syncs(busy_us=1000)),
     RuleCase("PD405", "a-broadcast-of-the-model", lambda: buffer_syncs(ops_before=12)),
     RuleCase("PD405", "flattened-for-no-broadcast", lambda: buffer_syncs(broadcast="aten::mul")),
