@@ -299,7 +299,7 @@ PD103 = [
             "/x/site-packages/transformers/models/vit/image_processing_vit.py(8): preprocess",
         ),
         "prepares data in preprocess (image_processing_vit.py) at train.py:3",
-        "in another thread or process",
+        "in another process while",
         location="train.py:3",
     ),
     pause_case(
