@@ -230,6 +230,17 @@ PD304 = [
         (ExpectedFinding("info", 5_000, evidence={"zero_grad(set_to_none=False) calls": 10}),),
         {"zero_grad_to_zero": 10},
     ),
+    RuleCase(  # fills of no length to speak of, for each of which the GPU waits
+        "PD304",
+        "starved",
+        lambda: program(*[replace(FILLS[0], dur_us=0.2)] * 12, range_name=ZERO_GRAD, late_launches=True),
+        (ExpectedFinding("medium", 2_400 + 11 * 10_000, evidence={"GPU waits for the fills": 110_000}),),
+    ),
+    RuleCase(  # one kernel fills them all
+        "PD304",
+        "foreach-starved",
+        lambda: program(Launch(FOREACH, 1, ("aten::_foreach_zero_",)), range_name=ZERO_GRAD, late_launches=True),
+    ),
     RuleCase("PD304", "healthy", build_healthy_trace),
     RuleCase("PD304", "less-than-half-a-percent", lambda: zeroing(*[replace(FILLS[0], dur_us=0.4)] * 12)),
     RuleCase("PD304", "few-tensors", lambda: zeroing(*FILLS[:9])),
