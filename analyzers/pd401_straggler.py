@@ -159,9 +159,7 @@ class Straggler(FleetAnalyzer):
             title=f"{'Once in this trace: ' if late.once else ''}{name_ranks(late)} {describe_lateness(late, cost)}"
             f"{where and f', {where}{at}'}: the others wait",
             cost_ns=0 if late.once and has_steps else cost,
-            saving=Saving()
-            if late.once
-            else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
+            saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
             advice=advise(
                 "ranks come last once" if late.once else "ranks come last",
                 victim.context,
