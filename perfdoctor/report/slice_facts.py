@@ -157,8 +157,9 @@ class SliceFacts:
             short = short_kernel_name(strings[kernel])
             return short if inner < 0 else f"{short} in {_cut(strings[inner])}"
         name = strings[inner].removeprefix("aten::")
-        around = strings[outer] if outer >= 0 else name
-        around = around.removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("aten::")
+        around = (
+            strings[outer].removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("aten::") if outer >= 0 else name
+        )
         return _cut(name if around == name else f"{name} in {around}")
 
 

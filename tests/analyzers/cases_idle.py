@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cases_syncs import sync_wait
+from memory_programs import FOREACH
 from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
@@ -117,6 +118,17 @@ def pauses_of_two_kinds() -> TraceBuilder:
     for at in (1000, 4000):
         trace.op("aten::unflatten_dense_tensors", at + 5, 1900)
     return trace.op("aten::_foreach_add_", 7005, 1900).op("aten::_foreach_mul_", 10005, 900)
+
+
+def optimizer_step(kernels: int) -> TraceBuilder:
+    """A step of SGD that takes 1900 us of CPU before each of its foreach kernels, which make one pass or three."""
+    trace = TraceBuilder().kernel(TENSOR_GEMM, 0, 1000, launch_us=0)
+    ops = ("aten::_foreach_mul_", "aten::_foreach_add_", "aten::_foreach_div_")
+    for row in range(kernels):
+        start = 1000.0 + 2000 * row
+        trace.op(ops[row % 3], start + 10, 1900).kernel(FOREACH, start + 1900, 100, launch_us=start + 1895)
+    end = 1000 + 2000 * kernels
+    return trace.range("Optimizer.step#SGD.step", 1000, end - 1000).step(0, end)
 
 
 def gpu_only(*spans: tuple[float, float]) -> TraceBuilder:
@@ -342,6 +354,13 @@ PD103 = [
         lambda: short_step(400),
         (ExpectedFinding("high", 400_000, title="one pause, 0.4 ms a step"),),
     ),
+    RuleCase(  # a single kernel: nothing to fuse
+        "PD103",
+        "in-an-optimizer",
+        lambda: optimizer_step(1),
+        (ExpectedFinding("high", 1_900_000, title="in aten::_foreach_mul_: one pause"),),
+    ),
+    RuleCase("PD103", "in-an-optimizer-that-should-be-fused", lambda: optimizer_step(6)),  # PD303's
     RuleCase("PD103", "short-step-of-slow-launches", lambda: short_step(400, launch_us=50)),
     RuleCase("PD103", "once-but-short", lambda: pauses_by_step((), (1000,), *[()] * 20)),
     RuleCase(

@@ -26,6 +26,7 @@ _VLLM_EXPERTS = "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployme
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _SGLANG_EXPERTS = "https://docs.sglang.io/advanced_features/expert_parallelism.html"
 _ASYNC_TP = "https://github.com/pytorch/torchtitan/pull/2011"
+_TENSOR_PARALLEL = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
 _OVERLAP_DEEPSPEED = (
     '"zero_optimization": {"overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": 5e8}'
 )
@@ -297,6 +298,18 @@ EXPOSED_ROWS = (
             "work = dist.all_gather_into_tensor(output, x, async_op=True); ...; work.wait()",
             "",
             _DISTRIBUTED,
+        ),
+    ),
+    *rows_of(
+        "exposed all_gather of logits",
+        (
+            ANY,
+            "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the best "
+            "few of each rank. The last collective gathers far more than the others, as the logits of a whole "
+            "vocabulary are.",
+            "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
+            "",
+            _TENSOR_PARALLEL,
         ),
     ),
     *rows_of(
