@@ -142,7 +142,7 @@ class GradientZeroing(RankAnalyzer):
         addition_ns: int,
         **amounts: Any,
     ) -> Finding:
-        """The finding, from figures a step; `amounts` are cost, saving, claim, edit and confidence, see `Analyzer.finding`."""
+        """The finding, from figures a step; `amounts` are cost, saving, claim and so on, see `Analyzer.finding`."""
         advice = advise("gradients filled with zeros", rank.context)
         return self.finding(
             rank,
