@@ -13,8 +13,9 @@ from perfdoctor.rules import intervals as iv
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5
-# Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
-_MOST_WORKERS_PER_CORE = 8
+# Workers that sleep or read need no core, but memory (each is an interpreter with torch, about 0.3 GB) and a process
+# switch: nobody has measured more of them than so many for each core.
+_MOST_WORKERS_PER_CORE = 2
 # Loading that computes for less than half of its time leaves its core to others.
 _MOSTLY_WAITING = 2
 # What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
