@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause, remaining_share_of
+from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.rules import (
     Claim,
     Edit,
@@ -23,6 +24,7 @@ from perfdoctor.rules import (
     SourceLocation,
     activity_kinds,
     count_recurrence,
+    distinct,
     format_time,
     most_common_location,
     pausing_threads,
@@ -49,7 +51,8 @@ class GpuIdle(RankAnalyzer):
 
     How it is measured:
         What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
-        communication cause; pauses for DDP's buffers are PD405's, and compiling after the first steps is PD108's. A
+        communication cause; pauses for DDP's buffers are PD405's, in optimizer steps that a fused one shortens PD303's,
+        and compiling after the first steps is PD108's. A
         gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
         step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
         20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
@@ -91,7 +94,7 @@ class GpuIdle(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings of pauses by what the CPU did, of unexplained and of unrecorded time, from `min_share` on."""
-        pauses = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+        pauses = list(_leave_out_other_rules(rank))
         yield from self._report_recurring(rank, [group for group in pauses if not group.once])
         for group in pauses:
             if group.once and iv.total(group.time) >= self.settings["min_share"] * rank.window_ns:
@@ -217,6 +220,19 @@ class GpuIdle(RankAnalyzer):
             ),
             subject="unrecorded",
         )
+
+
+def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
+    """The pauses without those that other rules report."""
+    groups = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+    claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
+    for group in groups:
+        time = iv.subtract(group.time, claimed)
+        if len(time) and iv.total(time) < iv.total(group.time):
+            starts = distinct(np.searchsorted(rank.gaps.end_ns, time[:, 0], side="right"))
+            yield replace(group, time=time, gaps=len(starts), recurrence=count_recurrence(time, rank.steps))
+        elif len(time):
+            yield group
 
 
 def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
