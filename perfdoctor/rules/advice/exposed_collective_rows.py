@@ -304,8 +304,8 @@ EXPOSED_ROWS = (
         "exposed all_gather of logits",
         (
             ANY,
-            "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the best "
-            "few of each rank. The last collective gathers far more than the others, as the logits of a whole "
+            "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the "
+            "best few of each rank. The last collective gathers far more than the others, as the logits of a whole "
             "vocabulary are.",
             "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
             "",
