@@ -151,7 +151,9 @@ class HostDeviceSync(RankAnalyzer):
             counts[name_cause(waits.cause)] += waits.count
         kinds = [name for name, _ in counts.most_common(_MOST_KINDS)]
         advice = advise_on_cause(rank, together.cause)
-        sentence = "Remove them together: while some remain, each of the others costs little. The most frequent first: "
+        sentence = (
+            "Remove these waits together: while some remain, each of the others costs little. The most frequent first: "
+        )
         return self._finding_of(
             rank,
             together,

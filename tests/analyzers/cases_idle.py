@@ -219,7 +219,7 @@ PD103 = [
         "first-launch",
         lambda: pause_of_calls(("cudaLaunchKernel", 1010, 1900), op="aten::masked_fill_"),
         "Once in this trace: the GPU waits 2 ms while the CPU loads modules lazily in cudaLaunchKernel",
-        "Run every shape once before the loop, and record after that; CUDA_MODULE_LOADING=EAGER",
+        "milliseconds once; CUDA_MODULE_LOADING=EAGER",
         once=True,
     ),
     pause_case(
@@ -254,7 +254,7 @@ PD103 = [
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
-        "The engine schedules the next batch while the GPU works",
+        "Let the engine schedule the next batch while the GPU works",
     ),
     pause_case(
         "scheduler-of-an-engine",
@@ -282,14 +282,14 @@ PD103 = [
         "buffers-of-ddp-in-a-forward-pass",
         lambda: buffers_of_ddp(forward_ops=12),
         "flattens and unflattens DDP's buffers",
-        "run the wrapped model itself",
+        "Run the wrapped model itself",
         "model.module(x)",
     ),
     pause_case(
         "checkpoint-in-a-forward-pass",
         lambda: forward_pass(pause_in("torch/serialization.py(8): load")),
         "loads a checkpoint in load (serialization.py) at train.py:3",
-        "Load it before the loop",
+        "Load the checkpoint before the loop",
         location="train.py:3",
     ),
     pause_case(
@@ -299,7 +299,7 @@ PD103 = [
             "/x/site-packages/transformers/models/vit/image_processing_vit.py(8): preprocess",
         ),
         "prepares data in preprocess (image_processing_vit.py) at train.py:3",
-        "with num_workers=1",
+        "pipeline's one worker",
         location="train.py:3",
     ),
     pause_case(
@@ -413,7 +413,7 @@ PD103 = [
                 0,
                 (None, None, None),
                 title="For 38% of the step the file cannot tell whether the GPU works: CUDA graphs lack kernels",
-                advice="record again",
+                advice="Record again",
                 evidence={"time not recorded per step": 385_000, "longest gap": 385_000},
             ),
         ),
@@ -588,7 +588,7 @@ PD104 = [
         "PD104",
         "mostly-python",
         lambda: eager_ops(40),
-        (ExpectedFinding("high", 780_000, advice="Most of the CPU time is Python"),),
+        (ExpectedFinding("high", 780_000, advice="most of the CPU time is Python"),),
     ),
     RuleCase(
         "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),)
@@ -603,7 +603,7 @@ PD104 = [
         "PD104",
         "compiled",
         compiled,
-        (ExpectedFinding("high", 780_000, advice="compiled already", fix="reduce-overhead"),),
+        (ExpectedFinding("high", 780_000, advice="the compiled code", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",

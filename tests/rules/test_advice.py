@@ -45,6 +45,7 @@ def programs_of(when: When) -> list[Context]:
         device_generations=when.generations[:1],
         decodes=when.decodes,
         lacks_triton=when.lacks_triton,
+        lacks_bfloat16=when.lacks_bfloat16,
         torch_version=when.torch_from or ("1.8.0" if when.torch_before else None),
     )
     return [
