@@ -84,14 +84,14 @@ class LoaderModel(NamedTuple):
     def most_useful_workers(self) -> int | None:
         """The most workers that help: those that keep all cores busy but one, which the training process needs.
 
-        More than there are cores only where somebody measured that loading mostly waits. None where the cores are not
-        known.
+        More than there are cores only where somebody measured that loading mostly waits. An only core is shared. None
+        where the cores are not known.
         """
         if self.cores is None:
             return self.most_workers
         per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_WORKERS_PER_CORE)
         mostly_waits = per_core >= _MOSTLY_WAITING
-        most = max(math.floor((self.cores - 1) * (per_core if mostly_waits else 1)), 1)
+        most = math.floor(max(self.cores - 1, 1) * (per_core if mostly_waits else 1))
         return most if self.most_workers is None else min(most, self.most_workers)
 
     @property

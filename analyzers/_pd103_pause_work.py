@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
+from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
+from perfdoctor.rules import intervals as iv
 
 # So many activities of the hot path, the deepest of them, are evidence.
 _SHOWN = 4
@@ -36,6 +37,8 @@ class PauseWork:
 
 
 _EAGER = "; CUDA_MODULE_LOADING=EAGER loads all at the start instead, which costs memory"
+# What one more thread or process can do for the next input while the GPU works on this one.
+_DONE_AHEAD = frozenset({kinds.PREPROCESSING, kinds.IMAGE_DECODING, kinds.TOKENIZING, kinds.FILE_OR_SOCKET})
 # What the CPU does, by the kind of work: a verb and its object.
 _DOING: Mapping[str, str] = MappingProxyType(
     {
@@ -58,6 +61,18 @@ _DOING: Mapping[str, str] = MappingProxyType(
         kinds.BATCH_SCHEDULING: "schedules the next batch",
     }
 )
+
+
+def remaining_share_of(group: PauseGroup, rank: Rank) -> float | None:
+    """How much of some pauses (0 to 1) is left when one worker does their work ahead; None where that is no fix.
+
+    A worker that needs longer for an input than the rest of the step takes is waited for.
+    """
+    if group.path.kind not in _DONE_AHEAD:
+        return None
+    pause_ns = rank.per_step(iv.total(group.time))
+    rest_ns = rank.per_step(rank.window_ns) - pause_ns
+    return max(pause_ns - rest_ns, 0) / max(pause_ns, 1)
 
 
 def describe_pause(group: PauseGroup, rank: Rank) -> PauseWork:
@@ -142,7 +157,7 @@ def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
         shown = [path.outermost_op, *shown[1:]]
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
     evidence = (
-        Evidence("what the CPU was in", names),
+        Evidence(HOT_PATH, names),
         Evidence("time in the last of these", path.activities[-1].time_ns, "ns"),
     )
     other = group.others.deepest

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
-from perfdoctor.rules import NONE, GpuRows, Int64Array, Intervals, Rank, distinct, intervals, occurring, vocabulary
+from perfdoctor.rules import (
+    NONE,
+    GpuRows,
+    Int64Array,
+    Intervals,
+    Rank,
+    captured_list,
+    distinct,
+    intervals,
+    occurring,
+    vocabulary,
+)
+
+# PD303's thresholds.
+# min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
+# min_passes: 1 is fused, unless the GPU waits for a loop over at least min_loop tensors (the smallest network of
+# the real traces, a ResNet-50, has 161; optimizers of another kind launch up to 24).
+# min_cpu_share: min_share for a program on the CPU alone, where the profiler's part is known less well.
+# min_kernels: fewer kernels a step are a toy, or fused in all but name.
+SETTINGS: Mapping[str, float] = MappingProxyType(
+    {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
+)
 
 _FUSED_KERNEL = r"(?i)fused_?(adam|sgd|adagrad|lamb)|AdamFunctor|SGDFunctor|LAMB|AdagradFunctor|LionFunctor"
 _FOREACH_KERNEL = r"multi_tensor_apply"
@@ -23,7 +45,8 @@ class GpuOptimizer:
         optimizer: Name of the class.
         rows: The GPU items that they launched.
         first_rows: The first GPU item of each step.
-        time: When those ran; if `is_starved` also when the GPU waited for their launches.
+        time: When those ran; if `is_starved` also when the GPU waited for their launches, and when it waited while the
+            CPU was in the step.
         busy_ns: How long they ran, over all steps.
         wait_ns: How long the GPU waited for their launches, over all steps.
         pass_count: How often a step goes over the parameters.
@@ -47,6 +70,33 @@ class GpuOptimizer:
     def max_saving_ns(self) -> int:
         """The part of `time` that one fused pass saves at most, over all steps."""
         return round(self.busy_ns * self.saved_share) + (self.wait_ns if self.is_starved else 0)
+
+
+def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator[GpuOptimizer]:
+    """Those of `gpu_optimizers_of` of which a fused one would save enough; see the thresholds of PD303."""
+    for steps in gpu_optimizers_of(rank):
+        kernels = rank.per_step(len(steps.rows))
+        is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
+        if not is_starved_loop and steps.pass_count < settings["min_passes"]:
+            continue
+        if kernels < settings["min_kernels"] or captured_settings_of(rank, steps.optimizer).get("fused"):
+            continue
+        if (rank.share(rank.per_step(steps.max_saving_ns)) or 0) >= settings["min_share"]:
+            yield steps
+
+
+def captured_settings_of(rank: Rank, optimizer: str) -> Mapping[str, object]:
+    """What the capture says of the first optimizer of a class; empty where it says nothing."""
+    captured = captured_list(rank.facts, "optimizers")
+    return next((each for each in captured if each.get("class") == optimizer), {})
+
+
+def idle_of_unfused_optimizers(rank: Rank) -> Intervals:
+    """When the GPU idles in the steps of such optimizers: PD303 claims it, so that no other rule does."""
+    if not len(rank.trace.ranges):
+        return intervals.EMPTY
+    claimed = intervals.union_of(each.time for each in unfused_optimizers_of(rank, SETTINGS))
+    return intervals.intersect(claimed, rank.account.parts["idle_launch"])
 
 
 def gpu_optimizers_of(rank: Rank) -> Iterator[GpuOptimizer]:
@@ -76,11 +126,12 @@ def _measure_optimizer(rank: Rank, launched: Int64Array, range_name: str) -> Gpu
     _, first, step = np.unique(rank.traffic.optimizer_step[rows], return_index=True, return_inverse=True)
     waits = intervals.intersect(_spans_of_steps(rank, rows, step), rank.account.parts["idle_launch"])
     is_starved = intervals.total(waits) > intervals.total(busy)
+    claimed = intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy
     return GpuOptimizer(
         optimizer=vocabulary.optimizer_class(range_name),
         rows=GpuRows(gpu, rows),
         first_rows=GpuRows(gpu, rows[first]),
-        time=intervals.union_of((busy, waits)) if is_starved else busy,
+        time=claimed,
         busy_ns=intervals.total(busy),
         wait_ns=intervals.total(waits),
         pass_count=pass_count,
@@ -104,6 +155,16 @@ def _spans_of_steps(rank: Rank, rows: Int64Array, step: Int64Array) -> Intervals
     np.minimum.at(start_ns, step, gpu.start_ns[rows])
     np.maximum.at(end_ns, step, gpu.end_ns[rows])
     return intervals.union(start_ns, end_ns)
+
+
+def _idle_in_ranges(rank: Rank, rows: Int64Array) -> Intervals:
+    """When the GPU waited for launches while the CPU was in the steps that launched these items.
+
+    It begins before the first item: the CPU groups the parameters first.
+    """
+    ranges, step = rank.trace.ranges, distinct(rank.traffic.optimizer_step[rows])
+    inside = intervals.union(ranges.start_ns[step], ranges.end_ns[step])
+    return intervals.intersect(inside, rank.account.parts["idle_launch"])
 
 
 def _measure_longest_pass(rank: Rank, rows: Int64Array) -> tuple[float, int]:

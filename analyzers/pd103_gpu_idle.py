@@ -9,9 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause
+from perfdoctor.analyzers._pd103_pause_work import PauseWork, describe_pause, remaining_share_of
+from perfdoctor.analyzers._pd303_gpu_optimizers import idle_of_unfused_optimizers
 from perfdoctor.rules import (
     Claim,
+    Edit,
     Evidence,
     Finding,
     Intervals,
@@ -22,8 +24,11 @@ from perfdoctor.rules import (
     SourceLocation,
     activity_kinds,
     count_recurrence,
+    distinct,
+    format_time,
     most_common_location,
     pausing_threads,
+    remove_cpu_time,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -46,7 +51,8 @@ class GpuIdle(RankAnalyzer):
 
     How it is measured:
         What is left of the gaps between GPU items without the time that the DataLoader, syncs, the allocator and
-        communication cause; pauses for DDP's buffers are PD405's, and compiling after the first steps is PD108's. A
+        communication cause; pauses for DDP's buffers are PD405's, in optimizer steps that a fused one shortens PD303's,
+        and compiling after the first steps is PD108's. A
         gap that ends with a late launch is a pause from 1 ms on, or where it is both 2 % of the
         step and ten times the usual time from one launch to the next; shorter ones are PD104's. A gap of more than
         20 us before an item that was queued in time, in or right after a CUDA graph, is work that was not recorded: in
@@ -88,7 +94,7 @@ class GpuIdle(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """Findings of pauses by what the CPU did, of unexplained and of unrecorded time, from `min_share` on."""
-        pauses = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+        pauses = list(_leave_out_other_rules(rank))
         yield from self._report_recurring(rank, [group for group in pauses if not group.once])
         for group in pauses:
             if group.once and iv.total(group.time) >= self.settings["min_share"] * rank.window_ns:
@@ -119,16 +125,18 @@ class GpuIdle(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(idle))
         location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
+        per_step = " a step" if rank.steps.count else ""
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
-            f"{pauses}, {_format_ms(cost_ns)} a {rank.unit_name}",
+            f"{format_time(cost_ns)}{per_step}, in {pauses}",
             cost_ns=cost_ns,
             # The advice is about the pauses of this group alone.
-            saving=Saving(0, None, rank.per_step(iv.total(group.time)), "bounded"),
+            saving=Saving(0, None, rank.per_step(_avoidable_ns(group)), "bounded"),
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
+            edit=_remove_pauses(rank, group),
             confidence=0.7,
             location=location,
             evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
@@ -144,10 +152,11 @@ class GpuIdle(RankAnalyzer):
         where = "Once in this trace" if steps <= 1 else f"In {steps} of {rank.steps.count} steps"
         return self.finding(
             rank,
-            title=f"{where}: the GPU waits {_format_ms(time_ns)} while the CPU {work.doing}"
+            title=f"{where}: the GPU waits {format_time(time_ns)} while the CPU {work.doing}"
             f"{f' at {location.short}' if location else ''}",
             cost_ns=0 if rank.steps.count else time_ns,
             saving=Saving(),
+            happens_once=True,
             advice=work.advice,
             fix=work.fix,
             claim=Claim(group.time),
@@ -212,6 +221,19 @@ class GpuIdle(RankAnalyzer):
         )
 
 
+def _leave_out_other_rules(rank: Rank) -> Iterator[PauseGroup]:
+    """The pauses without those that other rules report."""
+    groups = [group for group in rank.pauses if not _is_of_another_rule(rank, group)]
+    claimed = idle_of_unfused_optimizers(rank) if groups else iv.EMPTY
+    for group in groups:
+        time = iv.subtract(group.time, claimed)
+        if len(time) and iv.total(time) < iv.total(group.time):
+            starts = distinct(np.searchsorted(rank.gaps.end_ns, time[:, 0], side="right"))
+            yield replace(group, time=time, gaps=len(starts), recurrence=count_recurrence(time, rank.steps))
+        elif len(time):
+            yield group
+
+
 def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     """Whether pauses belong to PD405 (DDP's buffers) or to PD108 (compiling after the first two steps)."""
     if group.path.kind == activity_kinds.BUFFER_BROADCAST:
@@ -219,6 +241,24 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     later = rank.steps.intervals[2:]
     in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
     return group.path.kind == activity_kinds.COMPILATION and in_later
+
+
+def _avoidable_ns(group: PauseGroup) -> int:
+    """How much of some pauses their cause takes: of a launch that is too slow only the call itself."""
+    is_call = group.path.deepest is not None and group.path.deepest.table == "call"
+    return iv.total(iv.intersect(group.path.named_time, group.time) if is_call else group.time)
+
+
+def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
+    """The edit in which the pauses are gone, but for what a worker that works ahead is waited for.
+
+    None where the CPU is in the launch itself, which no replay starts earlier.
+    """
+    if group.path.deepest is not None and group.path.deepest.table == "call":
+        return None
+    threads, remaining = pausing_threads(rank.trace, rank.gaps, group.time), remaining_share_of(group, rank)
+    spans = group.time[:, 0], group.time[:, 1]
+    return remove_cpu_time(threads, spans, rank.window, remaining or 0.0, is_upper_bound=remaining is None)
 
 
 def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
@@ -229,10 +269,6 @@ def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
     return group.path.location or most_common_location(
         rank.locations.at(threads, longest.mean(axis=1).astype(np.int64))
     )
-
-
-def _format_ms(ns: int) -> str:
-    return f"{ns / 1e6:,.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

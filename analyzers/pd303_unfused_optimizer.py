@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer, cpu_optimizers_of
-from perfdoctor.analyzers._pd303_gpu_optimizers import GpuOptimizer, gpu_optimizers_of
+from perfdoctor.analyzers._pd303_gpu_optimizers import (
+    SETTINGS,
+    GpuOptimizer,
+    captured_settings_of,
+    unfused_optimizers_of,
+)
 from perfdoctor.rules import (
     Claim,
     Edit,
@@ -20,7 +24,6 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
-    captured_list,
     fuse,
     intervals,
     top_kernels,
@@ -54,7 +57,7 @@ class UnfusedOptimizer(RankAnalyzer):
         matters. One fused pass takes at least about as long as the longest of them, so the rest is the most that can be
         saved. By the bytes that both move it is expected to take 1.75 times as long.
         Where the GPU waits for the launches of the step longer than it works on it, that wait counts, too, even of a
-        single pass tensor by tensor.
+        single pass tensor by tensor; so does all other waiting while the CPU is in the step.
         Without a GPU: the time of the ranges, without what the profiler takes for each event (as a capture has measured
         it, else 1 us). All of it is the bound. The expected saving, which is given where a capture has timed steps
         without the profiler, is all but the longest pass. Fused steps on a CPU took 17 to 38 % of the loop's time for
@@ -80,14 +83,7 @@ class UnfusedOptimizer(RankAnalyzer):
     rule: ClassVar[str] = "PD303"
     name: ClassVar[str] = "unfused-optimizer"
     needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
-    # min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
-    # min_passes: 1 is fused, unless the GPU waits for a loop over at least min_loop tensors (the smallest network of
-    # the real traces, a ResNet-50, has 161; optimizers of another kind launch up to 24).
-    # min_cpu_share: min_share for a program on the CPU alone, where the profiler's part is known less well.
-    # min_kernels: fewer kernels a step are a toy, or fused in all but name.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
-    )
+    defaults: ClassVar[Mapping[str, float]] = SETTINGS
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/optim.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -102,29 +98,20 @@ class UnfusedOptimizer(RankAnalyzer):
             for on_cpu in cpu_optimizers_of(rank.trace, rank.window):
                 yield from self._analyze_on_cpu(rank, on_cpu)
         else:
-            for on_gpu in gpu_optimizers_of(rank):
-                yield from self._analyze_on_gpu(rank, on_gpu)
+            for on_gpu in unfused_optimizers_of(rank, self.settings):
+                yield self._report_on_gpu(rank, on_gpu)
 
-    def _analyze_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Iterator[Finding]:
-        kernels = rank.per_step(len(steps.rows))
-        captured = _settings_of(rank, steps.optimizer)
-        is_starved_loop = steps.is_loop and steps.is_starved and kernels >= self.settings["min_loop"]
-        if not is_starved_loop and steps.pass_count < self.settings["min_passes"]:
-            return
-        if kernels < self.settings["min_kernels"] or captured.get("fused"):
-            return
-        cost_ns = rank.per_step(intervals.total(steps.time))
-        max_saving_ns = min(rank.per_step(steps.max_saving_ns), cost_ns)
-        if not self.exceeds_min_share(rank, max_saving_ns):
-            return
+    def _report_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Finding:
+        captured = captured_settings_of(rank, steps.optimizer)
+        kernels, cost_ns = rank.per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
         advice = advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer)
-        yield self.finding(
+        return self.finding(
             rank,
             title=f"{steps.optimizer} goes over the parameters"
             + (f" {steps.pass_count} times" if steps.pass_count > 1 else "")
             + f" {'tensor by tensor' if steps.is_loop else 'with foreach'}: {kernels:,} kernels a {rank.unit_name}",
             cost_ns=cost_ns,
-            saving=Saving(0, None, max_saving_ns, "bounded"),
+            saving=Saving(0, None, min(rank.per_step(steps.max_saving_ns), cost_ns), "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(steps.time, kernels=not steps.is_starved),
@@ -143,7 +130,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _analyze_on_cpu(self, rank: Rank, steps: CpuOptimizer) -> Iterator[Finding]:
         unprofiled = rank.unprofiled_time(steps.time)
-        captured = _settings_of(rank, steps.optimizer)
+        captured = captured_settings_of(rank, steps.optimizer)
         ops = rank.per_step(steps.op_count)
         if steps.optimizer not in _HAS_FUSED or captured.get("fused") or ops < self.settings["min_kernels"]:
             return
@@ -197,12 +184,6 @@ def _fuse(rank: Rank, steps: GpuOptimizer) -> Edit:
         for passes in _FUSED_PASSES
     )
     return replace(expected, at_least=least, at_most=most)
-
-
-def _settings_of(rank: Rank, optimizer: str) -> Mapping[str, object]:
-    """What the capture says of the first optimizer of a class; empty where it says nothing."""
-    captured = captured_list(rank.facts, "optimizers")
-    return next((each for each in captured if each.get("class") == optimizer), {})
 
 
 def _locate_step(rank: Rank, optimizer: str) -> SourceLocation | None:

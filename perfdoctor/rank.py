@@ -487,5 +487,6 @@ class Rank:
             on_gpu=self.device_kind == "gpu",
             exposed=self.exposed_parts["communication"],
             phases=self.phases,
+            one_offs=self.one_offs,
             step_numbers=numbers if len(numbers) == self.steps.count else (),
         )

@@ -81,7 +81,8 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
     """Kernels whose roof is unknown, and why it is."""
     unlinked = facts.trace.gpu.op[rows] < 0
     if facts.hardware.device is None:
-        why = f"the peaks of {facts.hardware.label or 'this GPU'} are not known (--device names another)"
+        is_named = facts.hardware.source != "kernels" and facts.hardware.label
+        why = f"the peaks of {facts.hardware.label if is_named else 'this GPU'} are not known (--device names another)"
     elif "shapes" not in facts.available_data:
         why = "no shapes of inputs were recorded: record with record_shapes=True"
     elif unlinked.mean() > 0.5:

@@ -29,7 +29,7 @@ from perfdoctor.savings.fix_order import (
     order_fixes_greedily,
 )
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.savings.saving import Saving, SavingAlone
+from perfdoctor.savings.saving import Saving, SavingAlone, worth_ns
 from perfdoctor.savings.what_if import Replay
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -70,24 +70,29 @@ class _Priced:
     @property
     def sort_key(self) -> tuple[float, int, int, str, str, str]:
         finding = self.finding
-        key_ns = self.saving.likely_ns if self.order_key_ns is None else self.order_key_ns
+        key_ns = self.worth_ns if self.order_key_ns is None else self.order_key_ns
         severity = SEVERITIES.index(self.severity)
         return (-key_ns, -severity, -self.cost_ns, finding.rule, finding.subject, finding.title)
+
+    @property
+    def worth_ns(self) -> float:
+        """What the fix is worth in its turn."""
+        return worth_ns(self.saving, self.finding.confidence)
 
     @property
     def severity(self) -> Severity:
         """The severity by what the fix is worth alone, and at most what the rule allows.
 
-        Where only a bound is known half of it counts, times the confidence. A finding that costs nothing keeps the
-        severity that its rule gave: it is about the recording, or about the results.
+        Where not even a bound is known the cost is one. A finding that costs nothing keeps the severity that its rule
+        gave: it is about the recording, or about the results.
         """
         finding, alone = self.finding, self.saving.alone
-        bound_ns = self.cost_ns if alone.high_ns is None else alone.high_ns
-        worth_ns = bound_ns / 2 * finding.confidence if alone.expected_ns is None else alone.expected_ns
-        if not self.cost_ns and not worth_ns and finding.saving.basis != "replayed":
+        bounded = replace(alone, high_ns=self.cost_ns) if alone.high_ns is None else alone
+        alone_ns = worth_ns(bounded, finding.confidence)
+        if not self.cost_ns and not alone_ns and finding.saving.basis != "replayed":
             return finding.severity
         return min(
-            finding.severity, severity_of(worth_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
+            finding.severity, severity_of(alone_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
         )
 
     def cap(self, limit_ns: int) -> int:
@@ -288,7 +293,8 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
             priced[number].evidence = _evidence_without_replay(priced[number].finding, replay.gates.reason)
         return
     order_key_ns = float("inf")
-    for position, fix in enumerate(order_fixes_greedily(replay, edits)):
+    confidence = {number: priced[number].finding.confidence for number in edits}
+    for position, fix in enumerate(order_fixes_greedily(replay, edits, confidence)):
         each = priced[fix.number]
         each.step_ns = replay.baseline_step_ns
         # A cause that another one masks costs nothing alone: it costs what its fix saves after the other.
@@ -296,11 +302,10 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
         each.cost_ns = max(each.cost_ns, _estimate_of_rule_ns(each.finding))
         # The rule's own bound is time right behind the cause. What else the cause drains comes back, too.
         limit_ns = each.cost_ns
-        order_key_ns = min(order_key_ns, fix.in_turn.expected_ns, limit_ns)
+        alone, in_turn = (_saving_of_range(each, saved).cap(limit_ns) for saved in (fix.alone, fix.in_turn))
+        each.saving = replace(in_turn, alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
+        order_key_ns = min(order_key_ns, each.worth_ns)
         each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
-        alone, in_turn = _saving_of_range(each, fix.alone), _saving_of_range(each, fix.in_turn)
-        alone = alone.cap(limit_ns)
-        each.saving = replace(in_turn.cap(limit_ns), alone=SavingAlone(alone.low_ns, alone.expected_ns, alone.high_ns))
         each.covered_by = None if fix.covered_by is None else priced[fix.covered_by]
         each.evidence = _evidence_of_replay(fix, replay, priced)
 
@@ -317,8 +322,9 @@ def _saving_of_range(each: _Priced, saved: SavingRange) -> Saving:
 def _estimate_of_rule_ns(finding: Finding) -> int:
     """What a rule itself expects of the end of a wait, as idle time that it measured; 0 where it says nothing of that.
 
-    In all three pairs of recordings before and after the end of such a wait the truth lay between the replay and the
-    rule (benchmarks/README.md). Of kernels the rule does not know whether the CPU waits for them.
+    In two of three pairs of recordings before and after the end of such a wait the truth lay between the replay and the
+    rule, in the third under both (benchmarks/README.md). Of kernels the rule does not know whether the CPU waits for
+    them.
     """
     edit = finding.edit
     if edit is None or edit.is_upper_bound or finding.claim.kernels:
@@ -337,8 +343,8 @@ def _evidence_of_replay(fix: OrderedFix, replay: Replay, priced: Sequence[_Price
 
 
 def _evidence_without_replay(finding: Finding, reason: str) -> tuple[Evidence, ...]:
-    """Why a fix was not replayed; and that idle time, as a rule measures it, is the least that its cause costs."""
+    """Why a fix was not replayed; and that time other than that of kernels is the least that its cause costs."""
     not_replayed = Evidence("not replayed", reason)
     if finding.claim.kernels:
         return (not_replayed,)
-    return (not_replayed, Evidence("the cost", "at least: the idle time right behind the cause"))
+    return (not_replayed, Evidence("the cost", "at least: what the recording shows, without what else it delays"))

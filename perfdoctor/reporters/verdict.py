@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from perfdoctor.analysis.context.context import Context
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_count, format_duration, format_share
 from perfdoctor.reporters.rank_table import format_finding_ranks
-from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, main_findings, step_count_of
+from perfdoctor.reporters.report_facts import (
+    gpu_not_recorded,
+    has_gpu,
+    has_steps,
+    info_findings,
+    main_findings,
+    step_count_of,
+)
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
@@ -20,6 +28,10 @@ _MIN_KNOWN_SHARE = 0.50
 _ALL_KNOWN_SHARE = 0.995
 # From this share on, a healthy verdict mentions time that nobody explained: it is what makes a finding high.
 _MIN_UNEXPLAINED_SHARE = 0.10
+# How the title of a finding begins that is about what happened once.
+_ONCE = "Once in this trace: "
+# Details of the account whose time is work: unexplained they cannot be judged, while other time waits for something.
+_WORK = ("compute", "bandwidth")
 _DETERMINERS = frozenset(
     ["A", "All", "An", "Each", "Every", "Half", "Many", "Most", "No", "Some", "The", "This", "Your"]
 )
@@ -29,13 +41,26 @@ def verdict_of(report: Report) -> str:
     """The report in one or two sentences: how long a step takes, on which device, and what costs most."""
     subject = _describe_step(report)
     worst = next(iter(main_findings(report)), None)
-    if worst is None:
-        return f"{subject}{_describe_no_finding(report)}."
-    title, place = clean_line(worst.title), clean_line(worst.location.short) if worst.location else ""
+    if worst is not None:
+        return f"{subject}{_describe_cost(report, worst)}"
+    largest = max(info_findings(report), key=lambda finding: finding.cost_ns, default=None)
+    if largest is not None and (largest.share_of_step or 0) >= _MIN_UNEXPLAINED_SHARE:
+        return f"{subject}, and no rule found a fix worth 1% of it{_describe_cost(report, largest)}"
+    return f"{subject}{_describe_no_finding(report)}."
+
+
+def _describe_cost(report: Report, finding: Finding) -> str:
+    """The cost of a finding, its title and its place, as the rest of a sentence."""
+    title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
+    once = ", once in this trace" if title.startswith(_ONCE) else ""
+    title = title.removeprefix(_ONCE)
     sentence = f"{_lower_article(title).rstrip('.')}{f', at {place}' if place and place not in title else ''}."
-    ranks = format_finding_ranks(report, worst)
-    amount = f"{format_duration(worst.cost_ns)} ({format_share(worst.share_of_step)}) of it{ranks}"
-    return f"{subject}; {amount}: {sentence}" if worst.cost_ns else f"{subject}. Above all: {sentence}"
+    if not finding.cost_ns:
+        return f". Above all{once}: {sentence}"
+    ranks = format_finding_ranks(report, finding)
+    return (
+        f"; {format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)}) of it{ranks}{once}: {sentence}"
+    )
 
 
 def _describe_step(report: Report) -> str:
@@ -110,13 +135,17 @@ def _describe_no_finding(report: Report) -> str:
     ran = sum(outcome.status == "ran" for outcome in report.outcomes)
     if not ran:
         return ", and no rule could judge it"
+    if gpu_not_recorded(report):
+        return ", so where its time goes is not known: record with ProfilerActivity.CUDA"
     busy = _busy_share(report)
     use = f"; the GPU is busy for {format_share(busy)} of it" if busy is not None else _describe_unexplained(report)
     if 2 * ran < len(report.outcomes):
         few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
-    if report.unexplained:
+    if any(each.detail not in _WORK for each in report.unexplained):
         return f", and no rule found what to change{use}, but not all of its time is explained (below)"
+    if not report.explains_everything:
+        use += "; how near all of its kernels are to their limit cannot be judged (below)"
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
 
 

@@ -60,14 +60,18 @@ class OrderedFix:
     covered_by: int | None
 
 
-def order_fixes_greedily(replay: Replay, edits: Mapping[int, Edit]) -> list[OrderedFix]:
+def order_fixes_greedily(
+    replay: Replay, edits: Mapping[int, Edit], confidence: Mapping[int, float] | None = None
+) -> list[OrderedFix]:
     """The fixes in the order of what they save, each after those before it.
 
     Args:
         replay: The replay of the rank.
         edits: What each fix changes, by the number of the fix.
+        confidence: By the number of the fix how sure its cause is, 0 to 1. A fix of which only a bound is known counts
+            so much less. None where all are sure.
     """
-    order = _GreedyOrder(replay, edits)
+    order = _GreedyOrder(replay, edits, confidence or {})
     order.find()
     before = dict.fromkeys(_LEVELS, order.baseline_ns)
     fixes = []
@@ -106,6 +110,7 @@ class _GreedyOrder:
     Attributes:
         replay: The replay of the rank.
         edits: What each fix changes, by the number of the fix.
+        confidence: How sure the cause of each is, 0 to 1; 1 where it is not there.
         numbers: The fixes chosen so far, in their order.
         steps_ns: For each of them how long a step takes after it.
         saved_ns: For each fix what it would save next, in every round until it is chosen.
@@ -113,6 +118,7 @@ class _GreedyOrder:
 
     replay: Replay
     edits: Mapping[int, Edit]
+    confidence: Mapping[int, float] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
     steps_ns: list[float] = field(default_factory=list)
     saved_ns: dict[int, list[float]] = field(default_factory=dict)
@@ -152,11 +158,17 @@ class _GreedyOrder:
                 replays_left -= len(candidates)
                 for number in candidates:
                     self.saved_ns.setdefault(number, []).append(before_ns - self.step_ns((*self.numbers, number)))
-            best = max(candidates, key=lambda number: (self.saved_ns[number][-1], -number))
+            best = max(candidates, key=lambda number: (self._worth_ns(number), -number))
             candidates.remove(best)
             self.numbers.append(best)
             before_ns = self.step_ns(self.numbers)
             self.steps_ns.append(before_ns)
+
+    def _worth_ns(self, number: int) -> float:
+        """What a fix would save next; less where only a bound is known and the cause is not sure."""
+        edit = self.edits[number]
+        is_bound = edit.is_upper_bound and edit.at_least is None
+        return self.saved_ns[number][-1] * (self.confidence.get(number, 1.0) if is_bound else 1.0)
 
     def masking_fix(self, number: int) -> int | None:
         """The fix without which this one saves next to nothing; None where it saves enough alone."""

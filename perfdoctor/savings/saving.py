@@ -69,8 +69,18 @@ class Saving:
 
     @property
     def likely_ns(self) -> float:
-        """The saving by which fixes are ordered: the expected one, else the middle of the range, else 0."""
+        """The expected saving, else the middle of the range, else 0."""
         return _likely_ns(self)
+
+
+def worth_ns(saving: Saving | SavingAlone, confidence: float) -> float:
+    """What a saving is worth, for order and severity: what is expected, else half of the bound times the confidence.
+
+    A bound is no less than what is saved at least. Without any figure it is worth 0.
+    """
+    if saving.expected_ns is not None:
+        return saving.expected_ns
+    return max((saving.high_ns or 0) / 2 * confidence, saving.low_ns or 0)
 
 
 def _likely_ns(saving: Saving | SavingAlone) -> float:

@@ -60,6 +60,7 @@ def test_without_known_work_only_the_gaps_vanish() -> None:
     limit = Rank(h100().kernel("mine", 0, 500).kernel("mine", 900, 100).trace()).limit
 
     assert (limit.step_ns, limit.known_share) == (600_000, 0.0)
+    assert limit.basis == "kernels as recorded, their work unknown, nothing waits"
 
 
 def test_helpers_of_a_product_take_no_time() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cases_syncs import sync_wait
+from memory_programs import FOREACH
 from rule_cases import LOADER, POINTWISE, TENSOR_GEMM, step_of
 
 from perfdoctor.testing import TraceBuilder
@@ -117,6 +118,17 @@ def pauses_of_two_kinds() -> TraceBuilder:
     for at in (1000, 4000):
         trace.op("aten::unflatten_dense_tensors", at + 5, 1900)
     return trace.op("aten::_foreach_add_", 7005, 1900).op("aten::_foreach_mul_", 10005, 900)
+
+
+def optimizer_step(kernels: int) -> TraceBuilder:
+    """A step of SGD that takes 1900 us of CPU before each of its foreach kernels, which make one pass or three."""
+    trace = TraceBuilder().kernel(TENSOR_GEMM, 0, 1000, launch_us=0)
+    ops = ("aten::_foreach_mul_", "aten::_foreach_add_", "aten::_foreach_div_")
+    for row in range(kernels):
+        start = 1000.0 + 2000 * row
+        trace.op(ops[row % 3], start + 10, 1900).kernel(FOREACH, start + 1900, 100, launch_us=start + 1895)
+    end = 1000 + 2000 * kernels
+    return trace.range("Optimizer.step#SGD.step", 1000, end - 1000).step(0, end)
 
 
 def gpu_only(*spans: tuple[float, float]) -> TraceBuilder:
@@ -299,7 +311,7 @@ PD103 = [
             "/x/site-packages/transformers/models/vit/image_processing_vit.py(8): preprocess",
         ),
         "prepares data in preprocess (image_processing_vit.py) at train.py:3",
-        "pipeline's one worker",
+        "in another process while",
         location="train.py:3",
     ),
     pause_case(
@@ -342,6 +354,13 @@ PD103 = [
         lambda: short_step(400),
         (ExpectedFinding("high", 400_000, title="one pause, 0.4 ms a step"),),
     ),
+    RuleCase(  # a single kernel: nothing to fuse
+        "PD103",
+        "in-an-optimizer",
+        lambda: optimizer_step(1),
+        (ExpectedFinding("high", 1_900_000, title="in aten::_foreach_mul_: one pause"),),
+    ),
+    RuleCase("PD103", "in-an-optimizer-that-should-be-fused", lambda: optimizer_step(6)),  # PD303's
     RuleCase("PD103", "short-step-of-slow-launches", lambda: short_step(400, launch_us=50)),
     RuleCase("PD103", "once-but-short", lambda: pauses_by_step((), (1000,), *[()] * 20)),
     RuleCase(
@@ -435,13 +454,22 @@ PD103 = [
             ("buffers", buffers_of_ddp),
             ("op", lambda: pause_of_calls(op="aten::split_with_sizes")),
             ("graph-launch", lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900))),
+            ("checkpoint", checkpoint),
+            ("optimizer", lambda: pauses(2000).range("Optimizer.step#SGD.step", 1005, 1980)),
+            ("model-code", lambda: pause_in("nn.Module: Encoder_0", "torch/nn/modules/transformer.py(8): forward")),
+            ("scheduler-of-an-engine", pause_in_engine),
+            ("nothing-recorded", lambda: pauses(2000)),
         )
     ),
     RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
     RuleCase("PD103", "short-preprocessing", lambda: short_pauses_in("data.py(9): preprocess")),
     RuleCase("PD103", "short-collection", lambda: short_pauses_in("<built-in function collect>")),
     RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
+    RuleCase("PD103", "short-step-of-a-small-pause", lambda: short_step(10)),
+    RuleCase("PD103", "one-of-four-steps-but-short", lambda: pauses_by_step((), (150,), (), ())),
     RuleCase("PD103", "loader", lambda: long_gap(loader=True)),
+    RuleCase("PD103", "event-sync", lambda: long_gap("cudaEventSynchronize")),
+    RuleCase("PD103", "free", lambda: long_gap("cudaFree")),
     RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
     RuleCase("PD103", "allocator", lambda: long_gap("cudaMalloc")),
     RuleCase("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
@@ -753,4 +781,12 @@ PD107 = [
     RuleCase("PD107", "short", lambda: allocations(("cudaMalloc", 410, 439))),
     RuleCase("PD107", "warm-up", warm_up),
     RuleCase("PD107", "in-the-loaders-wait", lambda: allocations(("cudaMalloc", 410, 600)).range(LOADER, 400, 205)),
+    RuleCase("PD107", "free-while-the-gpu-works", lambda: allocations(("cudaFree", 410, 600), busy=True)),
+    RuleCase("PD107", "hip-while-the-gpu-works", lambda: allocations(("hipMalloc", 420, 520), busy=True)),
+    RuleCase(
+        "PD107",
+        "without-cache-while-the-gpu-works",
+        lambda: tensors_of_the_driver(30, frees=30).kernel(POINTWISE, 100, 810, stream=9, launch_us=0.5),
+    ),
+    RuleCase("PD107", "tensors-from-the-cache", lambda: tensors_of_the_driver(0, frees=0, cached=60)),
 ]

@@ -205,7 +205,7 @@ PD204 = [
         lambda: in_frame(step_of(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
             ExpectedFinding(
-                "medium",
+                "high",
                 200_000,
                 (0, 100_000, 100_513),
                 location="model.py:20",
@@ -223,7 +223,7 @@ PD204 = [
         "PD204",
         "by-the-types",
         lambda: step_of(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
-        (ExpectedFinding("medium", 30_000, (0, 15_000, 15_077), evidence={"launched by": "aten::index"}),),
+        (ExpectedFinding("low", 30_000, (0, 15_000, 15_077), evidence={"launched by": "aten::index"}),),
     ),
     RuleCase(
         "PD204",
@@ -378,7 +378,7 @@ PD205 = [
         "PD205",
         "short-but-much",
         lambda: step_of(*attention(30, 40, 128)),
-        (ExpectedFinding("medium", 150_000, title="over a sequence of 128"),),
+        (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
     ),
     RuleCase(  # 2 x 8 heads of 64 over a sequence of 1024
         "PD205",
@@ -391,6 +391,12 @@ PD205 = [
         "fused-in-float32-on-volta",
         lambda: step_of(fused_attention(FMHA_FP32.replace("sm80", "sm70"), 500, FP32), device=V100),
         (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="float16"),),
+    ),
+    RuleCase(
+        "PD205",
+        "fused-in-float32-on-ada",
+        lambda: step_of(fused_attention(FMHA_FP32, 500, FP32), device=RTX4090),
+        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16"),),
     ),
     RuleCase("PD205", "fused-in-half", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16))),
     RuleCase(

@@ -178,15 +178,18 @@ def step_with_collectives(
     return trace
 
 
-def training_step(marks: str, name: str = ALL_REDUCE) -> TraceBuilder:
-    """A step of a training program with a collective behind its work, and a range that shows how it is parallel."""
-    trace = step_with_collectives((600, 900), name=name).op("autograd::engine::evaluate_function: MulBackward0", 0, 20)
+BEHIND_THE_WORK, BESIDE_THE_WORK = (600.0, 900.0), (100.0, 500.0)
+
+
+def training_step(marks: str, name: str = ALL_REDUCE, span: tuple[float, float] = BEHIND_THE_WORK) -> TraceBuilder:
+    """A step of a training program with a collective, and a range that shows how it is parallel."""
+    trace = step_with_collectives(span, name=name).op("autograd::engine::evaluate_function: MulBackward0", 0, 20)
     return trace.range("Optimizer.step#SGD.step", 30, 10).range(marks, 0, 300)
 
 
-def forward_step() -> TraceBuilder:
+def forward_step(span: tuple[float, float] = BEHIND_THE_WORK) -> TraceBuilder:
     """A step of a forward pass whose result is reduced."""
-    trace = step_with_collectives((600, 900)).range("DistributedDataParallel.forward", 0, 300)
+    trace = step_with_collectives(span).range("DistributedDataParallel.forward", 0, 300)
     for row in range(12):
         trace.op("aten::mm", 10 * row, 8)
     return trace
@@ -277,7 +280,7 @@ PD402 = [
         forward_step,
         (ExpectedFinding("high", 300_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
-    RuleCase("PD402", "medium", lambda: step_with_collectives((600, 650)), (ExpectedFinding("medium", 50_000),)),
+    RuleCase("PD402", "a-twentieth", lambda: step_with_collectives((600, 650)), (ExpectedFinding("low", 50_000),)),
     # 100 us of computation hide no more than 100 us of communication.
     RuleCase(
         "PD402",
@@ -301,6 +304,23 @@ PD402 = [
     ),
     RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
     RuleCase("PD402", "overlapped", lambda: step_with_collectives((100, 400), (450, 600))),
+    RuleCase("PD402", "experts-overlapped", lambda: step_with_collectives(BESIDE_THE_WORK, name=EXPERT_DISPATCH)),
+    RuleCase(
+        "PD402",
+        "exchange-overlapped",
+        lambda: training_step("## all2all_data:kjt splits ##", ALL_TO_ALL, BESIDE_THE_WORK),
+    ),
+    RuleCase(
+        "PD402",
+        "gradients-overlapped-under-ddp",
+        lambda: training_step("DistributedDataParallel.forward", span=BESIDE_THE_WORK),
+    ),
+    RuleCase(
+        "PD402",
+        "shards-overlapped-under-fsdp",
+        lambda: training_step("FullyShardedDataParallel.forward", ALL_GATHER, BESIDE_THE_WORK),
+    ),
+    RuleCase("PD402", "results-overlapped-in-a-forward-pass", lambda: forward_step(BESIDE_THE_WORK)),
     RuleCase("PD402", "healthy", build_healthy_trace),
     RuleCase("PD402", "tail-of-the-last-bucket", lambda: step_with_collectives((300, 620))),
     RuleCase("PD402", "before-the-steps", broadcast_before_the_steps),

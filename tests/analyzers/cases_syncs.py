@@ -212,7 +212,11 @@ PD102: list[RuleCase] = [
         lambda: sync_wait("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
         (
             ExpectedFinding(
-                "medium", 106_000, title=".cpu(), .numpy()", advice="Leave the result on the GPU", fix="non_blocking=True"
+                "medium",
+                106_000,
+                title=".cpu(), .numpy()",
+                advice="Leave the result on the GPU",
+                fix="non_blocking=True",
             ),
         ),
     ),

@@ -53,7 +53,7 @@ def test_not_one_of_945_item_calls_waits_for_the_gpu(corpus: Path, report_on: Ca
     assert not any(f.rule == "PD102" for f in report_on(name).findings)
 
 
-def test_the_276_stream_syncs_of_segment_anything_are_masks_and_copies_and_cost_half_a_percent(
+def test_the_276_stream_syncs_of_segment_anything_are_masks_and_copies_that_cost_much_together(
     corpus: Path, report_on: Callable[[str], Report]
 ) -> None:
     name = "a100-sam-fp32.json.gz"
@@ -66,5 +66,8 @@ def test_the_276_stream_syncs_of_segment_anything_are_masks_and_copies_and_cost_
     assert found[ITEM] == 67
     assert found[IF] == 32
     assert COPY not in found  # every copy has a direction
+    # Right behind them the GPU idles for half a percent. Without all of them its queue would not run dry any more.
     assert 0 < cost_of_syncs(rank) < 0.006
-    assert not any(f.rule == "PD102" for f in report_on(name).findings)
+    (together,) = [f for f in report_on(name).findings if f.rule == "PD102"]
+    assert 0.02 < (together.share_of_step or 0) < 0.08
+    assert "a boolean mask" in together.title

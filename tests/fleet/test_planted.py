@@ -77,7 +77,7 @@ def test_a_rank_with_a_larger_batch_is_late_in_its_backward_pass() -> None:
 def test_a_slow_link_of_all_is_no_straggler() -> None:
     found = findings(SyntheticFleet().slow_link([0], 3))
     assert "PD401" not in found
-    assert found["PD402"].severity == "high"
+    assert found["PD402"].severity == "medium"  # half of the 23 % that overlap would hide at most
     assert evidence(found["PD402"])["all_reduce in group default_pg, exposed per step"] == pytest.approx(
         2.76e6, rel=0.02
     )

@@ -12,7 +12,7 @@ from perfdoctor.report.finding import SEVERITIES, STEP_AFTER, Evidence, Finding,
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import prioritize_fleet, step_after_fixes_ns
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.savings.saving import Claim, Saving
+from perfdoctor.savings.saving import Claim, Saving, worth_ns
 from perfdoctor.trace.tables import intervals as iv
 
 WINDOW_NS = 1_000
@@ -200,6 +200,37 @@ def test_together_savings_never_exceed_the_step(many: list[Finding], steps: int,
         if each.covered_by is not None:
             assert each.covered_by < position
             assert SEVERITIES.index(each.severity) <= SEVERITIES.index("low")
+
+
+def test_half_of_a_bound_counts_times_the_confidence() -> None:
+    doubted = finding_of(400, (0, 400), rule="PD001", confidence=0.5)  # worth 100
+    sure = finding_of(250, (500, 750), rule="PD002")  # worth 125
+    known = finding_of(150, (800, 950), rule="PD003", expected=110)
+    assert [f.rule for f in prioritize(doubted, sure, known)] == ["PD002", "PD003", "PD001"]
+
+
+priced = st.builds(
+    lambda high, expected, confidence, span: finding_of(
+        high, span, expected=expected and min(expected, high), confidence=confidence
+    ),
+    st.integers(0, WINDOW_NS),
+    st.one_of(st.none(), st.integers(0, WINDOW_NS)),
+    st.sampled_from([0.3, 0.5, 0.7, 1.0]),
+    spans,
+)
+
+
+@given(st.lists(priced, max_size=8))
+def test_the_order_follows_what_fixes_are_worth_and_so_does_severity(many: list[Finding]) -> None:
+    result = prioritize(*(replace(f, rule=f"PD{i:03d}") for i, f in enumerate(many)))
+    worth = [worth_ns(f.saving, f.confidence) for f in result]
+    assert worth == sorted(worth, reverse=True)
+    # What keeps all that it is worth alone stands by its severity, too.
+    whole = [
+        f for f in result if f.cost_ns and worth_ns(f.saving.alone, f.confidence) == worth_ns(f.saving, f.confidence)
+    ]
+    severities = [SEVERITIES.index(f.severity) for f in whole if f.covered_by is None]
+    assert severities == sorted(severities, reverse=True)
 
 
 @given(st.lists(findings, max_size=6), st.randoms())

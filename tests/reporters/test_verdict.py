@@ -152,6 +152,31 @@ def test_time_that_nobody_explains_keeps_a_report_from_a_clean_bill() -> None:
     assert "not all of its time is explained (below)" in verdict
 
 
+def test_work_that_cannot_be_judged_is_no_waste() -> None:
+    work = UnexplainedSlice(None, "compute", 300 * samples.MS, 0.3, "no shapes were recorded")
+    verdict = verdict_of(replace(samples.healthy(), unexplained=(work,)))
+    assert "nothing was found that costs 1% of it or more" in verdict
+    assert "cannot be judged (below)" in verdict
+
+
+def test_a_large_cost_without_a_fix_is_named() -> None:
+    report = samples.kernel()
+    costly = replace(report.findings[0], severity="info")
+    assert "no rule found a fix worth 1% of it; 37.5 ms (79%) of it: Matrix products" in verdict_of(
+        replace(report, findings=(costly,))
+    )
+    small = replace(costly, cost_ns=2_000_000, share_of_step=0.04)
+    assert "nothing was found" in verdict_of(replace(report, findings=(small,)))
+
+
+def test_what_happens_once_is_said_once() -> None:
+    report = samples.kernel()
+    once = replace(report.findings[0], title="Once in this trace: the GPU waits while modules are loaded")
+    assert "37.5 ms (79%) of it, once in this trace: the GPU waits while modules" in verdict_of(
+        replace(report, findings=(once,))
+    )
+
+
 def test_a_one_off_and_a_covered_finding_do_not_lead() -> None:
     report = samples.kernel()
     first, second, _ = report.findings

@@ -204,7 +204,7 @@ def test_where_a_replay_cannot_be_trusted_the_bounds_stay_and_the_evidence_says_
     assert saving_us(only) == (0, None, 400)
     assert evidence_of(only) == {
         "not replayed": "the launches of 50% of the GPU's work were not recorded",
-        "the cost": "at least: the idle time right behind the cause",
+        "the cost": "at least: what the recording shows, without what else it delays",
     }
 
 

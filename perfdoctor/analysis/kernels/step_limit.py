@@ -187,9 +187,7 @@ def _describe_basis(
         precise = f" (float32 products in {advised})" if advised else ""
         parts.append(f"kernels at the rates that the device attains{precise}")
     if known_share is not None and known_share < 1:
-        parts.append(
-            "kernels of unknown work as recorded" if known_share else "kernels as recorded, their work unknown"
-        )
+        parts.append("kernels of unknown work as recorded" if some_known else "kernels as recorded, their work unknown")
     if exposed_count:
         parts.append("communication as exposed now")
     return ", ".join((*parts, "nothing waits"))

@@ -255,10 +255,21 @@ RANK_ROWS = (
         "ranks come last",
         (
             ANY,
-            "Compare what {they} before the collectives with the other ranks, and bring it down to their time.",
+            "Compare what {they} {do} before the collectives with the other ranks, and bring it down to their time.",
             None,
             "",
             "https://hta.readthedocs.io/",
+        ),
+    ),
+    *rows_of(
+        "ranks come last once",
+        (
+            ANY,
+            "Warm up before the recorded part, on all ranks: what made {they} late here happens once, and the steps to "
+            "come do not wait for it.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/profiler.html",
         ),
     ),
     *rows_of(
