@@ -77,7 +77,8 @@ class Straggler(FleetAnalyzer):
         use of a module, makes ranks late by chance: such lateness is left out, and where it is most of all waiting it
         is said without a promise. A trace without steps shows what comes back only from ten collectives on. A rank
         that is late in less than half of the steps is reported as late now and then. Ranks that are late at once, such
-        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may be among the missing ones.
+        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may
+        be among the missing ones.
         Sends and receives do not count: there one side waits by design.
 
     Needs:

@@ -275,7 +275,10 @@ PD103 = [
         "More requests at a time",
     ),
     pause_case(
-        "nothing-recorded", lambda: pauses(2000), "does something that the trace does not show: one", "with_stack=True"
+        "nothing-recorded",
+        lambda: pauses(2000),
+        "does something that the trace does not show",
+        "to see which code runs here",
     ),
     pause_case(
         "optimizer",
@@ -330,7 +333,7 @@ PD103 = [
         "one-of-four-steps",
         lambda: pauses_by_step((), (3000,), (), ()),
         "Once in this trace: the GPU waits 3 ms",
-        "with_stack=True",
+        "to see which code runs here",
         once=True,
     ),
     RuleCase(
@@ -525,10 +528,27 @@ def compiled() -> TraceBuilder:
 
 
 def syncs_between_launches() -> TraceBuilder:
-    """Two steps, each with a sync that finds the GPU done: it costs nothing, and no graph can capture it."""
+    """Two steps, each with a sync that finds the GPU done: it costs nothing, so PD102 does not report it."""
     trace = eager_kernels(steps=2)
     for number in range(2):
         trace.call("cudaStreamSynchronize", 1000 * number + 515, 2)
+    return trace
+
+
+def costly_wait_between_launches(op: str, copy: str) -> TraceBuilder:
+    """Two steps of short kernels; in the middle of each the CPU waits 300 us for a product, and a copy behind it."""
+    trace = TraceBuilder(device=A100)
+    for number in range(2):
+        at = 2000 * number
+        trace.step(at, 2000)
+        for row in range(20):
+            trace.kernel(POINTWISE, at + 40 * row + 8, 10, launch_us=at + 40 * row)
+        trace.kernel(TENSOR_GEMM, at + 810, 300, launch_us=at + 800)
+        trace.op(op, at + 810, 310)
+        trace.memcpy(copy, at + 1111, 2, launch_us=at + 812)
+        trace.call("cudaStreamSynchronize", at + 820, 295)
+        for row in range(15):
+            trace.kernel(POINTWISE, at + 1208 + 50 * row, 10, launch_us=at + 1200 + 50 * row)
     return trace
 
 
@@ -637,7 +657,19 @@ PD104 = [
         "PD104",
         "syncs-between-launches",
         syncs_between_launches,
-        (ExpectedFinding("high", 780_000, advice="First remove the sync in each step"),),
+        (ExpectedFinding("high", 780_000, advice="CUDA graphs"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-sync-that-costs",
+        lambda: costly_wait_between_launches("aten::item", "DtoH"),
+        (ExpectedFinding("high", 1_007_000, advice="First remove the sync (PD102) in each step"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-copy-of-input-that-blocks",
+        lambda: costly_wait_between_launches("aten::to", "HtoD"),
+        (ExpectedFinding("high", 1_007_000, advice="Launch many kernels at once"),),
     ),
     RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("high", 7_980_000, advice="CUDA graphs"),)),
     RuleCase(

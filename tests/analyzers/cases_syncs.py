@@ -78,7 +78,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINT, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),
     "clip": (Line(("aten::is_nonzero", *ITEM), CHECK), "error_if_nonfinite=True", "Leave error_if_nonfinite off"),
     "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "fused Adam"),
-    "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "number of different ones"),
+    "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "different ones"),
     "repeat-interleave": (
         Line(("aten::repeat_interleave", "aten::repeat_interleave", *ITEM)), "without output_size", "read from the GPU"
     ),
