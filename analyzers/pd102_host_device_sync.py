@@ -158,7 +158,7 @@ class HostDeviceSync(RankAnalyzer):
         return self._finding_of(
             rank,
             together,
-            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(kinds)}, "
+            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(map(_in_a_list, kinds))}, "
             "and then the GPU waits for the next launch",
             advice=advice._replace(sentence=sentence + advice.sentence),
             location=together.location,
@@ -182,6 +182,11 @@ class HostDeviceSync(RankAnalyzer):
             evidence=_evidence(rank, waits, cost_ns),
             subject=waits.cause,
         )
+
+
+def _in_a_list(kind: str) -> str:
+    """The name of a cause as it stands inside a sentence."""
+    return kind[0].lower() + kind[1:] if kind[:2].istitle() or kind.startswith("A ") else kind
 
 
 def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:

@@ -167,7 +167,7 @@ MATRIX_ROWS = (
         ),
         (
             ANY,
-            "In attention use scaled_dot_product_attention, which needs no padding; else pad {size} to {padded}, and "
+            "Use scaled_dot_product_attention in attention, which needs no padding; else pad {size} to {padded}, and "
             "mask what is added.",
             None,
             "",
