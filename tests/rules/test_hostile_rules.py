@@ -218,10 +218,10 @@ def test_a_finding_that_cannot_be_priced_becomes_pd901(monkeypatch: pytest.Monke
     """If pricing fails for one edit, the other findings keep their price."""
     order_fixes = pricing.order_fixes_greedily
 
-    def order(replay: Any, edits: Any) -> Any:
+    def order(replay: Any, edits: Any, *weights: Any) -> Any:
         if any(len(edit.dur_ns) == 1 and edit.dur_ns[0] == 123 for edit in edits.values()):
             raise ArithmeticError("no luck")
-        return order_fixes(replay, edits)
+        return order_fixes(replay, edits, *weights)
 
     def hostile(_: RankAnalyzer, rank: Rank) -> Finding:
         return Finding(**{**valid_fields(rank), "edit": Edit(GpuRows(rank.trace.gpu, [0]), np.array([123]))})
