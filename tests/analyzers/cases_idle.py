@@ -707,6 +707,14 @@ PD104 = [
     RuleCase("PD104", "syncs", lambda: sync_wait("aten::item", steps=20)),
     RuleCase("PD104", "refill-after-a-sync", refill_after_a_sync),
     RuleCase("PD104", "refill-after-a-pause", refill_after_a_pause),
+    *(
+        RuleCase(
+            "PD104",
+            f"{name}-while-the-gpu-works",
+            lambda op=op, copy=copy: costly_wait_between_launches(op, copy).kernel(TENSOR_GEMM, 0, 4000, stream=9),
+        )
+        for name, op, copy in (("a-sync", "aten::item", "DtoH"), ("a-copy", "aten::to", "HtoD"))
+    ),
 ]
 
 

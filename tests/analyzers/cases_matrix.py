@@ -424,6 +424,11 @@ PD205 = [
         lambda: step_of(fused_attention(FMHA_FP32, 500, FP32), device=None),
     ),
     RuleCase("PD205", "healthy", build_healthy_trace),
+    RuleCase(
+        "PD205",
+        "short-and-little-in-a-module",
+        lambda: in_module(step_of(*attention(10, 10, 128, between=()), until=2000)),
+    ),
     RuleCase("PD205", "short-and-little", lambda: step_of(*attention(10, 10, 128, between=()), until=2000)),
     RuleCase(
         "PD205",
