@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoctor.rules import Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
+from perfdoctor.rules import HOT_PATH, Activity, Evidence, HotPath, PauseGroup, Rank, SourceLocation, advise, vocabulary
 from perfdoctor.rules import activity_kinds as kinds
 from perfdoctor.rules import intervals as iv
 
@@ -157,7 +157,7 @@ def _evidence(group: PauseGroup) -> tuple[Evidence, ...]:
         shown = [path.outermost_op, *shown[1:]]
     names = " > ".join(kinds.short_name(activity.name) for activity in shown)
     evidence = (
-        Evidence("what the CPU was in", names),
+        Evidence(HOT_PATH, names),
         Evidence("time in the last of these", path.activities[-1].time_ns, "ns"),
     )
     other = group.others.deepest

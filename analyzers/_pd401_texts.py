@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.report.merge_findings import format_ranges
-from perfdoctor.rules import Evidence, LateRank
+from perfdoctor.rules import HOT_PATH, Evidence, Finding, LateRank, format_time
 
 # Clocks that differ by less are synchronized well enough.
 _MIN_CLOCK_DIFFERENCE_NS = 10_000_000
@@ -24,13 +24,26 @@ def name_ranks(late: LateRank) -> str:
     return f"Ranks {numbers}{' (all of one host)' if late.is_whole_host else ''}"
 
 
-def describe_frequency(late: LateRank) -> str:
-    """The predicate of the title: at how many collectives, or in how many steps, the rank is late."""
-    is_single = len(late.co_late) == 1
+def describe_lateness(late: LateRank, wait_ns: int) -> str:
+    """The predicate of the title: how late the rank is, and how often.
+
+    Args:
+        late: The late rank.
+        wait_ns: How long another one waits for it in the window.
+    """
+    steps = late.step_count if late.persists else late.late_step_count
+    by = f"{'is' if len(late.co_late) == 1 else 'are'} {format_time(wait_ns / max(steps, 1))} late"
+    if not late.step_count:
+        return f"{by} in all"
     if late.persists:
-        share = float(late.arrives_last.sum()) / late.collective_count
-        return f"{'arrives' if is_single else 'arrive'} last at {share:.0%} of collectives"
-    return f"{'is' if is_single else 'are'} late now and then, in {late.late_step_count} of {late.step_count} steps"
+        return f"{by} in each step"
+    return f"{by} in {late.late_step_count} of {late.step_count} steps"
+
+
+def name_hot_path(cause: Finding | None) -> str | None:
+    """What the CPU of the late rank is in where a finding about its pauses says it; else None."""
+    names = next((each.value for each in cause.evidence if each.label == HOT_PATH), None) if cause else None
+    return names.rsplit(" > ", 1)[-1] if isinstance(names, str) else None
 
 
 def clock_evidence(late: LateRank) -> tuple[Evidence, ...]:

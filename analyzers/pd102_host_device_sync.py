@@ -25,6 +25,7 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
+    format_frequency,
     remove_waits,
 )
 from perfdoctor.rules import intervals as iv
@@ -138,7 +139,7 @@ class HostDeviceSync(RankAnalyzer):
         return self._finding_of(
             rank,
             waits,
-            title=f"{name_cause(waits.cause)}{where} waits for the GPU {_format_frequency(rank, waits.count)}, "
+            title=f"{name_cause(waits.cause)}{where} waits for the GPU {format_frequency(rank, waits.count)}, "
             "and then the GPU waits for the next launch",
             advice=advise_on_cause(rank, waits.cause),
             location=location,
@@ -151,11 +152,13 @@ class HostDeviceSync(RankAnalyzer):
             counts[name_cause(waits.cause)] += waits.count
         kinds = [name for name, _ in counts.most_common(_MOST_KINDS)]
         advice = advise_on_cause(rank, together.cause)
-        sentence = "Remove them together: while some remain, each of the others costs little. The most frequent first: "
+        sentence = (
+            "Remove these waits together: while some remain, each of the others costs little. The most frequent first: "
+        )
         return self._finding_of(
             rank,
             together,
-            title=f"The CPU waits for the GPU {_format_frequency(rank, together.count)}, by {', '.join(kinds)}, "
+            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(map(_in_a_list, kinds))}, "
             "and then the GPU waits for the next launch",
             advice=advice._replace(sentence=sentence + advice.sentence),
             location=together.location,
@@ -179,6 +182,11 @@ class HostDeviceSync(RankAnalyzer):
             evidence=_evidence(rank, waits, cost_ns),
             subject=waits.cause,
         )
+
+
+def _in_a_list(kind: str) -> str:
+    """The name of a cause as it stands inside a sentence."""
+    return kind[0].lower() + kind[1:] if kind[:2].istitle() or kind.startswith("A ") else kind
 
 
 def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:
@@ -232,12 +240,6 @@ def _sum_up_waits(
 def _is_occasional(rank: Rank, waits: WaitsAtLine) -> bool:
     """Whether the waits happen every N steps only, as logging should."""
     return rank.steps.count >= _MIN_STEPS_BETWEEN and _MIN_STEPS_BETWEEN * waits.step_count <= rank.steps.count
-
-
-def _format_frequency(rank: Rank, count: int) -> str:
-    per_step = count / rank.steps.count if rank.steps.count else count
-    times = "once" if round(per_step, 1) == 1 else f"{per_step:.3g} times"
-    return f"{times} a step" if rank.steps.count else times
 
 
 def _evidence(rank: Rank, waits: WaitsAtLine, cost_ns: int) -> tuple[Evidence, ...]:

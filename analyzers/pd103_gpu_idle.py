@@ -25,6 +25,7 @@ from perfdoctor.rules import (
     activity_kinds,
     count_recurrence,
     distinct,
+    format_time,
     most_common_location,
     pausing_threads,
     remove_cpu_time,
@@ -124,13 +125,14 @@ class GpuIdle(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(idle))
         location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
+        per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
-            f"{pauses}, {_format_ms(cost_ns)} a {rank.unit_name}",
+            f"{pauses}, {format_time(cost_ns)}{per_step}",
             cost_ns=cost_ns,
             # The advice is about the pauses of this group alone.
-            saving=Saving(0, None, rank.per_step(iv.total(group.time)), "bounded"),
+            saving=Saving(0, None, rank.per_step(_avoidable_ns(group)), "bounded"),
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
@@ -150,10 +152,11 @@ class GpuIdle(RankAnalyzer):
         where = "Once in this trace" if steps <= 1 else f"In {steps} of {rank.steps.count} steps"
         return self.finding(
             rank,
-            title=f"{where}: the GPU waits {_format_ms(time_ns)} while the CPU {work.doing}"
+            title=f"{where}: the GPU waits {format_time(time_ns)} while the CPU {work.doing}"
             f"{f' at {location.short}' if location else ''}",
             cost_ns=0 if rank.steps.count else time_ns,
             saving=Saving(),
+            happens_once=True,
             advice=work.advice,
             fix=work.fix,
             claim=Claim(group.time),
@@ -177,9 +180,8 @@ class GpuIdle(RankAnalyzer):
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
         if launched_share is not None and launched_share > 0.5:
             advice = (
-                "The next kernel had been launched long before, so it waited for something that the file does not "
-                "hold: a callback on the host, another process on this GPU, or work that was not recorded. Look at "
-                "the longest gap in the exported trace."
+                "Look in the longest gap of the exported trace for a callback on the host, another process on this "
+                "GPU, or work that was not recorded: the next kernel had been launched long before."
             )
         return self.finding(
             rank,
@@ -207,7 +209,7 @@ class GpuIdle(RankAnalyzer):
             f"{why}",
             cost_ns=0,
             saving=Saving(),
-            advice="Nothing to fix in the program: record again, with all kernels, to see what the GPU does here.",
+            advice="Record again, with all kernels, to see what the GPU does here: the program itself needs no fix.",
             fix="perfdoctor run train.py",
             claim=Claim(),
             confidence=0.9,
@@ -241,6 +243,12 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     return group.path.kind == activity_kinds.COMPILATION and in_later
 
 
+def _avoidable_ns(group: PauseGroup) -> int:
+    """How much of some pauses their cause takes: of a launch that is too slow only the call itself."""
+    is_call = group.path.deepest is not None and group.path.deepest.table == "call"
+    return iv.total(iv.intersect(group.path.named_time, group.time) if is_call else group.time)
+
+
 def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
     """The edit in which the pauses are gone, but for what a worker that works ahead is waited for.
 
@@ -261,10 +269,6 @@ def _location_of(rank: Rank, group: PauseGroup) -> SourceLocation | None:
     return group.path.location or most_common_location(
         rank.locations.at(threads, longest.mean(axis=1).astype(np.int64))
     )
-
-
-def _format_ms(ns: int) -> str:
-    return f"{ns / 1e6:,.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"
 
 
 def _gap_evidence(rank: Rank, idle: Intervals, count: int) -> tuple[Evidence, ...]:

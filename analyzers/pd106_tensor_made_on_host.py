@@ -21,6 +21,7 @@ from perfdoctor.rules import (
     Saving,
     SourceLocation,
     advise,
+    format_per_step,
     remove_blocking,
     remove_items,
 )
@@ -102,11 +103,10 @@ class TensorMadeOnHost(RankAnalyzer):
         situation = "tensor filled on the host" if factory else "tensor of values from the host"
         advice = advise(situation, rank.context, maker=maker.removeprefix("aten::"))
         size_bytes = trace.gpu.bytes[copies.rows]
-        copies_per_step = len(copies) / max(rank.steps.count, 1)
         yield self.finding(
             rank,
             title=f"Tensors are made on the CPU{f' at {location.short}' if location else ''} and copied to the GPU: "
-            f"{copies_per_step:.3g} a {rank.unit_name}",
+            f"{format_per_step(rank, len(copies))}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice.sentence,

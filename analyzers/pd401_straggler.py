@@ -8,7 +8,13 @@ from typing import ClassVar
 
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
 from perfdoctor.analyzers._pd401_causes import find_explaining_finding, find_explaining_line
-from perfdoctor.analyzers._pd401_texts import clock_evidence, describe_frequency, name_ranks, step_evidence
+from perfdoctor.analyzers._pd401_texts import (
+    clock_evidence,
+    describe_lateness,
+    name_hot_path,
+    name_ranks,
+    step_evidence,
+)
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -67,9 +73,12 @@ class Straggler(FleetAnalyzer):
         Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.
 
     When it is wrong:
-        When a different rank is late each time (noise), no single rank is named; a rank that is late in less than half
-        of the steps is reported as late now and then. Ranks that are late at once, such as those of a slow host, are
-        named in one finding. With the traces of some ranks only, the true straggler may be among the missing ones.
+        When a different rank is late each time (noise), no single rank is named. What happens once, such as the first
+        use of a module, makes ranks late by chance: such lateness is left out, and where it is most of all waiting it
+        is said without a promise. A trace without steps shows what comes back only from ten collectives on. A rank
+        that is late in less than half of the steps is reported with their number. Ranks that are late at once, such
+        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may be
+        among the missing ones.
         Sends and receives do not count: there one side waits by design.
 
     Needs:
@@ -99,6 +108,8 @@ class Straggler(FleetAnalyzer):
         """
         late = fleet.late_rank
         if late is None:
+            return
+        if late.once and not late.stands_out:
             return
         if not late.stands_out or late.blame < self.settings["min_blame"]:
             yield from self._check_noise(fleet, late)
@@ -135,28 +146,40 @@ class Straggler(FleetAnalyzer):
     def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
         is_single = len(late.co_late) == 1
         lateness_ns = victim.per_step(late.total_lateness_ns)
+        has_steps = bool(victim.steps.count)
         phase = late.find_excess_phase()
         activity, rules = _PHASES[phase[0]] if phase else ("", ())
         cause = find_explaining_finding(fleet, late, rules)
         line = find_explaining_line(fleet, late, lateness_ns)
         location = cause.location if cause and cause.location else line.location if line else None
-        because = f" ({cause.rule})" if cause else ""
+        place = name_hot_path(cause)
+        where = f"in {place}" if place else activity
+        once = "Once in this trace: " if late.once else ""
         at = f", at {location.short}" if location else ""
         return self.finding(
             fleet.summary_of(late.table),
-            title=f"{name_ranks(late)} {describe_frequency(late)}{activity and f', {activity}{because}{at}'}"
+            title=f"{once}{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
             ": the others wait",
-            cost_ns=cost,
-            saving=Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
+            cost_ns=0 if late.once and has_steps else cost,
+            saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
             advice=advise(
-                "ranks come last", victim.context, they="this rank does" if is_single else "these ranks do"
+                "ranks come last once" if late.once else "ranks come last",
+                victim.context,
+                they="this rank" if is_single else "these ranks",
+                do=f"{'does' if is_single else 'do'}{f' in {place}' if place else ''}",
             ).sentence,
+            happens_once=late.once,
             claim=Claim(waiting, rank=victim.rank),
             confidence=0.9 if late.collective_count >= _MIN_COLLECTIVES and late.persists else 0.6,
             location=location,
             evidence=(
                 Evidence("collectives matched over all ranks", late.collective_count, "count"),
                 Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
+                Evidence(
+                    "share of collectives that it comes last to",
+                    round(100 * float(late.arrives_last.sum()) / late.collective_count, 1),
+                    "%",
+                ),
                 Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
                 Evidence("largest single lateness", int(late.lateness_ns.max()), "ns"),
                 Evidence("rank that waits longest", victim.rank),

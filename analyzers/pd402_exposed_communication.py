@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
+
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
 from perfdoctor.rules import (
@@ -15,12 +17,15 @@ from perfdoctor.rules import (
     Finding,
     Fleet,
     FleetAnalyzer,
+    Int64Array,
     Intervals,
     RankSummary,
     Saving,
     advise,
+    format_time,
 )
 from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.vocabulary import COLLECTIVE_KINDS
 
 # A smaller overlap share rounds to 0 %.
 _MIN_OVERLAP_SHARE = 0.005
@@ -39,6 +44,11 @@ _SITUATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 _OTHER_SITUATION = "exposed collectives"
+# A model that is split over ranks exchanges the same amounts in each layer. An all_gather so many times as long as the
+# median exchange is none of these: it puts together the output.
+_TIMES_AN_EXCHANGE = 10
+_LEAST_EXCHANGES = 4
+_FORWARD_PHASES = ("inference", "evaluation")
 # From this share of the exposed time on the title says which kind it is.
 _MIN_KIND_SHARE = 0.5
 
@@ -59,13 +69,16 @@ class ExposedCommunication(FleetAnalyzer):
         share is the part of the collectives' time in which something computes. A collective also waits for the last
         rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
         reports it. Collectives can hide at most behind the work that none overlaps yet: the backward pass for
-        gradients, any work for other collectives.
+        gradients, any work for other collectives. A forward pass need not gather its whole output: what an all_gather
+        takes that is ten times as long as the median exchange of the model's layers can be saved without anything to
+        hide it.
 
     How to fix:
         By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
         compression, no_sync in all micro-batches but the last. FSDP: prefetch. DeepSpeed, Megatron: their own settings
         of overlap. Exchanges of embeddings: torchrec's pipeline and quantized communication. Experts: a dispatcher
-        that overlaps. Tensor parallelism: fewer ranks a layer, asynchronous tensor parallelism.
+        that overlaps. Tensor parallelism: fewer ranks a layer, asynchronous tensor parallelism, logits that stay
+        sharded.
 
     When it is wrong:
         Where collectives wait for a slow rank no overlap helps: make the ranks even first. The trace of one rank alone
@@ -110,16 +123,24 @@ class ExposedCommunication(FleetAnalyzer):
         how_much = "none" if overlap < _MIN_OVERLAP_SHARE else f"only {overlap:.0%}"
         waits_unknown = is_alone and (rank.trace.world_size or 1) > 1
         kind, kind_share = _find_prevailing_kind(table)
-        advice = advise(_SITUATIONS.get(kind, _OTHER_SITUATION), rank.context)
+        # Where the others' arrivals are unknown a long collective may be a wait.
+        outputs = np.empty(0, np.int64) if waits_unknown else _find_gathered_outputs(rank, table)
+        outputs_ns = iv.total(iv.intersect(iv.union(table.start_ns[outputs], table.end_ns[outputs]), exposed))
+        is_output = outputs_ns > 0 and outputs_ns >= _MIN_KIND_SHARE * iv.total(exposed)
+        situation = "exposed all_gather of logits" if is_output else _SITUATIONS.get(kind, _OTHER_SITUATION)
+        advice = advise(situation, rank.context)
+        avoidable_ns = rank.per_step(_hideable_ns(table) + outputs_ns)
         yield self.finding(
             rank,
             title=f"Communication is exposed: {how_much} of it overlaps with computation"
-            + (f"; {kind_share:.0%} of what is exposed is {kind}" if kind_share >= _MIN_KIND_SHARE else ""),
+            + (_describe_outputs(table, outputs) if is_output else _describe_kind(kind, kind_share)),
             cost_ns=cost,
-            saving=Saving(0, None, min(cost, rank.per_step(_hideable_ns(table))), "bounded"),
+            saving=Saving(0, None, min(cost, avoidable_ns), "bounded"),
             advice=advice.sentence
             + (
-                " The traces of all ranks would tell how much of it is waiting for a slow one." if waits_unknown else ""
+                " A slow link and a late rank look alike here: the traces of all ranks tell them apart."
+                if waits_unknown
+                else ""
             ),
             fix=advice.code,
             claim=Claim(exposed),
@@ -149,6 +170,29 @@ def _find_prevailing_kind(table: CollectiveTable) -> tuple[str, float]:
     return kind, exposed_ns[kind] / sum(exposed_ns.values())
 
 
+def _describe_kind(kind: str, share: float) -> str:
+    return f"; {share:.0%} of what is exposed is {kind}" if share >= _MIN_KIND_SHARE else ""
+
+
+def _describe_outputs(table: CollectiveTable, outputs: Int64Array) -> str:
+    """The end of a title: how long the output is gathered."""
+    count, longest_ns = len(outputs), int((table.end_ns - table.start_ns)[outputs].max())
+    if count == 1:
+        return f"; one all_gather takes {format_time(longest_ns)}"
+    return f"; {count} of its all_gathers take up to {format_time(longest_ns)} each"
+
+
+def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Array:
+    """The rows of collectives of a forward pass that put together the output that its ranks have in parts."""
+    kinds = [COLLECTIVE_KINDS.index(kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
+    rows = np.flatnonzero(table.in_window & np.isin(table.kind, kinds))
+    if rank.context.phase not in _FORWARD_PHASES or len(rows) < _LEAST_EXCHANGES:
+        return rows[:0]
+    dur_ns = (table.end_ns - table.start_ns)[rows]
+    is_long = dur_ns >= _TIMES_AN_EXCHANGE * np.median(dur_ns)
+    return rows[is_long & (table.kind[rows] == kinds[0])]
+
+
 def _wait_evidence(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:
     """How long the rank waited for other ranks; nothing where it did not."""
     if not len(waiting):
@@ -160,9 +204,11 @@ def _kind_evidence(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence,
     """How long one kind of collective in one group is exposed, and its overlap share; waits are included."""
     name = f"{total.kind}{f' in group {total.group}' if total.group else ''}"
     overlap_percent = 100 * (1 - total.exposed_ns / total.running_ns) if total.running_ns else 0.0
+    rate = total.bus_bytes_per_s
     return (
         Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
         Evidence(f"{name}, overlapped", round(overlap_percent, 1), "%"),
+        Evidence(f"{name}, bus bandwidth, waits included", None if rate is None else round(rate / 1e9, 2), "GB/s"),
     )
 
 

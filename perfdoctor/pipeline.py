@@ -338,7 +338,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.variation,
         unprofiled_ns=rank.unprofiled_step_ns,
         mean_ns=rank.per_step(rank.window_ns),
-        one_off_ns=iv.total(rank.one_offs),
+        one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
 
 

@@ -81,7 +81,8 @@ def _describe_unjudged(facts: SliceFacts, rows: Rows) -> str:
     """Kernels whose roof is unknown, and why it is."""
     unlinked = facts.trace.gpu.op[rows] < 0
     if facts.hardware.device is None:
-        why = f"the peaks of {facts.hardware.label or 'this GPU'} are not known (--device names another)"
+        is_named = facts.hardware.source != "kernels" and facts.hardware.label
+        why = f"the peaks of {facts.hardware.label if is_named else 'this GPU'} are not known (--device names another)"
     elif "shapes" not in facts.available_data:
         why = "no shapes of inputs were recorded: record with record_shapes=True"
     elif unlinked.mean() > 0.5:
@@ -169,8 +170,9 @@ def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
     ranks = "" if total.group_size is None else f" of {total.group_size} ranks"
     exposed = total.exposed_ns / max(facts.steps.count, 1)
     each = " a step" if facts.steps.count else ""
+    rate = "" if total.bus_bytes_per_s is None else f" at {format_rate(total.bus_bytes_per_s)} of bus bandwidth"
     return (
-        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}, "
+        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}{rate}, "
         f"{format_time(exposed)}{each} of their time exposed"
     )
 

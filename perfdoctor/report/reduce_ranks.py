@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
-from perfdoctor.report.finding import FindingKey
+from perfdoctor.report.finding import HOT_PATH, FindingKey
 from perfdoctor.report.merge_findings import SharedFinding, group_findings, merge_groups
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.report import Outcome
@@ -23,7 +23,8 @@ class FleetPart:
     """The findings and summaries of some ranks of a fleet.
 
     Attributes:
-        summaries: The ranks, sorted by number, each with only its worst findings, without evidence and claims.
+        summaries: The ranks, sorted by number, each with only its worst findings, without claims, and of their evidence
+            only the hot path.
         shared: All findings of these ranks by rule, subject and location.
         outcomes: What became of each rule on these ranks.
     """
@@ -35,7 +36,10 @@ class FleetPart:
 
 def from_rank(summary: RankSummary) -> FleetPart:
     """The part of a fleet that consists of one rank."""
-    worst = tuple(replace(f, claim=Claim(), evidence=(), fix=None) for f in summary.findings[:_WORST_FINDINGS])
+    worst = tuple(
+        replace(f, claim=Claim(), evidence=tuple(e for e in f.evidence if e.label == HOT_PATH), fix=None)
+        for f in summary.findings[:_WORST_FINDINGS]
+    )
     return FleetPart(
         (replace(summary, findings=worst, outcomes=()),),
         group_findings(summary.findings),

@@ -27,7 +27,6 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
 
 Rows: TypeAlias = IntArray
-_EVALUATES = "autograd::engine::evaluate_function: "
 _LONGEST_NAME = 60
 # Of a list of names those with less of the time are left out.
 _MIN_NAMED_SHARE = 0.05
@@ -158,7 +157,9 @@ class SliceFacts:
             short = short_kernel_name(strings[kernel])
             return short if inner < 0 else f"{short} in {_cut(strings[inner])}"
         name = strings[inner].removeprefix("aten::")
-        around = strings[outer].removeprefix(_EVALUATES).removeprefix("aten::") if outer >= 0 else name
+        around = (
+            strings[outer].removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("aten::") if outer >= 0 else name
+        )
         return _cut(name if around == name else f"{name} in {around}")
 
 

@@ -24,9 +24,10 @@ from perfdoctor.analysis.timeline.recurrence import (
     split_one_offs,
 )
 from perfdoctor.rank import Rank
-from perfdoctor.report.finding import Evidence, Finding, FindingScope
+from perfdoctor.report.finding import HOT_PATH, Evidence, Finding, FindingScope
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.rules.advice import Advice, advise
+from perfdoctor.rules.amounts import format_frequency, format_per_step, format_time
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.requirements import REQUIREMENTS
 from perfdoctor.rules.top_kernels import top_kernels, top_op
@@ -55,6 +56,7 @@ from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.rows import CallRows, GpuRows, OpRows
 
 __all__ = [
+    "HOT_PATH",
     "NONE",
     "REQUIREMENTS",
     "Activity",
@@ -104,6 +106,9 @@ __all__ = [
     "find_hot_path",
     "find_pause_path",
     "find_worker_startups",
+    "format_frequency",
+    "format_per_step",
+    "format_time",
     "fuse",
     "intervals",
     "is_rare",

@@ -23,6 +23,8 @@ from perfdoctor.savings.saving import Claim, Saving
 
 RULE_ID = re.compile(r"[A-Z]{2,10}\d{3}")
 RULE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# A one-off that takes less of a trace without steps leaves enough of what repeats to judge that first.
+_MOST_OF_THE_TRACE = 0.5
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,15 @@ class Analyzer(ABC):
         subject: str = "",
         edit: Edit | None = None,
         recurrence: Recurrence | None = None,
+        happens_once: bool = False,
     ) -> Finding:
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
         saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. If a
         capture timed steps without the profiler, their length is added to the evidence. Without steps, evidence "per
-        step" is labelled "per trace". `count_recurrence` counts the recurrence of some time.
+        step" is labelled "per trace". `count_recurrence` counts the recurrence of some time. What `happens_once` is for
+        information, as nothing to come is faster without it, unless the trace holds hardly anything else.
 
         Raises:
             TypeError, ValueError: See `Finding`.
@@ -143,7 +147,8 @@ class Analyzer(ABC):
             title=title,
             cost_ns=cost_ns,
             share_of_step=share,
-            severity="high" if cost_ns else "info",  # the highest that it may get: pricing says what the fix is worth
+            # The highest that it may get: pricing says what the fix is worth.
+            severity="high" if cost_ns and (not happens_once or (share or 0) >= _MOST_OF_THE_TRACE) else "info",
             saving=saving,
             advice=advice,
             confidence=confidence,

@@ -244,6 +244,38 @@ def test_an_unnamed_device_has_the_generations_that_its_kernels_allow() -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "capability", "triton", "bfloat16"),
+    [
+        ("Quadro GP100", (6, 0), True, True),
+        ("Tesla V100-SXM2-16GB", (7, 0), False, True),
+        ("Tesla T4", (7, 5), False, True),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), False, False),
+        (None, None, False, False),
+    ],
+)
+def test_what_a_device_lacks(
+    device: str | None, capability: tuple[int, int] | None, triton: bool, bfloat16: bool
+) -> None:
+    context = context_of(forward(device=device, capability=capability))
+    assert (context.lacks_triton, context.lacks_bfloat16) == (triton, bfloat16)
+
+
+def test_an_unnamed_device_lacks_bfloat16_by_its_kernels() -> None:
+    def with_kernel(name: str) -> Context:
+        return context_of(TraceBuilder(device=None).kernel(name, 0, 9))
+
+    assert with_kernel("volta_sgemm_128x64_nn").lacks_bfloat16
+    assert not with_kernel("volta_sgemm_128x64_nn").lacks_triton
+    assert not with_kernel("ampere_sgemm_128x64_nn").lacks_bfloat16
+
+
+@pytest.mark.parametrize("name", ["wait_sparse_data_dist", "start_sparse_data_dist 1", "sparse_data_dist"])
+def test_the_train_pipeline_of_torchrec_shows_by_its_ranges(name: str) -> None:
+    assert "torchrec train pipeline" in context_of(training().range(f"## {name} ##", 0, 5)).frameworks
+    assert "torchrec train pipeline" not in context_of(training().range("## wait_for_batch ##", 0, 5)).frameworks
+
+
+@pytest.mark.parametrize(
     ("architectures", "generations"),
     [
         (("sm70",), ("Volta", "Turing")),
@@ -327,6 +359,49 @@ def test_a_launch_that_loads_its_module_is_warm_up_but_one_that_waits_for_the_qu
     assert pause_in_launch("cudaLaunchKernel", 60, busy=True).steady is True
     assert pause_in_launch("cudaLaunchKernel", 40, busy=False).steady is True
     assert pause_in_launch("cudaStreamSynchronize", 60, busy=False).steady is True
+
+
+# --- before the first step --------------------------------------------------------------------------------------------
+
+
+def recording_from_the_start(call: str, dur_ms: float, *, busy: bool = False) -> TraceBuilder:
+    """Four steps of 100 ms, 500 ms after a first kernel; a long call lies between."""
+    trace = TraceBuilder().kernel("ampere_sgemm_128x64_nn", 0, 10, launch_us=0)
+    trace.call(call, 50 * MS, dur_ms * MS)
+    if busy:
+        trace.kernel("ampere_sgemm_128x64_nn", 20 * MS, 450 * MS, launch_us=10 * MS)
+    for row in range(4):
+        at = (500 + 100 * row) * MS
+        trace.step(at, 100 * MS).kernel("ampere_sgemm_128x64_nn", at + 10, 99 * MS, launch_us=at)
+    return trace
+
+
+def start_up_in(trace: TraceBuilder, **rank: object) -> list[str]:
+    return [sentence for sentence in context_of(trace, **rank).evidence if "before the first step" in sentence]
+
+
+def test_the_start_of_the_process_is_said_once_and_apart_from_the_steps() -> None:
+    trace = recording_from_the_start("cudaLaunchKernel", 400)
+    assert start_up_in(trace) == [
+        "once, before the first step: 500 ms of start-up without work for the GPU, of it in cudaLaunchKernel 400 ms."
+    ]
+    assert context_of(trace).steady is True  # the steps are
+    start_up = Rank(trace.trace()).start_up
+    assert start_up is not None
+    assert start_up.idle_ns == 500 * MS * 1000 - 10_000
+
+
+@pytest.mark.parametrize(
+    ("call", "dur_ms", "busy"),
+    [("cudaLaunchKernel", 40, False), ("cudaLaunchKernel", 200, False), ("cudaLaunchKernel", 400, True)],
+    ids=["short", "less-than-half", "gpu-works"],
+)
+def test_time_before_the_first_step_may_be_no_start(call: str, dur_ms: float, busy: bool) -> None:
+    assert not start_up_in(recording_from_the_start(call, dur_ms, busy=busy))
+
+
+def test_steps_that_were_left_out_are_no_start() -> None:
+    assert not start_up_in(recording_from_the_start("cudaLaunchKernel", 400), step_slice=slice(1, None))
 
 
 def test_the_capture_of_a_graph_is_warm_up_and_its_launch_is_not() -> None:

@@ -57,6 +57,7 @@ def table_of(
         step=unknown.astype(np.int32),
         exposed_ns=end * 0,
         preceding_phase_ns=np.zeros((count, len(PHASES)), np.float32),
+        preceding_once_ns=np.zeros(count, np.int64),
         window_ns=100 * MS,
         **fields,
     )

@@ -231,6 +231,12 @@ PD405 = [
         lambda: buffer_syncs(training=False),
         (ExpectedFinding("high", 288_000, advice="needs no wrapper", fix="model.module(x)"),),
     ),
+    RuleCase(  # half of 50 us of 1000, times the confidence of 0.8
+        "PD405",
+        "one-buffer-broadcast",
+        lambda: buffer_broadcasts((0, 50), busy=(50, 1000)),
+        (ExpectedFinding("low", 50_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 1}),),
+    ),
     RuleCase("PD405", "buffers-behind-a-busy-gpu", lambda: buffer_syncs(busy_us=1000)),
     RuleCase("PD405", "a-broadcast-of-the-model", lambda: buffer_syncs(ops_before=12)),
     RuleCase("PD405", "flattened-for-no-broadcast", lambda: buffer_syncs(broadcast="aten::mul")),

@@ -164,9 +164,10 @@ def pause_case(
     location: str | None = None,
     cost_ns: int = 2_000_000,
     once: bool = False,
+    most_ns: int | None = None,
 ) -> RuleCase:
-    """One pause; what happens once costs a step nothing and promises nothing."""
-    saving = (None, None, None) if once else (0, None, cost_ns)
+    """One pause, of which its cause takes `most_ns`; what happens once costs a step nothing and promises nothing."""
+    saving = (None, None, None) if once else (0, None, most_ns or cost_ns)
     severity, cost_ns = ("info", 0) if once else ("high", cost_ns)
     expected = ExpectedFinding(severity, cost_ns, saving, location, title, advice, fix)
     return RuleCase("PD103", name, build, (expected,))
@@ -231,7 +232,7 @@ PD103 = [
         "first-launch",
         lambda: pause_of_calls(("cudaLaunchKernel", 1010, 1900), op="aten::masked_fill_"),
         "Once in this trace: the GPU waits 2 ms while the CPU loads modules lazily in cudaLaunchKernel",
-        "Run every shape once before the loop, and record after that; CUDA_MODULE_LOADING=EAGER",
+        "milliseconds once; CUDA_MODULE_LOADING=EAGER",
         once=True,
     ),
     pause_case(
@@ -261,12 +262,14 @@ PD103 = [
         lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900)),
         "launches a CUDA graph",
         "Launch the next graph before this one is done",
+        most_ns=1_900_000,
     ),
     pause_case(
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
-        "The engine schedules the next batch while the GPU works",
+        "Let the engine schedule the next batch while the GPU works",
+        most_ns=1_900_000,
     ),
     pause_case(
         "scheduler-of-an-engine",
@@ -275,7 +278,10 @@ PD103 = [
         "More requests at a time",
     ),
     pause_case(
-        "nothing-recorded", lambda: pauses(2000), "does something that the trace does not show: one", "with_stack=True"
+        "nothing-recorded",
+        lambda: pauses(2000),
+        "does something that the trace does not show",
+        "to see which code runs here",
     ),
     pause_case(
         "optimizer",
@@ -294,14 +300,14 @@ PD103 = [
         "buffers-of-ddp-in-a-forward-pass",
         lambda: buffers_of_ddp(forward_ops=12),
         "flattens and unflattens DDP's buffers",
-        "run the wrapped model itself",
+        "Run the wrapped model itself",
         "model.module(x)",
     ),
     pause_case(
         "checkpoint-in-a-forward-pass",
         lambda: forward_pass(pause_in("torch/serialization.py(8): load")),
         "loads a checkpoint in load (serialization.py) at train.py:3",
-        "Load it before the loop",
+        "Load the checkpoint before the loop",
         location="train.py:3",
     ),
     pause_case(
@@ -330,7 +336,7 @@ PD103 = [
         "one-of-four-steps",
         lambda: pauses_by_step((), (3000,), (), ()),
         "Once in this trace: the GPU waits 3 ms",
-        "with_stack=True",
+        "to see which code runs here",
         once=True,
     ),
     RuleCase(
@@ -352,7 +358,7 @@ PD103 = [
         "PD103",
         "short-step",
         lambda: short_step(400),
-        (ExpectedFinding("high", 400_000, title="one pause, 0.4 ms a step"),),
+        (ExpectedFinding("high", 400_000, title="one pause, 400 us a step"),),
     ),
     RuleCase(  # a single kernel: nothing to fuse
         "PD103",
@@ -432,7 +438,7 @@ PD103 = [
                 0,
                 (None, None, None),
                 title="For 38% of the step the file cannot tell whether the GPU works: CUDA graphs lack kernels",
-                advice="record again",
+                advice="Record again",
                 evidence={"time not recorded per step": 385_000, "longest gap": 385_000},
             ),
         ),
@@ -454,13 +460,22 @@ PD103 = [
             ("buffers", buffers_of_ddp),
             ("op", lambda: pause_of_calls(op="aten::split_with_sizes")),
             ("graph-launch", lambda: pause_of_calls(("cudaGraphLaunch", 1010, 1900))),
+            ("checkpoint", checkpoint),
+            ("optimizer", lambda: pauses(2000).range("Optimizer.step#SGD.step", 1005, 1980)),
+            ("model-code", lambda: pause_in("nn.Module: Encoder_0", "torch/nn/modules/transformer.py(8): forward")),
+            ("scheduler-of-an-engine", pause_in_engine),
+            ("nothing-recorded", lambda: pauses(2000)),
         )
     ),
     RuleCase("PD103", "in-the-loaders-wait", lambda: pause_in("data.py(9): preprocess").range(LOADER, 900, 2100)),
     RuleCase("PD103", "short-preprocessing", lambda: short_pauses_in("data.py(9): preprocess")),
     RuleCase("PD103", "short-collection", lambda: short_pauses_in("<built-in function collect>")),
     RuleCase("PD103", "short-late-gaps", lambda: pauses(999, 900, 800)),
+    RuleCase("PD103", "short-step-of-a-small-pause", lambda: short_step(10)),
+    RuleCase("PD103", "one-of-four-steps-but-short", lambda: pauses_by_step((), (150,), (), ())),
     RuleCase("PD103", "loader", lambda: long_gap(loader=True)),
+    RuleCase("PD103", "event-sync", lambda: long_gap("cudaEventSynchronize")),
+    RuleCase("PD103", "free", lambda: long_gap("cudaFree")),
     RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
     RuleCase("PD103", "allocator", lambda: long_gap("cudaMalloc")),
     RuleCase("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
@@ -516,10 +531,27 @@ def compiled() -> TraceBuilder:
 
 
 def syncs_between_launches() -> TraceBuilder:
-    """Two steps, each with a sync that finds the GPU done: it costs nothing, and no graph can capture it."""
+    """Two steps, each with a sync that finds the GPU done: it costs nothing, so PD102 does not report it."""
     trace = eager_kernels(steps=2)
     for number in range(2):
         trace.call("cudaStreamSynchronize", 1000 * number + 515, 2)
+    return trace
+
+
+def costly_wait_between_launches(op: str, copy: str) -> TraceBuilder:
+    """Two steps of short kernels; in the middle of each the CPU waits 300 us for a product, and a copy behind it."""
+    trace = TraceBuilder(device=A100)
+    for number in range(2):
+        at = 2000 * number
+        trace.step(at, 2000)
+        for row in range(20):
+            trace.kernel(POINTWISE, at + 40 * row + 8, 10, launch_us=at + 40 * row)
+        trace.kernel(TENSOR_GEMM, at + 810, 300, launch_us=at + 800)
+        trace.op(op, at + 810, 310)
+        trace.memcpy(copy, at + 1111, 2, launch_us=at + 812)
+        trace.call("cudaStreamSynchronize", at + 820, 295)
+        for row in range(15):
+            trace.kernel(POINTWISE, at + 1208 + 50 * row, 10, launch_us=at + 1200 + 50 * row)
     return trace
 
 
@@ -607,7 +639,7 @@ PD104 = [
         "PD104",
         "mostly-python",
         lambda: eager_ops(40),
-        (ExpectedFinding("high", 780_000, advice="Most of the CPU time is Python"),),
+        (ExpectedFinding("high", 780_000, advice="most of the CPU time is Python"),),
     ),
     RuleCase(
         "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),)
@@ -622,13 +654,25 @@ PD104 = [
         "PD104",
         "compiled",
         compiled,
-        (ExpectedFinding("high", 780_000, advice="compiled already", fix="reduce-overhead"),),
+        (ExpectedFinding("high", 780_000, advice="the compiled code", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
         "syncs-between-launches",
         syncs_between_launches,
-        (ExpectedFinding("high", 780_000, advice="First remove the sync in each step"),),
+        (ExpectedFinding("high", 780_000, advice="CUDA graphs"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-sync-that-costs",
+        lambda: costly_wait_between_launches("aten::item", "DtoH"),
+        (ExpectedFinding("high", 1_007_000, advice="First remove the sync (PD102) in each step"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-copy-of-input-that-blocks",
+        lambda: costly_wait_between_launches("aten::to", "HtoD"),
+        (ExpectedFinding("high", 1_007_000, advice="Compile the model"),),
     ),
     RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("high", 7_980_000, advice="CUDA graphs"),)),
     RuleCase(
@@ -772,4 +816,12 @@ PD107 = [
     RuleCase("PD107", "short", lambda: allocations(("cudaMalloc", 410, 439))),
     RuleCase("PD107", "warm-up", warm_up),
     RuleCase("PD107", "in-the-loaders-wait", lambda: allocations(("cudaMalloc", 410, 600)).range(LOADER, 400, 205)),
+    RuleCase("PD107", "free-while-the-gpu-works", lambda: allocations(("cudaFree", 410, 600), busy=True)),
+    RuleCase("PD107", "hip-while-the-gpu-works", lambda: allocations(("hipMalloc", 420, 520), busy=True)),
+    RuleCase(
+        "PD107",
+        "without-cache-while-the-gpu-works",
+        lambda: tensors_of_the_driver(30, frees=30).kernel(POINTWISE, 100, 810, stream=9, launch_us=0.5),
+    ),
+    RuleCase("PD107", "tensors-from-the-cache", lambda: tensors_of_the_driver(0, frees=0, cached=60)),
 ]

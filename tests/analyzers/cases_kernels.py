@@ -96,7 +96,7 @@ PD201 = [
         "PD201",
         "float64",
         lambda: steps_of((DGEMM, 50), (TENSOR_GEMM, 900)),
-        (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
+        (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 says what that costs", title="in fp64"),),
     ),
     RuleCase(
         "PD201",
@@ -126,7 +126,7 @@ PD201 = [
         "PD201",
         "although-tf32-is-on",
         lambda: steps_of((SGEMM, 200), (TF32_GEMM, 600)),
-        (ExpectedFinding("high", 200_000, (0, None, 187_500), title="although TF32 is on", advice="multiples of 8"),),
+        (ExpectedFinding("medium", 200_000, (0, None, 187_500), title="although TF32 is on", advice="multiples of 8"),),
     ),
     RuleCase(
         "PD201",
@@ -176,7 +176,7 @@ PD201 = [
         "PD201",
         "unknown-device-of-a-generation",
         lambda: steps_of((SGEMM, 800), device=None),
-        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%", advice="autocast, or TF32"),),
+        (ExpectedFinding("high", 800_000, (0, None, 800_000), title="100%", advice="half precision, or TF32"),),
     ),
     RuleCase(  # a GeForce GTX 16 is Turing and has none
         "PD201", "unknown-device-of-two-generations", lambda: steps_of(("volta_sgemm_128x32_nt", 800), device=None)
@@ -266,7 +266,7 @@ PD203 = [
         lambda: steps_of((SCUDNN, 200), (TF32_CONVOLUTION, 400)),
         (
             ExpectedFinding(
-                "high", 200_000, (0, None, 187_500), title="33%", advice="TF32 is allowed already", fix="benchmark"
+                "medium", 200_000, (0, None, 187_500), title="33%", advice="TF32 is allowed already", fix="benchmark"
             ),
         ),
     ),
@@ -276,7 +276,7 @@ PD203 = [
         lambda: steps_of(
             ("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)
         ),
-        (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
+        (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 says what that costs"),),
     ),
     RuleCase("PD203", "healthy", build_healthy_trace),
     RuleCase("PD203", "pascal", lambda: steps_of((MAXWELL_SCUDNN, 800), device="Quadro GP100")),
@@ -286,6 +286,7 @@ PD203 = [
     RuleCase("PD203", "product-of-no-convolution", lambda: steps_of((SGEMM, 800), op="aten::mm")),
     RuleCase("PD203", "groups-of-four-channels", lambda: grouped_convolution(64, 256)),
     RuleCase("PD203", "bound-by-memory", lambda: grouped_convolution(1, 16)),
+    RuleCase("PD203", "all-in-tf32", lambda: steps_of((TF32_CONVOLUTION, 800))),
     RuleCase("PD203", "unknown-device", lambda: steps_of((MAXWELL_SCUDNN, 800), device=None)),
     RuleCase(
         "PD203",

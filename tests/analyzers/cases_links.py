@@ -92,7 +92,7 @@ PD404 = [
         "PD404",
         "between-layers",
         between_layers,
-        (ExpectedFinding("high", 200_000, (0, None, 200_000), advice="cannot be put together"),),
+        (ExpectedFinding("medium", 200_000, (0, None, 200_000), advice="cannot be put together"),),
     ),
     RuleCase(
         "PD404",
@@ -115,6 +115,7 @@ PD404 = [
     ),
     RuleCase("PD404", "seven", lambda: step_of_collectives(7, 20, 10_000)),
     RuleCase("PD404", "large-ones", lambda: step_of_collectives(20, 10, 1_000_000)),
+    RuleCase("PD404", "large-in-half-precision", lambda: step_of_collectives(10, 20, 2_000_000, dtype="BFloat16")),
     RuleCase("PD404", "behind-the-work", lambda: step_of_collectives(20, 10, 10_000, behind_work=True)),
     RuleCase("PD404", "nobody-knows-the-sizes", sizes_not_recorded),
     RuleCase("PD404", "few-in-each-group", six_in_each_of_two_groups),

@@ -113,6 +113,11 @@ def in_a_pipeline(trace: TraceBuilder) -> TraceBuilder:
     return trace
 
 
+def while_the_gpu_works(trace: TraceBuilder) -> TraceBuilder:
+    """The trace with a kernel on another stream that hides all of its waits."""
+    return trace.kernel(TENSOR_GEMM, 0, 6 * STEP_US, stream=9, launch_us=0)
+
+
 def copies_in_loader() -> TraceBuilder:
     """A data set that gives tensors on the GPU: 10 ms of copies in each wait of 40 ms."""
     trace = long_steps(LOADER, 40, 40)
@@ -218,7 +223,7 @@ PD101: list[RuleCase] = [
         "PD101",
         "all-cores-but-one",
         lambda: short_steps(LOADER, 800),
-        (ExpectedFinding("high", 800_000, advice="Use 3 and make the batch cheaper", fix="num_workers=3"),),
+        (ExpectedFinding("high", 800_000, advice="Use 3 workers, and make the batch cheaper", fix="num_workers=3"),),
         facts={"cpu": {"affinity": 4}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
     ),
     RuleCase(
@@ -321,7 +326,7 @@ PD101: list[RuleCase] = [
         lambda: cpu_program(34_000, 35_000),
         (
             ExpectedFinding(
-                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=8"
+                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=4"
             ),
         ),
         facts={
@@ -395,5 +400,32 @@ PD101: list[RuleCase] = [
     RuleCase("PD101", "workers-that-start-quickly", lambda: epochs(first_ms=4.9)),
     RuleCase("PD101", "collating-quickly", lambda: long_steps(LOADER, 2, 2).op("aten::stack", 100, 1800)),
     RuleCase("PD101", "frames-only-that-are-short", lambda: loader_in_frames(1)),
+    RuleCase("PD101", "workers-start-while-the-gpu-works", lambda: while_the_gpu_works(epochs())),
+    RuleCase(
+        "PD101",
+        "decoding-while-the-gpu-works",
+        lambda: while_the_gpu_works(loading_in("/x/site-packages/PIL/ImageFile.py(9): load")),
+    ),
+    RuleCase("PD101", "copying-while-the-gpu-works", lambda: while_the_gpu_works(copies_in_loader())),
+    RuleCase("PD101", "own-transform-that-is-short", lambda: loading_in("faces.py(30): rotate", wait_ms=2)),
+    RuleCase("PD101", "pipeline-of-short-waits", lambda: in_a_pipeline(loading_in("faces.py(30): rotate", wait_ms=2))),
+    RuleCase(
+        "PD101",
+        "few-workers-that-keep-up",
+        lambda: short_steps(WORKERS, 20),
+        facts={"cpu": {"affinity": 8}, "loaders": [{"num_workers": 2, "wait_ns": 20_000}]},
+    ),
+    RuleCase(
+        "PD101",
+        "training-on-one-core-that-loads-fast",
+        lambda: cpu_program(200, 10_000),
+        facts={"cpu": {"affinity": 2, "torch_threads": 1}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
+    ),
+    RuleCase(
+        "PD101",
+        "one-worker-that-keeps-up-on-the-cpu",
+        lambda: cpu_program(200, 10_000, WORKERS),
+        facts={"cpu": {"affinity": 8}, "loaders": [{"num_workers": 1, "wait_ns": 200_000}]},
+    ),
     RuleCase("PD101", "copies-outside-the-loader", lambda: long_steps(LOADER, 1, 1).op("aten::_to_copy", 2000, 9000)),
 ]

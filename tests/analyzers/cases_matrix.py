@@ -58,6 +58,14 @@ def in_frame(trace: TraceBuilder) -> TraceBuilder:
     return trace
 
 
+def in_module(trace: TraceBuilder) -> TraceBuilder:
+    """The trace with the frames of a model of Hugging Face around its ops."""
+    trace.frame("transformers/models/timesformer/modeling_timesformer.py(200): forward", 0, 400)
+    trace.frame("nn.Module: TimesformerEncoder_0", 0, 400)
+    trace.frame("nn.Module: TimesformerSelfAttention_3", 0, 400)
+    return trace
+
+
 ALIGN2 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)"
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
 ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(Params)"
@@ -206,7 +214,7 @@ PD204 = [
         lambda: in_frame(step_of(elementwise(ADD_DOUBLE, 200, "aten::add", ([64, 64], FP64), ([64, 64], FP64)))),
         (
             ExpectedFinding(
-                "medium",
+                "high",
                 200_000,
                 (0, 100_000, 100_513),
                 location="model.py:20",
@@ -224,7 +232,7 @@ PD204 = [
         "PD204",
         "by-the-types",
         lambda: step_of(elementwise(INDEX, 30, "aten::index", ([4096, 4096], FP64), ([], ""))),
-        (ExpectedFinding("medium", 30_000, (0, 15_000, 15_077), evidence={"launched by": "aten::index"}),),
+        (ExpectedFinding("low", 30_000, (0, 15_000, 15_077), evidence={"launched by": "aten::index"}),),
     ),
     RuleCase(
         "PD204",
@@ -388,6 +396,12 @@ PD205 = [
     ),
     RuleCase(
         "PD205",
+        "in-a-module-of-hugging-face",
+        lambda: in_module(step_of(*attention(100, 200))),
+        (ExpectedFinding("high", 450_000, advice="in TimesformerSelfAttention by"),),
+    ),
+    RuleCase(
+        "PD205",
         "the-fused-call-fell-back",
         lambda: step_of(*attention(100, 200, outer="aten::scaled_dot_product_attention")),
         (ExpectedFinding("high", 450_000, advice="fell back to its unfused form"),),
@@ -396,7 +410,7 @@ PD205 = [
         "PD205",
         "short-but-much",
         lambda: step_of(*attention(30, 40, 128)),
-        (ExpectedFinding("medium", 150_000, title="over a sequence of 128"),),
+        (ExpectedFinding("high", 150_000, title="over a sequence of 128"),),
     ),
     RuleCase(  # 2 x 8 heads of 64 over a sequence of 1024
         "PD205",
@@ -409,6 +423,12 @@ PD205 = [
         "fused-in-float32-on-volta",
         lambda: step_of(fused_attention(FMHA_FP32.replace("sm80", "sm70"), 500, FP32), device=V100),
         (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="float16"),),
+    ),
+    RuleCase(
+        "PD205",
+        "fused-in-float32-on-ada",
+        lambda: step_of(fused_attention(FMHA_FP32, 500, FP32), device=RTX4090),
+        (ExpectedFinding("high", 500_000, title="Fused attention runs in float32", fix="bfloat16"),),
     ),
     RuleCase("PD205", "fused-in-half", lambda: step_of(fused_attention(FMHA_BF16, 500, BF16))),
     RuleCase(

@@ -33,6 +33,20 @@ def slow_loader() -> TraceBuilder:
     )
 
 
+def evaluation_in_each_step() -> TraceBuilder:
+    trace = steps_of(*[1000] * 6, device=None, busy=False)
+    for number in range(6):
+        trace.range("evaluate", 1000 * number + 910, 80)
+    return trace
+
+
+def loader_in_each_step() -> TraceBuilder:
+    trace = steps_of(*[2000] * 6, busy=False)
+    for number in range(6):
+        trace.range(LOADER, 2000 * number + 950, 1000)
+    return trace
+
+
 def marks_ahead(*lengths_us: float) -> TraceBuilder:
     """Marks of these lengths, in each of which a kernel is launched; the GPU needs 1000 us for each and is behind."""
     trace, at = TraceBuilder(), 0.0
@@ -123,5 +137,9 @@ PD003 = [
     RuleCase("PD003", "steady", lambda: steps_of(1000, 1010, 990, 1000, 1300, 1000)),
     RuleCase("PD003", "only-the-first", lambda: steps_of(3000, 1000, 1000, 1000, 1000, 1000)),
     RuleCase("PD003", "too-few", lambda: steps_of(1000, 1000, 3000, 1000)),
+    RuleCase("PD003", "steady-on-a-cpu", lambda: steps_of(1000, 1010, 990, 1000, 1300, 1000, device=None)),
+    RuleCase("PD003", "within-a-tenth", lambda: steps_of(1000, 950, 1050, 1000, 980, 1040, 960)),
+    RuleCase("PD003", "an-evaluation-in-each-step", evaluation_in_each_step),
+    RuleCase("PD003", "the-loader-in-each-step", loader_in_each_step),
     RuleCase("PD003", "a-slow-one-among-very-many", lambda: steps_of(*[1000] * 30, 1600)),
 ]

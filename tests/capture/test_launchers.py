@@ -130,7 +130,7 @@ def test_torchrun_whose_ranks_run_perfdoctor(launcher: Any, ddp: str, capture_ki
     assert {path.name for path in folder.iterdir()} == {"rank0", "rank1", "report.json"}
     report = json.loads((folder / "report.json").read_text())
     assert report["traces"], "the first rank reports"
-    assert done.stdout.count("Your step takes") == 1
+    assert done.stdout.count("Training (DDP): a step takes") == 1
 
 
 def test_a_session_in_every_rank(launcher: Any, capture_kit: dict[str, Any]) -> None:

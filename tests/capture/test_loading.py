@@ -72,9 +72,9 @@ def find_stall(wait_us: float, cpu_share: float | None, cores: int, workers: int
 
 
 def test_loading_that_computes_is_bounded_by_the_cores() -> None:
-    finding = find_stall(800, 1.0, cores=2)  # 800 us over 2 cores: a batch each 400 us, the rest takes 200
-    assert finding.saving.expected_ns == 600_000
-    assert "num_workers=2" in (finding.fix or "")
+    finding = find_stall(800, 1.0, cores=2)  # one core is the training's: one worker has a batch each 800 us
+    assert finding.saving.expected_ns == 200_000
+    assert "num_workers=1" in (finding.fix or "")
     assert "800.0 ms" not in finding.advice
     assert "there are 2 cores" in finding.advice
 
@@ -97,9 +97,14 @@ def test_loading_that_only_sleeps_gets_no_endless_workers() -> None:
     assert "num_workers=8," in (find_stall(960, 0.0, cores=1).fix or "")
 
 
+def test_an_only_core_is_shared_by_training_and_loading_that_mostly_waits() -> None:
+    assert find_stall(800, 0.0, cores=1).saving.expected_ns == 800_000
+    assert find_stall(800, 1.0, cores=1).saving.expected_ns == 200_000
+
+
 @pytest.mark.parametrize("cpu_share", [None, 1.0])
 def test_unmeasured_loading_counts_as_computing(cpu_share: float | None) -> None:
-    assert find_stall(800, cpu_share, cores=2).saving.expected_ns == 600_000
+    assert find_stall(800, cpu_share, cores=2).saving.expected_ns == 200_000
 
 
 def test_cpu_time_of_the_training_thread_does_not_bound_its_workers() -> None:

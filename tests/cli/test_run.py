@@ -112,7 +112,7 @@ def test_a_training_is_recorded_and_reported(perfdoctor, training):
     assert ended.code == 5
     first, _, rest = ended.out.partition("\n")
     assert first == "trained"
-    assert rest.startswith("\nYour step takes ")
+    assert rest.startswith("\nTraining: a step takes ")
     assert "no GPU was seen" in rest.replace("\n", " ")
     assert re.search(r"waits .* of each .* step for training\.py:[0-9]+", rest.replace("\n", " "))
     assert "num_workers" in rest

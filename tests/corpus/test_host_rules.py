@@ -20,6 +20,7 @@ EXPECTED_RULES = {
     "v100-bare-list-workers4.json.gz": {"PD105"},
     "v100-legacy-workers0.json.gz": {"PD105"},
     "v100-legacy-workers4.json.gz": {"PD105"},
+    "v100-ddp-test": {"PD003"},  # marks of 82 to 166 ms, while the GPU finishes steps evenly
 }
 QUIET = (
     "a100-ddp-control",  # pinned batches, losses of 1.7 KB to pageable memory
@@ -34,7 +35,6 @@ QUIET = (
     "rtx4090-llama-2ranks",
     "sampled-w128",
     "triton-compile.json.gz",
-    "v100-ddp-test",
     "v100-resnet18-2ranks",
     "v100-torchrec-4ranks",
 )
@@ -71,5 +71,6 @@ def test_the_copy_is_cheaper_than_the_wait_in_its_call(corpus: Path) -> None:
 
 def test_a_slow_step_names_the_collective_that_it_waits_in(corpus: Path) -> None:
     (finding,) = findings_of(corpus / "cpu-only-rank34.json.gz")
-    assert "1 of 4 steps takes 1.9 times the median: longer collectives" in finding.title
+    assert "Once in this trace: a step takes 425 ms, 1.9 times the median: longer collectives" in finding.title
+    assert finding.cost_ns == 0
     assert {e.label: e.value for e in finding.evidence}["most more time in"] == "gloo:all_reduce"

@@ -118,9 +118,10 @@ def test_a_loader_without_workers_is_found_in_legacy_traces_whose_steps_are_infe
 
 
 def test_float32_products_on_an_a100_are_found_and_bfloat16_ones_are_not(report_on: Reports) -> None:
-    (finding,) = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
+    finding, traffic = findings(report_on("a100-sam-fp32.json.gz"), "PD201")
     assert finding.severity == "high"
     assert "set_float32_matmul_precision" in finding.fix
+    assert "memory-bound kernels a trace work on float32" in traffic.title
     # Its gemmSN kernels have only a few rows: Tensor Cores would not make them faster.
     assert all(f.severity in ("info", "low") for f in findings(report_on("a100-sam-bf16.json.gz"), "PD201"))
 

@@ -118,7 +118,7 @@ def test_only_ranks_that_are_compared_have_host_time() -> None:
 
 def test_a_claim_loses_intervals_but_not_length() -> None:
     rank = ranks()[0]
-    work, wait = rank.account.parts["bandwidth"], rank.account.parts["communication"]
+    work, wait = rank.account.parts["bandwidth"], rank.exposed_parts["communication"]
     claim = Claim(iv.union_of((work[:3], wait[:2])), rank=rank.rank)
     finding = make_finding(rank=rank.rank, claim=claim)
     (priced,) = summarize_rank(rank, known_findings=[finding]).findings
@@ -158,7 +158,7 @@ class Overlapping(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         if rank.rank != 0:
             return
-        parts = rank.account.parts
+        parts = rank.exposed_parts
         claim = Claim(iv.union_of((parts["communication"], parts["bandwidth"][:1])))
         cost = rank.per_step(claim.total_ns)
         yield self.finding(

@@ -31,8 +31,12 @@ FIRST_FINDING = {
     "cpu-training.json.gz": "PD101",
 }
 SAMPLES = ["healthy.json.gz", *FIRST_FINDING]
-# Further findings: the cause of the straggler, and the second line that reads a value.
-OTHER_FINDINGS = {"straggler": {"PD408"}, "host-device-sync.json.gz": {"PD102"}}
+# Further findings: the cause of the straggler, the second line that reads a value, and attention in float32.
+OTHER_FINDINGS = {
+    "straggler": {"PD408"},
+    "host-device-sync.json.gz": {"PD102"},
+    "gemm-without-tensor-cores.json.gz": {"PD205"},
+}
 
 
 @pytest.fixture(scope="module", params=SAMPLES)

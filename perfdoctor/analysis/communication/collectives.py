@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
@@ -52,6 +53,17 @@ class CollectiveTotal:
     running_ns: int
     exposed_ns: int
 
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bytes that cross the busiest link in each second that one of them runs; None where that is unknown.
+
+        The time in which a rank waits for the last one to arrive is in it.
+        """
+        size_bytes = -1 if self.bytes is None else self.bytes
+        kind = np.array([COLLECTIVE_KINDS.index(self.kind)], np.int8)
+        crossing = bus_bytes(kind, np.array([size_bytes], np.int64), np.array([self.group_size or -1], np.int32))
+        return None if np.isnan(crossing[0]) or not self.running_ns else float(crossing[0]) / self.running_ns * 1e9
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveTable:
@@ -76,6 +88,7 @@ class CollectiveTable:
         exposed_ns: The part of its time in the window in which nothing computed.
         preceding_phase_ns: float32 (n, PHASES): time of this rank in each phase from the previous collective's start to
             this one's, inside the window. float32 is exact to 1e-7, far below the error of the clocks.
+        preceding_once_ns: Time in the same span that the rank idled for what happens once (`Rank.one_offs`).
         exposed: The time of the window in which collectives ran and nothing computed.
         totals: By kind and group, over the whole window, including rows that were left out.
         phase_ns: By name of PHASES the time in the window.
@@ -102,6 +115,7 @@ class CollectiveTable:
     step: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
     exposed_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     preceding_phase_ns: npt.NDArray[np.float32] = field(default_factory=lambda: np.empty((0, len(PHASES)), np.float32))
+    preceding_once_ns: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     exposed: Intervals = field(default_factory=lambda: iv.EMPTY)
     totals: tuple[CollectiveTotal, ...] = ()
     phase_ns: Mapping[str, int] = field(default_factory=dict)
@@ -127,6 +141,7 @@ def collectives_of(
     on_gpu: bool,
     exposed: Intervals,
     phases: Mapping[str, Intervals],
+    one_offs: Intervals,
     step_numbers: Sequence[int] = (),
     max_rows: int = MAX_ROWS,
 ) -> CollectiveTable:
@@ -141,6 +156,7 @@ def collectives_of(
         on_gpu: Whether they ran as kernels, or on threads of the CPU.
         exposed: The time of the window in which collectives ran and nothing computed (`Rank.exposed_parts`).
         phases: The window by PHASES.
+        one_offs: The idle time of what happens once.
         step_numbers: The profiler's numbers of the analysed steps, where it numbered them.
         max_rows: Maximum number of rows.
     """
@@ -167,7 +183,8 @@ def collectives_of(
         stream=events.stream[last],
         step=steps.at(events.start_ns[last]).astype(np.int32),
         exposed_ns=iv.overlap(events.start_ns[last], events.end_ns[last], exposed),
-        preceding_phase_ns=_preceding_phase_ns(window, phases, events.start_ns)[last],
+        preceding_phase_ns=_preceding_times(window, tuple(phases.values()), events.start_ns)[last].astype(np.float32),
+        preceding_once_ns=_preceding_times(window, (one_offs,), events.start_ns)[last, 0],
         exposed=_longest_intervals(exposed),
         totals=_totals(window, exposed, events, metadata),
         phase_ns={name: iv.total(phase) for name, phase in phases.items()},
@@ -236,16 +253,14 @@ def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
     return np.array(kinds, np.int8)[which]
 
 
-def _preceding_phase_ns(
-    window: Intervals, phases: Mapping[str, Intervals], start_ns: Int64Array
-) -> npt.NDArray[np.float32]:
-    """For each row the time of each phase from the previous row's start (or the window's) to its start."""
+def _preceding_times(window: Intervals, times: Sequence[Intervals], start_ns: Int64Array) -> Int64Array:
+    """For each row how much of some times lies between the previous row's start (or the window's) and its start."""
     order = np.argsort(start_ns, kind="stable")
     until = start_ns[order]
     since = np.concatenate(([window[0, 0]] if len(window) else [0], until[:-1]))[: len(until)]
-    spent_ns = np.empty((len(start_ns), len(PHASES)), np.float32)
-    for column, phase in enumerate(phases.values()):
-        spent_ns[order, column] = iv.overlap(np.minimum(since, until), until, phase)
+    spent_ns = np.empty((len(start_ns), len(times)), np.int64)
+    for column, time in enumerate(times):
+        spent_ns[order, column] = iv.overlap(np.minimum(since, until), until, time)
     return spent_ns
 
 

@@ -62,6 +62,8 @@ class MatchedCollectives:
         transfer_ns: From the last arrival to the end.
         last_phase_ns: (n, PHASES) what the last arriver did before it, see `CollectiveTable.preceding_phase_ns`.
         others_phase_ns: (n, PHASES) what the other ranks did before it, on average.
+        last_once_ns: How long the last arriver idled before it for what happens once.
+        others_once_ns: The same of the other ranks, on average.
     """
 
     tables: tuple[CollectiveTable, ...]
@@ -81,6 +83,8 @@ class MatchedCollectives:
     transfer_ns: Int64Array
     last_phase_ns: FloatArray
     others_phase_ns: FloatArray
+    last_once_ns: FloatArray
+    others_once_ns: FloatArray
 
     def __len__(self) -> int:
         return len(self.end_ns)
@@ -335,8 +339,9 @@ def _summarize(aligned: _AlignedRanks, unmatched: tuple[CollectiveTable, ...]) -
     shared = count > 1
     earliest, last = first[shared], (first + count - 1)[shared]
     after_earliest = np.add.reduceat(start - np.repeat(start[first], count), first)[shared]
-    phase = np.concatenate([table.preceding_phase_ns for table in tables])[order].astype(np.float64)
-    others_phase = (np.add.reduceat(phase, first, axis=0)[shared] - phase[last]) / (count[shared] - 1)[:, None]
+    before = np.concatenate([np.column_stack((each.preceding_phase_ns, each.preceding_once_ns)) for each in tables])
+    before = before[order].astype(np.float64)
+    others_before = (np.add.reduceat(before, first, axis=0)[shared] - before[last]) / (count[shared] - 1)[:, None]
     latest_end = np.maximum.reduceat(end, first)[shared]
     by_end = np.argsort(latest_end, kind="stable")
     row_of_number = np.full(int(number[-1]) + 1, NONE, np.int64)
@@ -354,8 +359,10 @@ def _summarize(aligned: _AlignedRanks, unmatched: tuple[CollectiveTable, ...]) -
         "second_arrival_ns": start[last - 1],
         "total_wait_ns": count[shared] * (start[last] - start[earliest]) - after_earliest,
         "transfer_ns": np.maximum(latest_end - start[last], 0),
-        "last_phase_ns": phase[last],
-        "others_phase_ns": others_phase,
+        "last_phase_ns": before[last, :-1],
+        "others_phase_ns": others_before[:, :-1],
+        "last_once_ns": before[last, -1],
+        "others_once_ns": others_before[:, -1],
     }
     return MatchedCollectives(
         tables=tuple(tables),

@@ -16,6 +16,7 @@ from perfdoctor.analysis.communication.rank_waits import (
     find_root_causes,
 )
 from perfdoctor.analysis.timeline.phases import PHASES
+from perfdoctor.analysis.timeline.recurrence import is_rare
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -27,6 +28,11 @@ DOMINANT_SHARE = 0.5
 _MIN_TIMES_EVEN_SHARE = 1.5
 # A rank for which the others wait in fewer of the steps than this is late now and then, not slow.
 _PERSISTENT_SHARE = 0.5
+# Of the lateness at a collective so much has to come from what happens once, or it is no one-off.
+_ONE_OFF_SHARE = 0.5
+# A trace without steps tells what comes back from so many collectives on, by when the waiting is.
+_LEAST_TO_COME_BACK = 10
+_ALL_THE_WAITING = 0.9
 # Ranks are late as well if they arrive ahead of the late one by at most this share of what the earliest rank does.
 _CO_LATE_SHARE = 0.1
 
@@ -39,12 +45,13 @@ class LateRank:
         matched: The collectives of all ranks.
         index: Its index into `matched.tables`.
         co_late: The indices of this rank and of those that are as late, such as the ranks of a slow host, in order.
-        synchronizing: For each collective whether it counts: it is in the window, and ranks wait for each other at it.
-        arrives_last: For each collective whether it counts and one of the co-late ranks arrives last.
+        synchronizing: For each collective whether it is in the window, and ranks wait for each other at it.
+        arrives_last: For each collective whether it counts, see `find_late_rank`, and a co-late rank arrives last.
         causes_wait: The same for those whose waiting they cause, see `find_root_causes`.
         blame: The share of all waiting that they cause, 0 to 1.
         step_count: Number of steps with collectives that count; 0 where there are no steps.
         late_step_count: In how many of them the others wait for these ranks most.
+        once: Whether they are late by what happens once in the trace, such as the first use of a module.
     """
 
     matched: MatchedCollectives
@@ -56,6 +63,7 @@ class LateRank:
     blame: float
     step_count: int
     late_step_count: int
+    once: bool = False
 
     @property
     def table(self) -> CollectiveTable:
@@ -165,26 +173,59 @@ class LateRank:
 
 
 def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
-    """The rank that makes the others wait most; None where no rank waits."""
-    counts = _match_synchronizing(matched)
+    """The rank that makes the others wait most; None where no rank waits.
+
+    Collectives to which the last rank comes late by what happens once do not count, unless that is most of all waiting.
+    """
+    synchronizing = _match_synchronizing(matched)
+    if not matched.total_wait_ns[synchronizing].sum():
+        return None
+    recurring = synchronizing & ~_match_one_offs(matched)
+    once = _is_most_of_the_waiting(matched, synchronizing & ~recurring, synchronizing)
+    counts = synchronizing if once else recurring
     cause = find_root_causes(matched, counts)
     caused_ns = np.bincount(cause[counts], matched.total_wait_ns[counts], len(matched.tables))
-    if not caused_ns.sum():
-        return None
     worst = int(caused_ns.argmax())
     co_late = _find_co_late(matched, counts & (cause == worst), worst)
-    step_count, late_step_count = _count_late_steps(matched, counts, cause, co_late)
+    steps, is_late = _find_late_steps(matched, counts, cause, co_late)
     return LateRank(
         matched=matched,
         index=worst,
         co_late=co_late,
-        synchronizing=counts,
+        synchronizing=synchronizing,
         arrives_last=counts & np.isin(matched.last_arriver, co_late),
         causes_wait=counts & np.isin(cause, co_late),
         blame=float(caused_ns[list(co_late)].sum() / caused_ns.sum()),
-        step_count=step_count,
-        late_step_count=late_step_count,
+        step_count=len(steps),
+        late_step_count=int(is_late.sum()),
+        once=once
+        or is_rare(np.flatnonzero(is_late), len(steps))
+        or _is_early_or_single(matched, counts & np.isin(cause, co_late)),
     )
+
+
+def _match_one_offs(matched: MatchedCollectives) -> BoolArray:
+    """For each collective whether the last rank comes later than the second-latest mainly by what happens once."""
+    lateness_ns = matched.last_arrival_ns - matched.second_arrival_ns
+    excess_ns = matched.last_once_ns - matched.others_once_ns
+    return np.asarray((lateness_ns > 0) & (excess_ns >= _ONE_OFF_SHARE * lateness_ns), bool)
+
+
+def _is_most_of_the_waiting(matched: MatchedCollectives, some: BoolArray, every: BoolArray) -> bool:
+    wait_ns = matched.total_wait_ns
+    return bool(2 * wait_ns[some].sum() > wait_ns[every].sum())
+
+
+def _is_early_or_single(matched: MatchedCollectives, caused: BoolArray) -> bool:
+    """Whether a trace without steps has the waiting at one collective, or only in the first half of them.
+
+    `split_one_offs` asks the same of steps. Few collectives do not tell.
+    """
+    rows = np.flatnonzero(_match_synchronizing(matched))
+    if len(rows) < _LEAST_TO_COME_BACK or (matched.step[rows] >= 0).any():
+        return False
+    wait_ns = np.where(caused, matched.total_wait_ns, 0)[rows]
+    return bool(max(wait_ns.max(), wait_ns[: len(rows) // 2].sum()) >= _ALL_THE_WAITING * max(wait_ns.sum(), 1))
 
 
 def _find_co_late(matched: MatchedCollectives, caused: BoolArray, worst: int) -> tuple[int, ...]:
@@ -216,16 +257,16 @@ def _match_synchronizing(matched: MatchedCollectives) -> BoolArray:
     return np.asarray(matched.in_window & (matched.has_group | is_whole) & ~is_send, bool)
 
 
-def _count_late_steps(
+def _find_late_steps(
     matched: MatchedCollectives, counts: BoolArray, cause: Int32Array, co_late: tuple[int, ...]
-) -> tuple[int, int]:
-    """How many steps have collectives that count, and in how many of them the co-late ranks cause the most waiting."""
+) -> tuple[Int64Array, BoolArray]:
+    """The steps with collectives that count, and for each whether the co-late ranks cause the most waiting in it."""
     rows = np.flatnonzero(counts & (matched.step >= 0))
     if not len(rows):
-        return 0, 0
+        return np.empty(0, np.int64), np.zeros(0, bool)
     steps, which = np.unique(matched.step[rows], return_inverse=True)
     # Column 0 is for the co-late ranks together, the others for one rank each.
     column = np.where(np.isin(cause[rows], co_late), 0, cause[rows] + 1)
     caused_ns = np.zeros((len(steps), len(matched.tables) + 1))
     np.add.at(caused_ns, (which, column), matched.total_wait_ns[rows])
-    return len(steps), int(((caused_ns.argmax(axis=1) == 0) & (caused_ns[:, 0] > 0)).sum())
+    return steps.astype(np.int64), np.asarray((caused_ns.argmax(axis=1) == 0) & (caused_ns[:, 0] > 0), bool)

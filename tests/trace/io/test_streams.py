@@ -68,7 +68,9 @@ def split_at(text: bytes, *places: int) -> Trace:
         return found
 
     whole = compiled_reader.FastReader(sliding_window(text, 100), windows)
-    return reader._build(whole, whole.read_columns(), "x")
+    counter = reader.MultiprocessorCounter(lambda _: 0)
+    counter.look_at(text)
+    return reader._build(whole, whole.read_columns(), "x", counter)
 
 
 def test_a_cut_at_any_place_changes_nothing(assert_same: AssertSame) -> None:
