@@ -256,7 +256,7 @@ PD204 = [
         lambda: step_of(
             elementwise(UPSAMPLE.format("double, double"), 200, "aten::upsample_bilinear2d", ([64, 3, 256, 256], FP64))
         ),
-        (ExpectedFinding("medium", 200_000, evidence={"first float64 op": "aten::upsample_bilinear2d"}),),
+        (ExpectedFinding("high", 200_000, evidence={"first float64 op": "aten::upsample_bilinear2d"}),),
     ),
     RuleCase("PD204", "healthy", build_healthy_trace),
     RuleCase(  # its scales are doubles, its data is not
