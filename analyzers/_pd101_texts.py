@@ -79,16 +79,16 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
         )
     elif loader.lacks_cores and loader.is_memory_bound:
         advice = (
-            f"Loading a batch takes {_format_ms(loader.batch_ns)} and computes for {loader.cpu_share or 0:.0%} of it: "
-            f"{loader.workers_to_keep_up} workers would hide it, each a process with a memory of its own. Use "
-            f"{loader.most_useful_workers}, and let the data set wait less: keep its files near, and read them in "
-            "larger pieces."
+            f"Use {_count_workers(loader.most_useful_workers)}, and let the data set wait less: keep its files near, "
+            f"and read them in larger pieces. Loading a batch takes {_format_ms(loader.batch_ns)} and computes for "
+            f"{loader.cpu_share or 0:.0%} of it: {loader.workers_to_keep_up} workers would hide it, each a process "
+            "with a memory of its own."
         )
     elif loader.lacks_cores:
         advice = (
-            f"Loading a batch takes {loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} "
-            f"workers would hide it, but there are {loader.cores} cores, and the training needs one. "
-            f"{_use_workers(loader)} make the batch cheaper: decode ahead of time, or transform on the GPU."
+            f"{_use_workers(loader)}: decode ahead of time, or transform on the GPU. Loading a batch takes "
+            f"{loader.batch_cpu_ns / 1e6:.1f} ms of CPU time: {loader.workers_to_keep_up} workers would hide it, but "
+            f"there are {loader.cores} cores, and the training needs one."
         )
     else:
         advice = _advise_more_workers(loader)
@@ -102,8 +102,8 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
 
 def _use_workers(loader: LoaderModel) -> str:
     if loader.recommended_workers == loader.workers:
-        return "More workers than these do not help:"
-    return f"Use {loader.recommended_workers} and"
+        return "Make the batch cheaper, as more workers do not help"
+    return f"Use {_count_workers(loader.recommended_workers)}, and make the batch cheaper"
 
 
 def _advise_more_workers(loader: LoaderModel) -> str:

@@ -13,7 +13,7 @@ _CODE: Mapping[str, str] = MappingProxyType(
         causes.ITEM: ".item()",
         causes.IF: "`if tensor:`",
         causes.NONZERO: "nonzero()",
-        causes.MASK: "a boolean mask",
+        causes.MASK: "Indexing with a boolean mask",
         causes.UNIQUE: "torch.unique",
         causes.REPEAT: "repeat_interleave without output_size",
         causes.COMPARE: "torch.equal or allclose",

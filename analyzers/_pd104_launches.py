@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.timeline.idle_gaps import match_blocking_calls
-from perfdoctor.rules import Int32Array, Int64Array, Intervals, Rank, distinct, occurring, vocabulary
+from perfdoctor.analyzers._pd102_blocking_calls import PAGEABLE, PINNED, find_blocking_calls
+from perfdoctor.rules import CallRows, Int32Array, Int64Array, Intervals, Rank, distinct, occurring, vocabulary
 from perfdoctor.rules import intervals as iv
 
 # Where a step is cut a few launches go to its neighbour: 1 of 1,509 in a recording whose steps run the same kernels.
@@ -27,8 +28,8 @@ class LaunchFacts(NamedTuple):
         dispatcher_ns: In PyTorch's ops outside those calls; None when the file has no ops.
         python_ns: Outside both, waits and the DataLoader left out; None when the file has no ops.
         steady: Whether every step launches the same, but for a few; None with fewer than two steps.
-        syncs: Calls between the first and the last launch of a step, or of the window, in which the CPU waits: what a
-            CUDA graph of the step cannot capture.
+        syncs: The calls between the first and the last launch of a step, or of the window, in which the CPU waits: what
+            a CUDA graph of the step cannot capture. Copies of input are not among them: they can stay outside of it.
     """
 
     launches: int
@@ -39,7 +40,7 @@ class LaunchFacts(NamedTuple):
     dispatcher_ns: int | None
     python_ns: int | None
     steady: bool | None
-    syncs: int
+    syncs: CallRows
 
     @property
     def cpu_ns(self) -> int:
@@ -66,7 +67,7 @@ def launch_facts_of(rank: Rank) -> LaunchFacts | None:
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
         steady=_launch_equally(rank, calls.start_ns[rows]),
-        syncs=_count_syncs_between(rank, calls.start_ns[rows]),
+        syncs=_find_syncs_between(rank, calls.start_ns[rows]),
     )
 
 
@@ -113,12 +114,13 @@ def _launch_equally(rank: Rank, launch_ns: Int64Array) -> bool | None:
     return bool(np.ptp(whole) <= _JITTER * np.median(whole))
 
 
-def _count_syncs_between(rank: Rank, launch_ns: Int64Array) -> int:
-    """How many blocking calls begin after the first and before the last launch of a step, or of the window."""
-    calls = rank.trace.calls
-    sync_ns = calls.start_ns[match_blocking_calls(rank.trace)]
+def _find_syncs_between(rank: Rank, launch_ns: Int64Array) -> CallRows:
+    """The blocking calls that begin after the first and before the last launch of a step, or of the window."""
+    calls, blocking = rank.trace.calls, find_blocking_calls(rank)
+    copies_input = np.isin(np.array(blocking.cause, object), (PAGEABLE, PINNED))
+    rows = blocking.call[~copies_input]
     parts = rank.steps.intervals if rank.steps.count else rank.window
     first, last = np.searchsorted(launch_ns, parts[:, 0]), np.searchsorted(launch_ns, parts[:, 1]) - 1
     some = first < last
-    since_ns, until_ns = launch_ns[first[some]], launch_ns[last[some]]
-    return int((np.searchsorted(sync_ns, until_ns) - np.searchsorted(sync_ns, since_ns)).sum())
+    between = iv.union(launch_ns[first[some]], launch_ns[last[some]])
+    return CallRows(calls, rows[iv.contains(between, calls.start_ns[rows])])

@@ -124,14 +124,14 @@ def advice_for(rank: Rank, purpose: Purpose, group: CopyGroup, hidden_share: flo
     situation = _SITUATIONS[purpose]
     if purpose is Purpose.COMPILED and rank.trace.match_rows(rank.trace.gpu, vocabulary.TRITON_KERNEL).any():
         situation = "copies by generated code"
-    stream = "They have a stream of their own, but the kernels wait for them: issue them earlier"
+    stream = "Issue the copies earlier: they have a stream of their own, but the kernels wait for them"
     limit = f" The kernels can hide only {hidden_share:.0%} of this time, so copy less."
     if group.on_kernel_stream_share > _MOST:
         stream = "Issue the copies on a stream of their own, ahead of the kernels that need them"
     if hidden_share > _MOST:
         limit = ""
     if not len(rank.kernels):
-        stream, limit = "The GPU runs no kernel that could hide the copies: copy less", ""
+        stream, limit = "Copy less: the GPU runs no kernel that could hide the copies", ""
     return advise(situation, rank.context, stream=stream, limit=limit)
 
 

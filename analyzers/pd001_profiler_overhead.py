@@ -71,8 +71,8 @@ class ProfilerOverhead(RankAnalyzer):
             cost_ns=min(timing_ns - base_ns, rank.per_step(rank.window_ns)),
             saving=Saving(),
             advice=(
-                f"A step takes {base_ns / 1e6:.3g} ms when nothing is recorded. The profiler's share is CPU time: "
-                "read idle GPU time and launch-bound findings as upper bounds."
+                "Read idle GPU time and launch-bound findings as upper bounds: the profiler's share is CPU time. "
+                f"A step takes {base_ns / 1e6:.3g} ms when nothing is recorded."
             ),
             claim=Claim(),
             confidence=0.9,

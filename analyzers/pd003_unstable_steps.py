@@ -32,20 +32,20 @@ from perfdoctor.rules import intervals as iv
 # By part of the account: what slow steps contain more of, in words, and what to do about it.
 _CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "compute": ("more GPU work", "Is it larger inputs? Group batches by length, or cap it. Or an evaluation?"),
-        "bandwidth": ("more GPU work", "Is it larger inputs? Group batches by length, or cap it. Or an evaluation?"),
-        "memcpy": ("more copying", "A checkpoint or a log copies tensors: do it rarely, from pinned memory."),
-        "communication": ("longer collectives", "Another rank is late in these steps: analyse the ranks together."),
-        "latency": ("more small kernels", "An evaluation or a log runs in these steps: do it less often."),
+        "compute": ("more GPU work", "Group batches by length, or cap it, if inputs vary; evaluate less often."),
+        "bandwidth": ("more GPU work", "Group batches by length, or cap it, if inputs vary; evaluate less often."),
+        "memcpy": ("more copying", "Write checkpoints and logs rarely, and copy from pinned memory for them."),
+        "communication": ("longer collectives", "Analyse the ranks together: another one is late in these steps."),
+        "latency": ("more small kernels", "Evaluate and log less often: such work runs in these steps."),
         "idle_dataloader": (
             "waits for the loader",
-            "persistent_workers=True and a larger prefetch_factor even it out.",
+            "Even it out by persistent_workers=True and a larger prefetch_factor.",
         ),
-        "idle_sync": ("waits for the GPU", "Something reads values back in these steps: read them less often."),
+        "idle_sync": ("waits for the GPU", "Read values back less often: these steps wait for some."),
         "idle_allocator": ("memory allocation", "Warm up with the largest input; keep sizes few."),
         "idle_communication": (
             "waits for other ranks",
-            "Another rank is late in these steps: analyse the ranks together.",
+            "Analyse the ranks together: another one is late in these steps.",
         ),
     }
 )
@@ -59,7 +59,7 @@ _MORE: Mapping[str, str] = MappingProxyType(
         "idle_allocator": "more memory allocation",
     }
 )
-_CPU_WORK = ("work on the CPU", "A checkpoint, an evaluation or a log: do it less often, or on a thread of its own.")
+_CPU_WORK = ("work on the CPU", "Write checkpoints, evaluate and log less often, or on a thread of its own.")
 # Names in evidence of parts of the account whose own names say little.
 _PART_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -240,8 +240,8 @@ class UnstableSteps(RankAnalyzer):
             f"{_format_range(dur_ns)}",
             cost_ns=0,
             saving=Saving(),
-            advice="Nothing to fix: the CPU runs ahead of the GPU and waits for it now in one step, now in another. "
-            "Time steps on the GPU (CUDA events), or over many steps.",
+            advice="Time steps on the GPU (CUDA events), or over many steps. The program needs no fix: the CPU runs "
+            "ahead of the GPU and waits for it now in one step, now in another.",
             claim=Claim(),
             confidence=0.8,
             evidence=(
@@ -299,8 +299,8 @@ class UnstableSteps(RankAnalyzer):
             title=f"Steps keep growing: the last quarter of the run takes {growth:.1f} times as long as the first",
             cost_ns=min(round(float(steps.dur_ns.mean()) - first_ns), rank.per_step(rank.window_ns)),
             saving=Saving(),
-            advice="Something grows with the run: inputs (a curriculum), a list of losses that keeps its graphs, a "
-            "buffer that is searched. Detach what is kept.",
+            advice="Detach what is kept, and look for what grows with the run: a list of losses that keeps its graphs, "
+            "a buffer that is searched, inputs (a curriculum).",
             claim=Claim(),
             confidence=0.6,
             evidence=(Evidence("median step of the first quarter", round(first_ns), "ns"),),

@@ -152,11 +152,13 @@ class HostDeviceSync(RankAnalyzer):
             counts[name_cause(waits.cause)] += waits.count
         kinds = [name for name, _ in counts.most_common(_MOST_KINDS)]
         advice = advise_on_cause(rank, together.cause)
-        sentence = "Remove them together: while some remain, each of the others costs little. The most frequent first: "
+        sentence = (
+            "Remove these waits together: while some remain, each of the others costs little. The most frequent first: "
+        )
         return self._finding_of(
             rank,
             together,
-            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(kinds)}, "
+            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(map(_in_a_list, kinds))}, "
             "and then the GPU waits for the next launch",
             advice=advice._replace(sentence=sentence + advice.sentence),
             location=together.location,
@@ -180,6 +182,11 @@ class HostDeviceSync(RankAnalyzer):
             evidence=_evidence(rank, waits, cost_ns),
             subject=waits.cause,
         )
+
+
+def _in_a_list(kind: str) -> str:
+    """The name of a cause as it stands inside a sentence."""
+    return kind[0].lower() + kind[1:] if kind[:2].istitle() or kind.startswith("A ") else kind
 
 
 def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:

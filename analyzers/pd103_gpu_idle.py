@@ -180,9 +180,8 @@ class GpuIdle(RankAnalyzer):
             advice = "See what the CPU did in the longest gap of the exported trace; Python stacks name the line."
         if launched_share is not None and launched_share > 0.5:
             advice = (
-                "The next kernel had been launched long before, so it waited for something that the file does not "
-                "hold: a callback on the host, another process on this GPU, or work that was not recorded. Look at "
-                "the longest gap in the exported trace."
+                "Look in the longest gap of the exported trace for a callback on the host, another process on this "
+                "GPU, or work that was not recorded: the next kernel had been launched long before."
             )
         return self.finding(
             rank,
@@ -210,7 +209,7 @@ class GpuIdle(RankAnalyzer):
             f"{why}",
             cost_ns=0,
             saving=Saving(),
-            advice="Nothing to fix in the program: record again, with all kernels, to see what the GPU does here.",
+            advice="Record again, with all kernels, to see what the GPU does here: the program itself needs no fix.",
             fix="perfdoctor run train.py",
             claim=Claim(),
             confidence=0.9,

@@ -35,6 +35,8 @@ from perfdoctor.rules.advice.programs import MOSTLY
 _MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
+# From this share of the step on PD102 reports waits.
+_MIN_SYNC_SHARE = 0.01
 _LOOP_ADVICE = (
     "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
 )
@@ -153,7 +155,9 @@ class LaunchBound(RankAnalyzer):
                 Evidence("median kernel", median_ns, "ns"),
                 Evidence(f"launches per {rank.unit_name}", rank.per_step(launches.launches), "count"),
                 Evidence("queue depth in the median", launches.depth, "count"),
-                Evidence(f"syncs between launches per {rank.unit_name}", rank.per_step(launches.syncs), "count"),
+                Evidence(
+                    f"syncs between launches per {rank.unit_name}", rank.per_step(len(launches.syncs.index)), "count"
+                ),
                 Evidence("GPU waits for launches after syncs", rank.per_step(iv.total(after_syncs)), "ns"),
                 Evidence("launches with another one waiting", round(100 * launches.ahead_share, 1), "%"),
                 Evidence("CPU for a launch: Python", launches.python_ns, "ns"),
@@ -210,7 +214,8 @@ def _time_in_part_ns(rank: Rank, time: Intervals, part: str) -> int:
 def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
     """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
     steps = max(rank.steps.count, 1)
-    if launches.syncs >= steps:
+    count = round(len(launches.syncs.index) / steps)
+    if count and _are_reported(rank, launches.syncs):
         situation = "launch-bound, syncs within"
     elif launches.steady is False:
         situation = "launch-bound, steps differ"
@@ -218,13 +223,17 @@ def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
         situation = "launch-bound in Python"
     else:
         situation = "launch-bound"
-    count = round(launches.syncs / steps)
-    first = advise(
-        situation, rank.context, syncs="sync" if count == 1 else f"{count:,} syncs (PD102)", unit=rank.unit_name
-    )
+    syncs = f"{'sync' if count == 1 else f'{count:,} syncs'} (PD102)"
+    first = advise(situation, rank.context, syncs=syncs, unit=rank.unit_name)
     lags_far_behind = launches.cpu_ns * launches.launches > _MIN_LAG * _gpu_busy_ns(rank)
     more = advise(f"launch-bound: {'larger batch' if lags_far_behind else 'other ways'}", rank.context)
     return first._replace(sentence=" ".join(filter(None, (first.sentence, more.sentence))))
+
+
+def _are_reported(rank: Rank, syncs: CallRows) -> bool:
+    """Whether syncs leave the GPU idle for so long that PD102 reports them."""
+    idle_ns = rank.per_step(iv.total(rank.starvation.time_after_syncs(syncs.index)))
+    return (rank.share(idle_ns) or 0) >= _MIN_SYNC_SHARE
 
 
 def _gpu_busy_ns(rank: Rank) -> int:
@@ -243,7 +252,7 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edi
         return shorten_launches(calls, rank.window)
     without_python = 1 - launches.python_ns / launches.cpu_ns
     runtime = launches.runtime_ns / launches.cpu_ns
-    can_capture = launches.steady is not False and launches.syncs < max(rank.steps.count, 1)
+    can_capture = launches.steady is not False and len(launches.syncs.index) < max(rank.steps.count, 1)
     least, expected, most = (
         shorten_launches(calls, rank.window, remaining, is_upper_bound=False)
         for remaining in (

@@ -108,8 +108,8 @@ class GemmWithoutTensorCores(MissedTensorCores):
             title=f"{rank.per_step(len(kernels)):,} memory-bound kernels a {rank.unit_name} work on float32",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
-            advice="In half precision they move half of the bytes: load the model and its inputs in half precision, "
-            "not only its products. Keep in float32 what needs the range, such as long sums.",
+            advice="Load the model and its inputs in half precision, not only its products: they then move half of the "
+            "bytes. Keep in float32 what needs the range, such as long sums.",
             fix=f"model = model.to(torch.{half})",
             claim=Claim(kernels.time, kernels=True),
             confidence=0.6,
@@ -140,8 +140,8 @@ class GemmWithoutTensorCores(MissedTensorCores):
             )
         if missed.operand == "fp32" and (half := _find_prevailing_half_type(rank)):
             return Cause(
-                f"The other products are in {half}: these stand outside of autocast, or something turns their inputs "
-                f"into float32. {advice.sentence}",
+                f"Bring these products into {half}, as the others are: they stand outside of autocast, or something "
+                f"turns their inputs into float32. {advice.sentence}",
                 remedy,
                 confidence,
                 advice.code,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -35,6 +36,8 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.kernel_ranges import apply_remedy
 from perfdoctor.rules.matrix_kernels import MIN_TIME_NS
 
+# A frame of a module's call, such as "nn.Module: BertSelfAttention_3": its class, and which of its instances.
+_MODULE_FRAME = r"^nn\.Module: "
 _FUSED_OP = "scaled_dot_product_attention"
 _HALF_NAMES: Mapping[str, str] = MappingProxyType({"bf16": "bfloat16", "fp16": "float16"})
 
@@ -115,7 +118,8 @@ class UnfusedAttention(RankAnalyzer):
         between_ns = int(trace.gpu.dur_ns[rows & ~products].sum())
         callers = nesting.outermost(trace.ops.parent, attentions.first_product.astype(np.int32))
         fell_back = any(_FUSED_OP in trace.strings[code] for code in distinct(trace.ops.name[callers]).tolist())
-        advice = advise("attention fell back" if fell_back else "unfused attention", rank.context)
+        situation = "attention fell back" if fell_back else "unfused attention"
+        advice = advise(situation, rank.context, where=_name_module(rank, attentions) or "the model's attention")
         yield self.finding(
             rank,
             title="Attention is not fused: product, softmax and product"
@@ -174,6 +178,25 @@ def _sequence_length(rank: Rank, attentions: Attentions, attention: Int64Array) 
         length = rank.kernel_costs.op_costs[index].n or 0
         totals_ns[length] = totals_ns.get(length, 0) + float(time_ns[index])
     return max(totals_ns, key=lambda length: (totals_ns[length], length), default=None)
+
+
+def _name_module(rank: Rank, attentions: Attentions) -> str | None:
+    """The class of the module that computes most of the attentions' forward passes; None where none is recorded."""
+    frames = rank.trace.frames
+    modules = np.flatnonzero(rank.trace.match_rows(frames, _MODULE_FRAME))
+    forward = ~attentions.is_backward
+    found = nesting.innermost(
+        frames.start_ns[modules],
+        frames.end_ns[modules],
+        frames.thread[modules],
+        attentions.start_ns[forward],
+        attentions.thread[forward],
+    )
+    names = rank.trace.frames.name[modules[found[found >= 0]]]
+    if not len(names):
+        return None
+    text = rank.trace.strings[int(np.argmax(np.bincount(names)))]
+    return re.sub(_MODULE_FRAME, "", text).rpartition("_")[0]
 
 
 def _match_products(rank: Rank) -> BoolArray:

@@ -138,7 +138,9 @@ class ExposedCommunication(FleetAnalyzer):
             saving=Saving(0, None, min(cost, avoidable_ns), "bounded"),
             advice=advice.sentence
             + (
-                " The traces of all ranks would tell how much of it is waiting for a slow one." if waits_unknown else ""
+                " A slow link and a late rank look alike here: the traces of all ranks tell them apart."
+                if waits_unknown
+                else ""
             ),
             fix=advice.code,
             claim=Claim(exposed),
@@ -203,9 +205,11 @@ def _kind_evidence(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence,
     """How long one kind of collective in one group is exposed, and its overlap share; waits are included."""
     name = f"{total.kind}{f' in group {total.group}' if total.group else ''}"
     overlap_percent = 100 * (1 - total.exposed_ns / total.running_ns) if total.running_ns else 0.0
+    rate = total.bus_bytes_per_s
     return (
         Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
         Evidence(f"{name}, overlapped", round(overlap_percent, 1), "%"),
+        Evidence(f"{name}, bus bandwidth, waits included", None if rate is None else round(rate / 1e9, 2), "GB/s"),
     )
 
 

@@ -170,8 +170,9 @@ def _describe_collectives(facts: SliceFacts, total: CollectiveTotal) -> str:
     ranks = "" if total.group_size is None else f" of {total.group_size} ranks"
     exposed = total.exposed_ns / max(facts.steps.count, 1)
     each = " a step" if facts.steps.count else ""
+    rate = "" if total.bus_bytes_per_s is None else f" at {format_rate(total.bus_bytes_per_s)} of bus bandwidth"
     return (
-        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}, "
+        f"{facts.count(total.count, f'{total.kind} collective')} {size} in the mean{group}{ranks}{rate}, "
         f"{format_time(exposed)}{each} of their time exposed"
     )
 

@@ -263,5 +263,6 @@ def _missing_evidence(facts: SliceFacts, rows: Rows, inside: Int64Array, time: I
         )
     if inside[facts.gaps.launch[rows] < 0].sum() > whole / 2:
         return "the launches of this work are not in the file, so what the CPU did first is not known"
-    more = "" if "stacks" in facts.available_data else "; Python stacks (with_stack=True) would show what the CPU did"
+    stacks = "Python stacks (with_stack=True)" if len(facts.trace.ops) else "samples of the CPU"
+    more = "" if "stacks" in facts.available_data else f"; {stacks} would show what the CPU did"
     return f"no call, op or wait of the file covers this time{more}"

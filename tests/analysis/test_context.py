@@ -244,6 +244,38 @@ def test_an_unnamed_device_has_the_generations_that_its_kernels_allow() -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "capability", "triton", "bfloat16"),
+    [
+        ("Quadro GP100", (6, 0), True, True),
+        ("Tesla V100-SXM2-16GB", (7, 0), False, True),
+        ("Tesla T4", (7, 5), False, True),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), False, False),
+        (None, None, False, False),
+    ],
+)
+def test_what_a_device_lacks(
+    device: str | None, capability: tuple[int, int] | None, triton: bool, bfloat16: bool
+) -> None:
+    context = context_of(forward(device=device, capability=capability))
+    assert (context.lacks_triton, context.lacks_bfloat16) == (triton, bfloat16)
+
+
+def test_an_unnamed_device_lacks_bfloat16_by_its_kernels() -> None:
+    def with_kernel(name: str) -> Context:
+        return context_of(TraceBuilder(device=None).kernel(name, 0, 9))
+
+    assert with_kernel("volta_sgemm_128x64_nn").lacks_bfloat16
+    assert not with_kernel("volta_sgemm_128x64_nn").lacks_triton
+    assert not with_kernel("ampere_sgemm_128x64_nn").lacks_bfloat16
+
+
+@pytest.mark.parametrize("name", ["wait_sparse_data_dist", "start_sparse_data_dist 1", "sparse_data_dist"])
+def test_the_train_pipeline_of_torchrec_shows_by_its_ranges(name: str) -> None:
+    assert "torchrec train pipeline" in context_of(training().range(f"## {name} ##", 0, 5)).frameworks
+    assert "torchrec train pipeline" not in context_of(training().range("## wait_for_batch ##", 0, 5)).frameworks
+
+
+@pytest.mark.parametrize(
     ("architectures", "generations"),
     [
         (("sm70",), ("Volta", "Turing")),

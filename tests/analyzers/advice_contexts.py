@@ -44,6 +44,15 @@ PROGRAMS: Mapping[str, tuple[Context, str]] = {
         replace(TRAINING, lacks_triton=True),
         r"torch\.compile\((?![^)]*cudagraphs)",
     ),
+    "device before Ampere": (replace(TRAINING, lacks_bfloat16=True), r"(?i)in bfloat16 with|bfloat16, which"),
+    "torchrec in its pipeline": (
+        replace(TRAINING, frameworks=("PyTorch", "torchrec", "torchrec train pipeline")),
+        rf"TrainPipelineSparseDist|{DDP_SETTINGS}",
+    ),
+    "torchrec, forward": (
+        replace(INFERENCE, frameworks=("PyTorch", "torchrec"), parallelism=("embedding sharding",)),
+        rf"{TRAINING_WORDS}|TrainPipeline|{DDP_SETTINGS}",
+    ),
     "graphs": (replace(INFERENCE, graph_share=0.95), r"reduce-overhead|make_graphed|(?<!the )CUDA graphs"),
     "Hugging Face pipeline": (
         replace(INFERENCE, frameworks=("PyTorch", "Hugging Face pipeline")),

@@ -95,7 +95,7 @@ PD105 = [
                 1_150_000,
                 (0, 524_112, 1_150_000),
                 location="train.py:31",
-                advice="give a batch of your own type a pin_memory() method",
+                advice="needs a pin_memory() method",
                 evidence={"pinned copies on this link": 12.6, "pin_memory, as captured": "yes"},
             ),
         ),
@@ -206,7 +206,7 @@ PD106 = [
         "PD106",
         "from-numpy",
         lambda: host_tensor("aten::lift_fresh"),
-        (ExpectedFinding("low", 70_000, advice="Make it once", confidence=0.7),),
+        (ExpectedFinding("low", 70_000, advice="Make the tensor once", confidence=0.7),),
     ),
     RuleCase(
         "PD106",

@@ -232,7 +232,7 @@ PD103 = [
         "first-launch",
         lambda: pause_of_calls(("cudaLaunchKernel", 1010, 1900), op="aten::masked_fill_"),
         "Once in this trace: the GPU waits 2 ms while the CPU loads modules lazily in cudaLaunchKernel",
-        "Run every shape once before the loop, and record after that; CUDA_MODULE_LOADING=EAGER",
+        "milliseconds once; CUDA_MODULE_LOADING=EAGER",
         once=True,
     ),
     pause_case(
@@ -268,7 +268,7 @@ PD103 = [
         "graph-launch-of-an-engine",
         lambda: pause_in_engine("cudaGraphLaunch"),
         "launches a CUDA graph",
-        "The engine schedules the next batch while the GPU works",
+        "Let the engine schedule the next batch while the GPU works",
         most_ns=1_900_000,
     ),
     pause_case(
@@ -278,7 +278,10 @@ PD103 = [
         "More requests at a time",
     ),
     pause_case(
-        "nothing-recorded", lambda: pauses(2000), "does something that the trace does not show: one", "with_stack=True"
+        "nothing-recorded",
+        lambda: pauses(2000),
+        "does something that the trace does not show",
+        "to see which code runs here",
     ),
     pause_case(
         "optimizer",
@@ -297,14 +300,14 @@ PD103 = [
         "buffers-of-ddp-in-a-forward-pass",
         lambda: buffers_of_ddp(forward_ops=12),
         "flattens and unflattens DDP's buffers",
-        "run the wrapped model itself",
+        "Run the wrapped model itself",
         "model.module(x)",
     ),
     pause_case(
         "checkpoint-in-a-forward-pass",
         lambda: forward_pass(pause_in("torch/serialization.py(8): load")),
         "loads a checkpoint in load (serialization.py) at train.py:3",
-        "Load it before the loop",
+        "Load the checkpoint before the loop",
         location="train.py:3",
     ),
     pause_case(
@@ -333,7 +336,7 @@ PD103 = [
         "one-of-four-steps",
         lambda: pauses_by_step((), (3000,), (), ()),
         "Once in this trace: the GPU waits 3 ms",
-        "with_stack=True",
+        "to see which code runs here",
         once=True,
     ),
     RuleCase(
@@ -435,7 +438,7 @@ PD103 = [
                 0,
                 (None, None, None),
                 title="For 38% of the step the file cannot tell whether the GPU works: CUDA graphs lack kernels",
-                advice="record again",
+                advice="Record again",
                 evidence={"time not recorded per step": 385_000, "longest gap": 385_000},
             ),
         ),
@@ -528,10 +531,27 @@ def compiled() -> TraceBuilder:
 
 
 def syncs_between_launches() -> TraceBuilder:
-    """Two steps, each with a sync that finds the GPU done: it costs nothing, and no graph can capture it."""
+    """Two steps, each with a sync that finds the GPU done: it costs nothing, so PD102 does not report it."""
     trace = eager_kernels(steps=2)
     for number in range(2):
         trace.call("cudaStreamSynchronize", 1000 * number + 515, 2)
+    return trace
+
+
+def costly_wait_between_launches(op: str, copy: str) -> TraceBuilder:
+    """Two steps of short kernels; in the middle of each the CPU waits 300 us for a product, and a copy behind it."""
+    trace = TraceBuilder(device=A100)
+    for number in range(2):
+        at = 2000 * number
+        trace.step(at, 2000)
+        for row in range(20):
+            trace.kernel(POINTWISE, at + 40 * row + 8, 10, launch_us=at + 40 * row)
+        trace.kernel(TENSOR_GEMM, at + 810, 300, launch_us=at + 800)
+        trace.op(op, at + 810, 310)
+        trace.memcpy(copy, at + 1111, 2, launch_us=at + 812)
+        trace.call("cudaStreamSynchronize", at + 820, 295)
+        for row in range(15):
+            trace.kernel(POINTWISE, at + 1208 + 50 * row, 10, launch_us=at + 1200 + 50 * row)
     return trace
 
 
@@ -619,7 +639,7 @@ PD104 = [
         "PD104",
         "mostly-python",
         lambda: eager_ops(40),
-        (ExpectedFinding("high", 780_000, advice="Most of the CPU time is Python"),),
+        (ExpectedFinding("high", 780_000, advice="most of the CPU time is Python"),),
     ),
     RuleCase(
         "PD104", "mostly-ops", lambda: eager_ops(5), (ExpectedFinding("high", 780_000, advice="with CUDA graphs"),)
@@ -634,13 +654,25 @@ PD104 = [
         "PD104",
         "compiled",
         compiled,
-        (ExpectedFinding("high", 780_000, advice="compiled already", fix="reduce-overhead"),),
+        (ExpectedFinding("high", 780_000, advice="the compiled code", fix="reduce-overhead"),),
     ),
     RuleCase(
         "PD104",
         "syncs-between-launches",
         syncs_between_launches,
-        (ExpectedFinding("high", 780_000, advice="First remove the sync in each step"),),
+        (ExpectedFinding("high", 780_000, advice="CUDA graphs"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-sync-that-costs",
+        lambda: costly_wait_between_launches("aten::item", "DtoH"),
+        (ExpectedFinding("high", 1_007_000, advice="First remove the sync (PD102) in each step"),),
+    ),
+    RuleCase(
+        "PD104",
+        "a-copy-of-input-that-blocks",
+        lambda: costly_wait_between_launches("aten::to", "HtoD"),
+        (ExpectedFinding("high", 1_007_000, advice="Compile the model"),),
     ),
     RuleCase("PD104", "cut-elsewhere", cut_elsewhere, (ExpectedFinding("high", 7_980_000, advice="CUDA graphs"),)),
     RuleCase(

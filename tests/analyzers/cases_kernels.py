@@ -96,7 +96,7 @@ PD201 = [
         "PD201",
         "float64",
         lambda: steps_of((DGEMM, 50), (TENSOR_GEMM, 900)),
-        (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 tells what that costs", title="in fp64"),),
+        (ExpectedFinding("info", 50_000, (None, None, None), advice="PD204 says what that costs", title="in fp64"),),
     ),
     RuleCase(
         "PD201",
@@ -276,7 +276,7 @@ PD203 = [
         lambda: steps_of(
             ("void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>", 90)
         ),
-        (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 tells what that costs"),),
+        (ExpectedFinding("info", 90_000, (None, None, None), advice="PD204 says what that costs"),),
     ),
     RuleCase("PD203", "healthy", build_healthy_trace),
     RuleCase("PD203", "pascal", lambda: steps_of((MAXWELL_SCUDNN, 800), device="Quadro GP100")),

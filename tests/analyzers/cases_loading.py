@@ -223,7 +223,7 @@ PD101: list[RuleCase] = [
         "PD101",
         "all-cores-but-one",
         lambda: short_steps(LOADER, 800),
-        (ExpectedFinding("high", 800_000, advice="Use 3 and make the batch cheaper", fix="num_workers=3"),),
+        (ExpectedFinding("high", 800_000, advice="Use 3 workers, and make the batch cheaper", fix="num_workers=3"),),
         facts={"cpu": {"affinity": 4}, "loaders": [{"num_workers": 0, "wait_ns": 1}]},
     ),
     RuleCase(

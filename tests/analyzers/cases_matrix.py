@@ -58,6 +58,14 @@ def in_frame(trace: TraceBuilder) -> TraceBuilder:
     return trace
 
 
+def in_module(trace: TraceBuilder) -> TraceBuilder:
+    """The trace with the frames of a model of Hugging Face around its ops."""
+    trace.frame("transformers/models/timesformer/modeling_timesformer.py(200): forward", 0, 400)
+    trace.frame("nn.Module: TimesformerEncoder_0", 0, 400)
+    trace.frame("nn.Module: TimesformerSelfAttention_3", 0, 400)
+    return trace
+
+
 ALIGN2 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)"
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)"
 ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(Params)"
@@ -367,6 +375,12 @@ PD205 = [
         "backward",
         lambda: step_of(*attention(50, 100), Launch(TENSOR_GEMM, 100, "aten::mm"), *attention_backward(1024, 50, 100)),
         (ExpectedFinding("high", 550_000, evidence={"attentions": 2, "sequence": 1024}),),
+    ),
+    RuleCase(
+        "PD205",
+        "in-a-module-of-hugging-face",
+        lambda: in_module(step_of(*attention(100, 200))),
+        (ExpectedFinding("high", 450_000, advice="in TimesformerSelfAttention by"),),
     ),
     RuleCase(
         "PD205",

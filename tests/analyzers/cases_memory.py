@@ -216,7 +216,7 @@ PD302 = [
         "PD302",
         "weights-only",
         lambda: program(convolution(TO_NHWC, 60, NHWC), convolution(CONVOLUTION, 300, NHWC)),
-        (ExpectedFinding("low", 60_000, advice="bring the weights", evidence={"inputs that are channels_last": 100}),),
+        (ExpectedFinding("low", 60_000, advice="Bring the weights", evidence={"inputs that are channels_last": 100}),),
     ),
     RuleCase("PD302", "healthy", build_healthy_trace),
     RuleCase("PD302", "first-layer-only", lambda: program(convolution(TO_NHWC, 10), *[CONVERTED_CONVOLUTION[1]] * 3)),

@@ -71,19 +71,19 @@ UNSCALE = ("aten::_amp_foreach_non_finite_check_and_unscale_",)
 # Name of the case: the line, what the title says, what the advice or fix says.
 LINES: dict[str, tuple[Line, str, str]] = {
     "if-tensor": (Line(("aten::is_nonzero", *ITEM)), "`if tensor:`", "torch.where"),
-    "mask": (Line(("aten::index", "aten::nonzero"), copy="DtoH"), "a boolean mask", "number of hits"),
-    "mask-assigned": (Line(("aten::index_put_", "aten::_index_put_impl_", "aten::nonzero")), "a boolean mask", "hits"),
-    "masked-select": (Line(("aten::masked_select", *ITEM)), "a boolean mask", "number of hits"),
+    "mask": (Line(("aten::index", "aten::nonzero"), copy="DtoH"), "Indexing with a boolean mask", "number of hits"),
+    "mask-assigned": (Line(("aten::index_put_", "aten::_index_put_impl_", "aten::nonzero")), "Indexing with a boolean mask", "hits"),
+    "masked-select": (Line(("aten::masked_select", *ITEM)), "Indexing with a boolean mask", "number of hits"),
     "print": (Line(("aten::masked_select", *ITEM), PRINT), "print(tensor)", "every N steps"),
     "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINT, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),
-    "clip": (Line(("aten::is_nonzero", *ITEM), CHECK), "error_if_nonfinite=True", "Leave it off"),
-    "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "Fused Adam"),
-    "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "different values"),
+    "clip": (Line(("aten::is_nonzero", *ITEM), CHECK), "error_if_nonfinite=True", "Leave error_if_nonfinite off"),
+    "scaler": (Line(ITEM, UNSCALE), "GradScaler.step", "fused Adam"),
+    "unique": (Line(("aten::_unique2",), call="cudaMemcpyAsync", copy="DtoH"), "torch.unique", "different ones"),
     "repeat-interleave": (
         Line(("aten::repeat_interleave", "aten::repeat_interleave", *ITEM)), "without output_size", "read from the GPU"
     ),
     "allclose": (Line(("aten::allclose", *ITEM)), "torch.equal or allclose", "answer on the CPU"),
-    "cpu": (Line(TO, copy="DtoH"), ".cpu(), .numpy() or .tolist()", "Leave it on the GPU"),
+    "cpu": (Line(TO, copy="DtoH"), ".cpu(), .numpy() or .tolist()", "Leave the result on the GPU"),
     "to-device-pageable": (Line(TO, copy="HtoD"), ".to(device) from pageable memory", "pinned memory"),
     "to-device-pinned": (Line(TO, copy="HtoD", pinned=True), "A blocking .to(device)", "pinned already"),
     "indices-on-the-cpu": (Line(("aten::index", *TO), copy="HtoD"), ".to(device) from pageable", "pinned memory"),
@@ -91,7 +91,7 @@ LINES: dict[str, tuple[Line, str, str]] = {
     "in-backward": (
         Line(("autograd::engine::evaluate_function: Mine", "Mine", *ITEM)), ".item()", "add up tensors"
     ),
-    "device": (Line(call="cudaDeviceSynchronize"), "torch.cuda.synchronize()", "needs none"),
+    "device": (Line(call="cudaDeviceSynchronize"), "torch.cuda.synchronize()", "Remove the synchronize"),
     "event": (Line(call="cudaEventSynchronize"), "event.synchronize()", "stream wait instead"),
     "stream": (Line(), "stream.synchronize()", "stream wait instead"),
 }  # fmt: skip
@@ -204,7 +204,7 @@ PD102: list[RuleCase] = [
         "PD102",
         "short-wait",
         lambda: sync_wait("aten::nonzero", blocked_us=45),
-        (ExpectedFinding("low", 45_000, (0, None, 45_000), advice="multiply by the mask"),),
+        (ExpectedFinding("low", 45_000, (0, None, 45_000), advice="Multiply by the mask"),),
     ),
     RuleCase(
         "PD102",
@@ -212,7 +212,11 @@ PD102: list[RuleCase] = [
         lambda: sync_wait("aten::to", "aten::_to_copy", "aten::copy_", call="cudaMemcpyAsync", copy="DtoH"),
         (
             ExpectedFinding(
-                "medium", 106_000, title=".cpu(), .numpy()", advice="Leave it on the GPU", fix="non_blocking=True"
+                "medium",
+                106_000,
+                title=".cpu(), .numpy()",
+                advice="Leave the result on the GPU",
+                fix="non_blocking=True",
             ),
         ),
     ),

@@ -125,7 +125,7 @@ PD109 = [
                 (0, None, 8_000_000),
                 title="from the host take 83% of the step, and nothing computes meanwhile: 8 a step, 192 MB of weights",
                 advice="The kernels can hide only 20% of this time",
-                fix="torch.cuda.Stream()",
+                fix="torch.cuda.stream(side)",
                 evidence={
                     "achieved": 24.0,
                     "large copies on this link or memory": 25.6,
@@ -141,7 +141,7 @@ PD109 = [
         "PD109",
         "another-stream-that-the-kernels-wait-for",
         lambda: layers(300, 700, stream=20),
-        (ExpectedFinding("high", 2_400_000, (0, None, 2_400_000), advice="issue them earlier"),),
+        (ExpectedFinding("high", 2_400_000, (0, None, 2_400_000), advice="Issue the copies earlier"),),
     ),
     RuleCase(
         "PD109",
@@ -227,7 +227,7 @@ PD109 = [
         "PD109",
         "clones-beside-generated-kernels",
         lambda: within("aten::clone", around="CompiledFunction", kernel=TRITON),
-        (ExpectedFinding("medium", 1_000_000, advice="change no input in place"),),
+        (ExpectedFinding("medium", 1_000_000, advice="Change no input in place"),),
     ),
     RuleCase(
         "PD109",

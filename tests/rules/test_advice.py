@@ -18,10 +18,21 @@ from perfdoctor.rules.advice.advice_table import TABLE
 from perfdoctor.rules.advice.choose_advice import find_row
 from perfdoctor.trace import activity_kinds
 
+IN_PLACE = "in place of torch.autocast"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SITUATIONS = sorted({row.situation for row in TABLE})
 FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
 KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
+
+# What the report cuts an advice at, as it shows only so many whole sentences.
+SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+# An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
+ACTION = re.compile(
+    r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
+    r"choose|collect|combine|compare|compile|copy|count|cut|deal|decode|do|fetch|find|fuse|give|keep|launch|leave|let|"
+    r"load|log|look|make|move|multiply|offload|overlap|pad|pin|post|prefetch|prepare|print|put|record|reduce|remove|"
+    r"replace|run|save|schedule|see|send|serve|shard|shorten|start|sum|train|try|turn|update|use|wait|warm|write)\b"
+)
 
 # Rules append these to the name of a situation.
 ENDINGS = re.compile(
@@ -45,6 +56,7 @@ def programs_of(when: When) -> list[Context]:
         device_generations=when.generations[:1],
         decodes=when.decodes,
         lacks_triton=when.lacks_triton,
+        lacks_bfloat16=when.lacks_bfloat16,
         torch_version=when.torch_from or ("1.8.0" if when.torch_before else None),
     )
     return [
@@ -86,6 +98,22 @@ def test_a_row_names_its_source_and_known_programs(row: AdviceRow) -> None:
     assert re.fullmatch(r"([\w-]+ \d+\.\d+)?", row.since)
     assert set(row.when.uses) | set(row.when.lacks) <= FRAMEWORKS | KINDS_OF_PARALLELISM
     assert row.sentence == "" or row.sentence.endswith((".", ".{limit}"))
+
+
+@pytest.mark.parametrize("row", rows_named())
+def test_the_first_sentence_is_the_action_and_what_is_said_is_short(row: AdviceRow) -> None:
+    sentences = SENTENCE_END.split(row.sentence)
+    assert ACTION.match(sentences[0]), sentences[0]
+    assert len(sentences) <= 3
+    assert len((row.code or "").splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["It reads whether a gradient overflowed.", "`if tensor:` copies the value.", "The CPU needs it.", "They answer."],
+)
+def test_what_is_no_action_is_known(sentence: str) -> None:
+    assert not ACTION.match(sentence)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -156,6 +184,54 @@ def test_an_older_or_unknown_release_is_named(situation: str, release: str | Non
 )
 def test_a_setting_that_was_renamed_has_the_name_of_the_release(release: str | None, code: str) -> None:
     assert advise("DDP broadcasts buffers", replace(TRAINING, torch_version=release)).code == code
+
+
+def test_an_old_device_gets_no_bfloat16() -> None:
+    old, inference = replace(TRAINING, lacks_bfloat16=True), replace(INFERENCE, lacks_bfloat16=True)
+    for situation in ("sync: scaler", "weights cast at every step"):
+        assert "float16" in f"{advise(situation, TRAINING)}".lower()
+        assert "bfloat16" not in f"{advise(situation, old)}".lower()
+    assert advise("weights cast at every step", INFERENCE).code == "model = model.to(torch.bfloat16)   # " + IN_PLACE
+    assert advise("weights cast at every step", inference).code == "model = model.to(torch.float16)   # " + IN_PLACE
+
+
+@pytest.mark.parametrize(
+    "situation", ["exposed all_to_all", "sync: to-cpu", "pageable copies to the device", "copies of input"]
+)
+def test_the_pipeline_of_torchrec_is_offered_only_where_training_lacks_it(situation: str) -> None:
+    without = replace(TRAINING, frameworks=("PyTorch", "torchrec"))
+    assert "TrainPipelineSparseDist" in str(advise(situation, without))
+    for context in (
+        replace(without, frameworks=(*without.frameworks, "torchrec train pipeline")),
+        replace(without, phase="inference"),
+    ):
+        assert "TrainPipelineSparseDist" not in str(advise(situation, context))
+
+
+@pytest.mark.parametrize("situation", ["pause: nothing recorded", "pause: a range"])
+def test_python_stacks_are_for_programs_of_pytorch(situation: str) -> None:
+    assert "with_stack=True" in (advise(situation, TRAINING).code or "")
+    assert "--sample" in (advise(situation, UNKNOWN_CONTEXT).code or "")
+    assert not re.search(r"(?i)torch|stack", str(advise(situation, UNKNOWN_CONTEXT)))
+
+
+def test_no_row_on_pointwise_kernels_names_attention() -> None:
+    rows = [row for row in TABLE if row.situation == "unfused pointwise kernels"]
+    assert rows
+    assert not [row for row in rows if re.search(r"(?i)scaled_dot_product|sdpa|attention", f"{row}")]
+
+
+def test_models_of_hugging_face_are_not_told_to_load_what_they_lack() -> None:
+    model = replace(INFERENCE, frameworks=("PyTorch", "Hugging Face Transformers"))
+    advice = advise("unfused attention", model, where="TimesformerSelfAttention")
+    assert "in TimesformerSelfAttention by scaled_dot_product_attention" in advice.sentence
+    assert "attn_implementation" not in f"{advice}"
+
+
+def test_first_the_syncs_and_no_fix_that_is_another() -> None:
+    advice = advise("launch-bound, syncs within", TRAINING, syncs="2 syncs (PD102)", unit="step")
+    assert advice.sentence.startswith("First remove the 2 syncs (PD102) in each step")
+    assert advice.code is None
 
 
 def test_rocm_gets_expandable_segments_from_the_release_that_has_them() -> None:

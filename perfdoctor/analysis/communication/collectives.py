@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.launching_ops import launching_ranges
@@ -51,6 +52,17 @@ class CollectiveTotal:
     bytes: int | None
     running_ns: int
     exposed_ns: int
+
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bytes that cross the busiest link in each second that one of them runs; None where that is unknown.
+
+        The time in which a rank waits for the last one to arrive is in it.
+        """
+        size_bytes = -1 if self.bytes is None else self.bytes
+        kind = np.array([COLLECTIVE_KINDS.index(self.kind)], np.int8)
+        crossing = bus_bytes(kind, np.array([size_bytes], np.int64), np.array([self.group_size or -1], np.int32))
+        return None if np.isnan(crossing[0]) or not self.running_ns else float(crossing[0]) / self.running_ns * 1e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,9 @@ from perfdoctor.trace.tables.steps import Steps
 
 # PyTorch's recipe on compiled optimizers: "only supported on CUDA devices with compute capability >= 7.0".
 _OLDEST_WITH_TRITON = (7, 0)
+# CUDA C++ Programming Guide, table of arithmetic instructions: bfloat16 from compute capability 8.0 on.
+_OLDEST_WITH_BFLOAT16 = (8, 0)
+_WITHOUT_BFLOAT16 = ("Pascal", "Volta", "Turing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Context:
         evidence: A sentence for each claim.
         decodes: Whether it generates tokens one by one.
         lacks_triton: Whether its device is one that Triton, in which torch.compile writes kernels, does not support.
+        lacks_bfloat16: Whether its device is one that does not compute in bfloat16; False where the device is unknown.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -59,6 +63,7 @@ class Context:
     evidence: tuple[str, ...]
     decodes: bool = False
     lacks_triton: bool = False
+    lacks_bfloat16: bool = False
 
 
 UNKNOWN_CONTEXT = Context(
@@ -125,7 +130,8 @@ def context_of(
         steady=steadiness.steady,
         evidence=evidence,
         decodes=phase.decodes,
-        lacks_triton=_lacks_triton(trace.device.capability, generations),
+        lacks_triton=_is_older(trace.device.capability, _OLDEST_WITH_TRITON, generations, ("Pascal",)),
+        lacks_bfloat16=_is_older(trace.device.capability, _OLDEST_WITH_BFLOAT16, generations, _WITHOUT_BFLOAT16),
     )
 
 
@@ -160,11 +166,20 @@ def _judge_device(classes: KernelClasses) -> tuple[tuple[str, ...], tuple[str, .
     return found, (f"device: by its kernels {' or '.join(found)}.",) if found else ()
 
 
-def _lacks_triton(capability: tuple[int, int] | None, generations: tuple[str, ...]) -> bool:
-    """Whether a device is older than Volta; AMD's report capabilities from 9.0 on."""
+def _is_older(
+    capability: tuple[int, int] | None, oldest: tuple[int, int], generations: tuple[str, ...], older: tuple[str, ...]
+) -> bool:
+    """Whether a device is older than the oldest that can do something; AMD's report capabilities from 9.0 on.
+
+    Args:
+        capability: Its compute capability; None where the trace does not say.
+        oldest: That of the oldest device that can.
+        generations: The generations of which it can be, by its kernels.
+        older: The generations that cannot.
+    """
     if capability is not None:
-        return tuple(capability) < _OLDEST_WITH_TRITON
-    return generations == ("Pascal",)
+        return tuple(capability) < oldest
+    return bool(generations) and set(generations) <= set(older)
 
 
 def _torch_version(facts: Mapping[str, Any] | None) -> str | None:

@@ -63,6 +63,8 @@ FRAMEWORK_SIGNS = (
     NameSigns("torchtitan", _within("torchtitan", "components/", "models/", "distributed/", "train.py")),
     NameSigns("torchtune", _within("torchtune", "modules/", "training/", "models/")),
     NameSigns("torchrec", _TORCHREC_FILES, _TORCHREC_RANGES, _TORCHREC_OPS),
+    # TrainPipelineSparseDist and what derives from it issue the exchange of the next batch in these ranges.
+    NameSigns("torchrec train pipeline", (), r"^## (start_|wait_)?sparse_data_dist\b"),
     NameSigns(
         "Transformer Engine", _within("transformer_engine", "pytorch/", "common/"), "", "", r"\btransformer_engine::"
     ),

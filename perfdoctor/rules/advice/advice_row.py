@@ -22,6 +22,7 @@ class When(NamedTuple):
         generations: The kernels prove that its device is of one of these generations.
         decodes: It generates tokens one by one.
         lacks_triton: Its device is too old for the kernels that torch.compile writes.
+        lacks_bfloat16: Its device is too old to compute in bfloat16.
         torch_from: Its release of PyTorch is this one or a later one.
         torch_before: Its release of PyTorch is an earlier one.
     """
@@ -34,6 +35,7 @@ class When(NamedTuple):
     generations: tuple[str, ...] = ()
     decodes: bool = False
     lacks_triton: bool = False
+    lacks_bfloat16: bool = False
     torch_from: str = ""
     torch_before: str = ""
 
@@ -50,6 +52,7 @@ class When(NamedTuple):
             and (not self.generations or _proves(context, self.generations))
             and (not self.decodes or context.decodes)
             and (not self.lacks_triton or context.lacks_triton)
+            and (not self.lacks_bfloat16 or context.lacks_bfloat16)
             and (not self.torch_from or (release is not None and not is_older(release, self.torch_from)))
             and (not self.torch_before or (release is not None and is_older(release, self.torch_before)))
         )
@@ -65,6 +68,7 @@ class When(NamedTuple):
             ("kernels prove ", " or ".join(self.generations)),
             ("decodes tokens", " " if self.decodes else ""),
             ("device is older than Volta", " " if self.lacks_triton else ""),
+            ("device is older than Ampere", " " if self.lacks_bfloat16 else ""),
             ("PyTorch is at least ", self.torch_from),
             ("PyTorch is older than ", self.torch_before),
         )

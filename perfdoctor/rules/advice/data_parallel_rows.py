@@ -18,7 +18,7 @@ _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 _RUN_BARE = (
     When(phases=FORWARD),
-    "A forward pass needs no wrapper: run the wrapped model itself.",
+    "Run the wrapped model itself: a forward pass needs no wrapper.",
     "with torch.inference_mode(): y = model.module(x)",
     "",
     _DDP,
@@ -30,7 +30,7 @@ WRAPPER_ROWS = (
         "DDP in one process",
         (
             ANY,
-            "There is one process, so there is nothing to reduce: leave DistributedDataParallel out.",
+            "Leave DistributedDataParallel out: there is one process, so there is nothing to reduce.",
             "model = Net().to(device)   # without DistributedDataParallel",
             "",
             _DDP,
@@ -102,42 +102,48 @@ WRAPPER_ROWS = (
         _RUN_BARE,
         (
             When(uses=("Hugging Face Trainer",)),
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "TrainingArguments(..., ddp_broadcast_buffers=False)",
             "",
             _TRAINER,
         ),
         (
             When(uses=("Lightning",)),
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "Trainer(strategy=DDPStrategy(broadcast_buffers=False))",
             "",
             _LIGHTNING,
         ),
         (
             When(uses=("Accelerate",)),
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])",
             "",
             _ACCELERATE,
         ),
         (
             When(torch_from="2.13"),
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "DistributedDataParallel(model, forward_sync_buffers=False)",
             "",
             _BUFFERS,
         ),
         (
             When(torch_before="2.13"),
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "DistributedDataParallel(model, broadcast_buffers=False)",
             "",
             _DDP,
         ),
         (
             ANY,
-            "If the ranks' buffers (BatchNorm's statistics) need not be equal in training, do without.",
+            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
+            "training.",
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
             "",
             _BUFFERS,

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TENSOR_PARALLEL, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINES,
+    FORWARD,
+    TENSOR_PARALLEL,
+    TORCHREC,
+    TORCHREC_PIPELINE,
+    ZERO,
+    rows_of,
+)
 
 _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _DDP_NOTES = "https://docs.pytorch.org/docs/stable/notes/ddp.html"
@@ -25,8 +34,8 @@ _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _VLLM_EXPERTS = "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/"
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _SGLANG_EXPERTS = "https://docs.sglang.io/advanced_features/expert_parallelism.html"
-_ASYNC_TP = "https://github.com/pytorch/torchtitan/pull/2011"
 _TENSOR_PARALLEL = "https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html"
+_ASYNC_TP = "https://github.com/pytorch/torchtitan/pull/2011"
 _OVERLAP_DEEPSPEED = (
     '"zero_optimization": {"overlap_comm": true, "contiguous_gradients": true, "reduce_bucket_size": 5e8}'
 )
@@ -40,31 +49,31 @@ EXPOSED_ROWS = (
         "exposed all_reduce",
         (
             When(uses=("vLLM",)),
-            "Each layer waits for its all-reduce: see that the engine's own all-reduce is not disabled, use fewer "
-            "tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs.",
+            "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
+            "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "vllm serve ... --tensor-parallel-size N   # without --disable-custom-all-reduce",
             "",
             _VLLM,
         ),
         (
             When(uses=("SGLang",)),
-            "Each layer waits for its all-reduce: see that the engine's own all-reduce is not disabled, use fewer "
-            "tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs.",
+            "See that the engine's own all-reduce is not disabled, use fewer tensor-parallel ranks, and more "
+            "replicas of a model that fits on fewer GPUs: each layer waits for its all-reduce.",
             "python -m sglang.launch_server ... --tp-size N   # without --disable-custom-all-reduce",
             "",
             _SGLANG,
         ),
         (
             When(uses=ENGINES),
-            "Each layer waits for its all-reduce: use fewer tensor-parallel ranks, and more replicas of a model that "
-            "fits on fewer GPUs.",
+            "Use fewer tensor-parallel ranks, and more replicas of a model that fits on fewer GPUs: each layer waits "
+            "for its all-reduce.",
             None,
             "",
             "https://nvidia.github.io/TensorRT-LLM/",
         ),
         (
             When(uses=("Megatron",)),
-            "Let Megatron overlap it: the gradients with the backward pass, and the products of tensor-parallel layers "
+            "Let Megatron overlap the gradients with the backward pass, and the products of tensor-parallel layers "
             "with their communication (that needs sequence parallelism and Transformer Engine).",
             "--overlap-grad-reduce --tp-comm-overlap --sequence-parallel",
             "",
@@ -79,87 +88,89 @@ EXPOSED_ROWS = (
         ),
         (
             When(uses=TENSOR_PARALLEL),
-            "It lies between the layers of a tensor-parallel model, and each layer waits for it: use fewer ranks for a "
-            "layer, over the fastest links, or sequence parallelism, whose collectives asynchronous tensor parallelism "
-            "hides under the products (torch.compile and NVLink needed).",
+            "Use fewer ranks for a layer, over the fastest links: each layer of a tensor-parallel model waits for "
+            "its all-reduce. The collectives of sequence parallelism can hide under the products, by asynchronous "
+            "tensor parallelism (torch.compile and NVLink needed).",
             None,
             "",
             _ASYNC_TP,
         ),
         (
             When(uses=("FSDP",)),
-            "FSDP reduces over its replicas after it has reduced over its shards: shard larger groups of layers, and "
-            "reduce once an update where gradients are accumulated.",
+            "Shard larger groups of layers, and reduce once an update where gradients are accumulated: FSDP reduces "
+            "over its replicas after it has reduced over its shards.",
             "model.set_requires_gradient_sync(is_last_micro_batch)   # FSDP1: model.no_sync()",
             "",
             _FSDP2,
         ),
         (
             When(uses=TORCHREC),
-            "The layers that are not sharded are reduced by the wrapper of DistributedModelParallel: send them in half "
-            "precision.",
+            "Send the layers that are not sharded in half precision: the wrapper of DistributedModelParallel reduces "
+            "them.",
             'data_parallel_wrapper=DefaultDataParallelWrapper(allreduce_comm_precision="bf16")',
             "",
             "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/model_parallel.py",
         ),
         (
             When(phases=FORWARD, uses=("DDP",)),
-            "A forward pass needs no wrapper: run the wrapped model, and combine results of the ranks at the end.",
+            "Run the wrapped model itself, and combine results of the ranks at the end: a forward pass needs no "
+            "wrapper.",
             "with torch.inference_mode(): y = model.module(x)",
             "",
             _DDP_NOTES,
         ),
         (
             When(phases=FORWARD),
-            "Its result is needed at once, so nothing hides it: use fewer ranks for one input, or combine results "
-            "(metrics) once at the end.",
+            "Use fewer ranks for one input, or combine results (metrics) once at the end: the result is needed at "
+            "once, so nothing hides the all-reduce.",
             None,
             "",
             _DISTRIBUTED,
         ),
         (
             When(uses=("Hugging Face Trainer",)),
-            "Overlap it with the backward pass, or send less: other bucket sizes, or gradient accumulation, which "
-            "reduces once an update.",
+            "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or gradient "
+            "accumulation, which reduces once an update.",
             "TrainingArguments(..., ddp_bucket_cap_mb=..., gradient_accumulation_steps=...)",
             "",
             _TRAINER,
         ),
         (
             When(uses=("Lightning",)),
-            "Overlap it with the backward pass, or send less: other bucket sizes, or accumulated gradients, which are "
-            "reduced once an update.",
+            "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
+            "gradients, which are reduced once an update.",
             "Trainer(strategy=DDPStrategy(bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True))",
             "",
             _LIGHTNING,
         ),
         (
             When(uses=("Accelerate",)),
-            "Overlap it with the backward pass, or send less: other bucket sizes, or accumulated gradients, which are "
-            "reduced once an update.",
+            "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, or accumulated "
+            "gradients, which are reduced once an update.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=..., static_graph=True)])",
             "",
             _ACCELERATE,
         ),
         (
             When(uses=("DDP",)),
-            "Overlap it with the backward pass, or send less: other bucket sizes, no_sync() in all micro-batches but "
-            "the last, gradients compressed to bfloat16.",
+            "Overlap the all-reduce with the backward pass, or send less: other bucket sizes, no_sync() in all "
+            "micro-batches but the last, gradients compressed to bfloat16.",
             "DistributedDataParallel(model, bucket_cap_mb=..., gradient_as_bucket_view=True, static_graph=True)",
             "",
             _DDP,
         ),
         (
             When(uses=("data parallel",)),
-            "Gradients are reduced by hand, after the backward pass: DistributedDataParallel reduces them in buckets "
-            "while the backward pass runs.",
+            "Use DistributedDataParallel, which reduces gradients in buckets while the backward pass runs: here they "
+            "are reduced by hand, after it.",
             "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
             "",
             _DDP_NOTES,
         ),
         (
             ANY,
-            "Start it as soon as its input is there, and wait for it where its result is needed; or reduce less often.",
+            "Start the collective as soon as its input is there, and wait for it where its result is needed; or "
+            "reduce less often.",
             "work = dist.all_reduce(x, async_op=True); ...; work.wait()",
             "",
             _DISTRIBUTED,
@@ -169,25 +180,32 @@ EXPOSED_ROWS = (
         "exposed all_to_all",
         (
             When(uses=("vLLM",)),
-            "Tokens travel to their experts and back in each layer: choose the backend for it that is made for these "
-            "links, or use fewer ranks for the experts.",
+            "Choose a backend for the exchange of tokens that is made for these links, or use fewer ranks for the "
+            "experts: tokens travel to their experts and back in each layer.",
             "vllm serve ... --enable-expert-parallel --all2all-backend deepep_low_latency",
             "",
             _VLLM_EXPERTS,
         ),
         (
             When(uses=("SGLang",)),
-            "Tokens travel to their experts and back in each layer: choose the backend for it that is made for these "
-            "links, or use fewer ranks for the experts.",
+            "Choose a backend for the exchange of tokens that is made for these links, or use fewer ranks for the "
+            "experts: tokens travel to their experts and back in each layer.",
             "python -m sglang.launch_server ... --moe-a2a-backend deepep",
             "",
             _SGLANG_EXPERTS,
         ),
         (
+            When(phases=("training",), uses=TORCHREC_PIPELINE),
+            "Send the lookups of the sharded embeddings in half precision, and place the tables by a sharding plan "
+            "that sends less (fewer row-wise tables).",
+            "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
+            "",
+            _QCOMMS,
+        ),
+        (
             When(phases=("training",), uses=TORCHREC),
-            "The sharded embeddings exchange their lookups: TrainPipelineSparseDist exchanges the indices of the next "
-            "batch while this one trains; half precision halves what is sent; a plan with fewer row-wise tables sends "
-            "less.",
+            "Use TrainPipelineSparseDist, which exchanges the indices of the next batch while this one trains. Half "
+            "precision halves what is sent; a plan with fewer row-wise tables sends less.",
             "pipeline = TrainPipelineSparseDist(model, optimizer, device)\n"
             "QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)   # to the sharders",
             "",
@@ -195,32 +213,33 @@ EXPOSED_ROWS = (
         ),
         (
             When(uses=TORCHREC),
-            "The sharded embeddings exchange their lookups: send them in half precision, and place the tables by a "
-            "sharding plan that sends less (fewer row-wise tables).",
+            "Send the lookups of the sharded embeddings in half precision, and place the tables by a sharding plan "
+            "that sends less (fewer row-wise tables).",
             "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
             "",
             _QCOMMS,
         ),
         (
             When(uses=("Megatron",)),
-            "Tokens travel to their experts and back: let Megatron overlap that with the experts of another "
-            "micro-batch, or use a dispatcher made for it (DeepEP, HybridEP).",
+            "Let Megatron overlap the exchange of tokens with the experts of another micro-batch, or use a "
+            "dispatcher made for it (DeepEP, HybridEP).",
             "--overlap-moe-expert-parallel-comm",
             "",
             _MEGATRON_MOE,
         ),
         (
             When(uses=("expert parallel",)),
-            "Tokens travel to their experts and back: send them in half precision or fp8, overlap one micro-batch's "
-            "exchange with another's experts, and keep a group of experts inside one machine.",
+            "Send tokens in half precision or fp8, overlap one micro-batch's exchange with another's experts, and "
+            "keep a group of experts inside one machine.",
             None,
             "",
             "https://github.com/deepseek-ai/DeepEP",
         ),
         (
             When(uses=("sequence parallel", "context parallel")),
-            "Each attention layer exchanges sequence for heads and waits for it: send queries, keys and values in one "
-            "exchange, overlap one group of heads with the attention of another, and use fewer ranks for a sequence.",
+            "Send queries, keys and values in one exchange, overlap one group of heads with the attention of "
+            "another, or use fewer ranks for a sequence: each attention layer exchanges sequence for heads and waits "
+            "for it.",
             None,
             "",
             _ULYSSES,
@@ -238,15 +257,15 @@ EXPOSED_ROWS = (
         "exposed all_gather or reduce_scatter",
         (
             When(uses=ENGINES),
-            "Each layer waits for it: use fewer ranks for a layer, and more replicas of a model that fits on fewer "
-            "GPUs.",
+            "Use fewer ranks for a layer, and more replicas of a model that fits on fewer GPUs: each layer waits for "
+            "its collectives.",
             None,
             "",
             _VLLM,
         ),
         (
             When(uses=("Megatron",)),
-            "Let Megatron overlap it: parameters with the forward pass, gradients with the backward pass, and "
+            "Let Megatron overlap parameters with the forward pass, gradients with the backward pass, and "
             "tensor-parallel layers with their products.",
             "--overlap-param-gather --overlap-grad-reduce --tp-comm-overlap",
             "",
@@ -254,15 +273,15 @@ EXPOSED_ROWS = (
         ),
         (
             When(uses=ZERO),
-            "Let DeepSpeed overlap it, and fetch parameters earlier in larger pieces (stage 3).",
+            "Let DeepSpeed overlap its collectives, and fetch parameters earlier in larger pieces (stage 3).",
             f'{_OVERLAP_DEEPSPEED}\n"stage3_prefetch_bucket_size": 5e7, "allgather_bucket_size": 5e8',
             "",
             _DEEPSPEED,
         ),
         (
             When(phases=FORWARD, uses=("FSDP",)),
-            "Each layer waits until its parameters are gathered: fetch those of the next layer while this one "
-            "computes, or do not shard a model that fits on one GPU.",
+            "Fetch the parameters of the next layer while this one computes, or do not shard a model that fits on "
+            "one GPU: each layer waits until its parameters are gathered.",
             "block.set_modules_to_forward_prefetch([next_block])   # FSDP1: forward_prefetch=True",
             "PyTorch 2.5",
             _FSDP2,
@@ -277,24 +296,23 @@ EXPOSED_ROWS = (
         ),
         (
             When(uses=TORCHREC),
-            "Row-wise sharded tables reduce and gather their lookups: send them in half precision, and let the planner "
-            "shard them by column or by table where they fit.",
+            "Send the lookups of row-wise sharded tables in half precision, and let the planner shard them by column "
+            "or by table where they fit.",
             "QCommsConfig(forward_precision=CommType.FP16)   # to the sharders",
             "",
             _QCOMMS,
         ),
         (
             When(uses=TENSOR_PARALLEL),
-            "It lies between the layers of a tensor-parallel model, and each layer waits for it: asynchronous tensor "
-            "parallelism hides it under the products (torch.compile and NVLink needed); else use fewer ranks for a "
-            "layer.",
+            "Use fewer ranks for a layer, or hide the collectives under the products by asynchronous tensor "
+            "parallelism (torch.compile and NVLink needed): each layer of a tensor-parallel model waits for them.",
             None,
             "",
             _ASYNC_TP,
         ),
         (
             ANY,
-            "Start it as soon as its input is there, and wait for it where its result is needed.",
+            "Start the collective as soon as its input is there, and wait for it where its result is needed.",
             "work = dist.all_gather_into_tensor(output, x, async_op=True); ...; work.wait()",
             "",
             _DISTRIBUTED,
@@ -305,8 +323,8 @@ EXPOSED_ROWS = (
         (
             ANY,
             "Keep the logits sharded over the ranks, and gather only what is read: those of the last token, or the "
-            "best few of each rank. The last collective gathers far more than the others, as the logits of a whole "
-            "vocabulary are.",
+            "best few of each rank. The last collective takes far longer than the others, which fits the logits of a "
+            "whole vocabulary.",
             "logits = self.output(h[:, -1:])   # or ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)",
             "",
             _TENSOR_PARALLEL,
@@ -316,30 +334,30 @@ EXPOSED_ROWS = (
         "exposed send_recv",
         (
             When(uses=ENGINES),
-            "Stages of the pipeline wait for each other: use fewer pipeline stages, or more requests at a time.",
+            "Use fewer pipeline stages, or more requests at a time: stages of the pipeline wait for each other.",
             None,
             "",
             _VLLM,
         ),
         (
             When(uses=("Megatron",)),
-            "Stages of the pipeline wait for each other: more micro-batches in a step, and interleaved stages.",
+            "Use more micro-batches in a step, and interleaved stages: stages of the pipeline wait for each other.",
             "--num-layers-per-virtual-pipeline-stage N",
             "",
             "https://github.com/NVIDIA/Megatron-LM/blob/main/README.md",
         ),
         (
             When(uses=("context parallel",)),
-            "Ranks pass keys and values around: overlap each exchange with the attention of the block before it, or "
-            "use fewer ranks for a sequence.",
+            "Overlap each exchange of keys and values with the attention of the block before it, or use fewer ranks "
+            "for a sequence.",
             None,
             "",
             _MEGATRON,
         ),
         (
             When(uses=("pipeline parallel",)),
-            "Stages of the pipeline wait for each other: more micro-batches in a step, stages that take equally long, "
-            "and an interleaved schedule.",
+            "Use more micro-batches in a step, stages that take equally long, and an interleaved schedule: stages of "
+            "the pipeline wait for each other.",
             "schedule = ScheduleInterleaved1F1B(stages, n_microbatches=...)",
             "PyTorch 2.4",
             _PIPELINING,
@@ -356,8 +374,8 @@ EXPOSED_ROWS = (
         "exposed collectives",
         (
             ANY,
-            "Start them as soon as their input is there, and wait for them where their result is needed; or do them "
-            "less often.",
+            "Start collectives as soon as their input is there, and wait for them where their result is needed; or "
+            "do them less often.",
             None,
             "",
             _DISTRIBUTED,

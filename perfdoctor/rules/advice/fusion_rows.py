@@ -19,7 +19,7 @@ _TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/mod
 
 _ENGINE_KERNELS = (
     When(uses=ENGINES),
-    "These kernels are the engine's: a newer release, or another backend of it, may have fused ones.",
+    "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
     None,
     "",
     _VLLM,
@@ -39,52 +39,53 @@ FUSION_ROWS = (
         ),
         (
             When(min_compiled=MOSTLY),
-            "Most of the program is compiled; these are not: find what breaks the graph there, or use the fused "
-            "operation where there is one: rms_norm, layer_norm, gelu.",
+            "Find what breaks the graph there, or use the fused operation where there is one (rms_norm, layer_norm, "
+            "gelu): most of the program is compiled, but not these kernels.",
             "TORCH_LOGS=graph_breaks python ...",
             "PyTorch 2.0",
             _GRAPH_BREAKS,
         ),
         (
             When(min_compiled=PARTLY),
-            "Some of the program is compiled; these are not: compile what launches them, or use the fused operation "
-            "where there is one: rms_norm, layer_norm, gelu.",
+            "Compile what launches these kernels, or use the fused operation where there is one (rms_norm, "
+            "layer_norm, gelu): some of the program is compiled, but not these.",
             "layer = torch.compile(layer)",
             "PyTorch 2.0",
             _COMPILE,
         ),
         (
             When(uses=("Hugging Face Trainer",)),
-            "Let the Trainer compile the model, which fuses them.",
+            "Let the Trainer compile the model, which fuses these kernels.",
             "TrainingArguments(..., torch_compile=True)",
             "PyTorch 2.0",
             _TRAINER_COMPILE,
         ),
         (
             When(uses=ZERO),
-            "Let DeepSpeed compile the model, which fuses them.",
+            "Let DeepSpeed compile the model, which fuses these kernels.",
             "model_engine.compile()",
             "PyTorch 2.0",
             _DEEPSPEED_COMPILE,
         ),
         (
             When(uses=("FSDP",)),
-            "Compile each block before it is sharded, which fuses them; or use the fused operation where there is one: "
-            "rms_norm, layer_norm, gelu.",
+            "Compile each block before it is sharded, which fuses these kernels; or use the fused operation where "
+            "there is one: rms_norm, layer_norm, gelu.",
             "block = torch.compile(block); fully_shard(block)",
             "PyTorch 2.0",
             _TITAN_COMPILE,
         ),
         (
             When(uses=("Hugging Face pipeline",)),
-            "Compile the pipeline's model, which fuses them.",
+            "Compile the pipeline's model, which fuses these kernels.",
             "pipe.model = torch.compile(pipe.model)",
             "PyTorch 2.0",
             _TRAINER_COMPILE,
         ),
         (
             ANY,
-            "Fuse them with torch.compile, or use the fused operation where there is one: rms_norm, layer_norm, gelu.",
+            "Fuse these kernels with torch.compile, or use the fused operation where there is one: rms_norm, "
+            "layer_norm, gelu.",
             "model = torch.compile(model)",
             "PyTorch 2.0",
             _COMPILE,
@@ -94,7 +95,7 @@ FUSION_ROWS = (
         "layout copies",
         (
             When(uses=("TensorRT",)),
-            "The engine chose these layouts when it was built: build it with input formats that need no copies.",
+            "Build the engine with input formats that need no copies: it chose these layouts when it was built.",
             None,
             "",
             _TENSORRT,
@@ -119,7 +120,7 @@ FUSION_ROWS = (
         "layout copies of weights",
         (
             ANY,
-            "Most of these convolutions get their input in channels_last: bring the weights to it, too{miopen}.",
+            "Bring the weights to channels_last, too{miopen}: most of these convolutions get their input in it.",
             "model = model.to(memory_format=torch.channels_last)",
             "",
             _LAYOUT,
@@ -127,6 +128,20 @@ FUSION_ROWS = (
     ),
     *rows_of(
         "weights cast at every step",
+        (
+            When(uses=("vLLM",), lacks_bfloat16=True),
+            "Load the weights in the type that they are used in.",
+            "vllm serve ... --dtype half",
+            "",
+            _VLLM,
+        ),
+        (
+            When(uses=("SGLang",), lacks_bfloat16=True),
+            "Load the weights in the type that they are used in.",
+            "python -m sglang.launch_server ... --dtype half",
+            "",
+            _SGLANG,
+        ),
         (
             When(uses=("vLLM",)),
             "Load the weights in the type that they are used in.",
@@ -142,7 +157,7 @@ FUSION_ROWS = (
             _SGLANG,
         ),
         (
-            When(phases=FORWARD, generations=("Volta", "Turing")),
+            When(phases=FORWARD, lacks_bfloat16=True),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.float16)   # in place of torch.autocast",
             "",
@@ -152,6 +167,14 @@ FUSION_ROWS = (
             When(phases=FORWARD),
             "Cast the weights once, before the loop, and leave autocast out.",
             "model = model.to(torch.bfloat16)   # in place of torch.autocast",
+            "",
+            _AMP,
+        ),
+        (
+            When(phases=("training",), lacks_bfloat16=True),
+            "Give the casts a larger batch to spread over; with gradient accumulation put one autocast context around "
+            "all passes of a step.",
+            None,
             "",
             _AMP,
         ),
@@ -171,8 +194,8 @@ FUSION_ROWS = (
         ),
         (
             When(phases=("training",)),
-            "Keep the weights in bfloat16 with float32 master weights in the optimizer; with gradient accumulation put "
-            "one autocast context around all passes of a step; or give the casts a larger batch to spread over.",
+            "Keep the weights in bfloat16 with float32 master weights in the optimizer, or give the casts a larger "
+            "batch to spread over. With gradient accumulation put one autocast context around all passes of a step.",
             None,
             "",
             _AMP,

@@ -17,10 +17,10 @@ _TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/mod
 _MEGATRON_GRAPHS = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
 _TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
 
-_GRAPHS_ALREADY = "The kernels are in graphs already: what is left is what the CPU does between two graph launches."
+_GRAPHS_ALREADY = "The kernels are in graphs already; what is left is what the CPU does between two graph launches."
 _AFTER_GRAPHS = (
     When(min_graphed=MOSTLY),
-    f"{_GRAPHS_ALREADY} Capture more in one graph, or prepare the next one's inputs while this one runs.",
+    f"Capture more in one graph, or prepare the next one's inputs while this one runs. {_GRAPHS_ALREADY}",
     None,
     "",
     _GRAPHS,
@@ -36,8 +36,8 @@ _WITHOUT_TRITON = (
 _ENGINE_LAUNCHES = (
     (
         When(uses=("vLLM",), min_graphed=MOSTLY),
-        f"{_GRAPHS_ALREADY} Let the engine schedule the next step while this one runs, or serve more requests at a "
-        "time.",
+        "Let the engine schedule the next step while this one runs, or serve more requests at a time. "
+        f"{_GRAPHS_ALREADY}",
         "vllm serve ... --async-scheduling",
         "vLLM 0.10",
         "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
@@ -51,8 +51,8 @@ _ENGINE_LAUNCHES = (
     ),
     (
         When(uses=("SGLang",), min_graphed=MOSTLY),
-        f"{_GRAPHS_ALREADY} See that the engine schedules the next step while this one runs, or serve more requests at "
-        "a time.",
+        "See that the engine schedules the next step while this one runs, or serve more requests at a time. "
+        f"{_GRAPHS_ALREADY}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
         "",
         _SGLANG,
@@ -73,7 +73,7 @@ _ENGINE_LAUNCHES = (
     ),
     (
         When(uses=("TensorRT",)),
-        "The engine is compiled: put its launches into a CUDA graph, or give it more inputs at a time.",
+        "Put the engine's launches into a CUDA graph, or give it more inputs at a time.",
         "with torch_tensorrt.runtime.enable_cudagraphs(model) as model: ...",
         "",
         _TENSORRT,
@@ -135,7 +135,7 @@ LAUNCH_ROWS = (
         _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
-            'The code is compiled already: mode="reduce-overhead" puts its kernels into CUDA graphs.',
+            'Put the kernels of the compiled code into CUDA graphs, by mode="reduce-overhead".',
             'model = torch.compile(model, mode="reduce-overhead")',
             "PyTorch 2.0",
             _COMPILE,
@@ -156,8 +156,8 @@ LAUNCH_ROWS = (
         _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
-            "Steps launch differently, which CUDA graphs cannot: compile for sizes that change, or pad inputs to few "
-            "sizes.",
+            "Compile for sizes that change, or pad inputs to few sizes: steps launch differently, which CUDA graphs "
+            "cannot.",
             "model = torch.compile(model, dynamic=True)",
             "PyTorch 2.0",
             _COMPILE,
@@ -165,8 +165,8 @@ LAUNCH_ROWS = (
         *_WRAPPED_LAUNCHES,
         (
             ANY,
-            "Steps launch differently, which CUDA graphs cannot: torch.compile(dynamic=True) leaves out Python and "
-            "fuses kernels.",
+            "Compile with dynamic=True, which leaves out Python and fuses kernels: steps launch differently, which "
+            "CUDA graphs cannot.",
             "model = torch.compile(model, dynamic=True)",
             "PyTorch 2.0",
             _COMPILE,
@@ -196,8 +196,8 @@ LAUNCH_ROWS = (
             ANY,
             "First remove the {syncs} in each {unit}: no CUDA graph can capture one. Until then torch.compile leaves "
             "out Python and launches fewer kernels between them.",
-            "model = torch.compile(model)",
-            "PyTorch 2.0",
+            None,
+            "",
             _GRAPHS,
         ),
     ),
@@ -208,7 +208,7 @@ LAUNCH_ROWS = (
         _WITHOUT_TRITON,
         (
             When(min_compiled=MOSTLY),
-            "Most of the CPU time is Python, though the code is compiled: find what breaks its graphs.",
+            "Find what breaks the graphs of the compiled code: most of the CPU time is Python.",
             "TORCH_LOGS=graph_breaks python ...",
             "PyTorch 2.0",
             "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
@@ -216,7 +216,7 @@ LAUNCH_ROWS = (
         *_WRAPPED_LAUNCHES,
         (
             ANY,
-            "Most of the CPU time is Python: torch.compile leaves it out and launches fewer kernels.",
+            "Compile the model, which leaves out Python and launches fewer kernels: most of the CPU time is Python.",
             'model = torch.compile(model, mode="reduce-overhead")',
             "PyTorch 2.0",
             _COMPILE,

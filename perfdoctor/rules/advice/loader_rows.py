@@ -81,7 +81,8 @@ LOADER_ROWS = (
         "input prepared on the CPU, beside a DataLoader",
         (
             ANY,
-            "Do it in the DataLoader's workers (in the data set or collate_fn), so that the loop finds it done.",
+            "Prepare the input in the DataLoader's workers (in the data set or collate_fn), so that the loop finds "
+            "it done.",
             None,
             "",
             _LOADER,

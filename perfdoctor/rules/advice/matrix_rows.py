@@ -21,7 +21,7 @@ _OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and 
 
 _ENGINE_KERNELS = (
     When(uses=ENGINES),
-    "These kernels are the engine's: a newer release, or another backend of it, may have fused ones.",
+    "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
     None,
     "",
     _VLLM,
@@ -55,15 +55,16 @@ MATRIX_ROWS = (
             When(
                 uses=("Hugging Face Transformers", "Hugging Face Trainer", "Hugging Face pipeline"),
             ),
-            "Load the model with fused attention: one kernel that never writes the scores.",
-            'model = AutoModel.from_pretrained(..., attn_implementation="sdpa")',
-            "",
+            "Replace product, softmax and product in {where} by scaled_dot_product_attention: one kernel that never "
+            "writes the scores. Transformers uses it by itself in models that have it, unless they are loaded with the "
+            "eager form.",
+            "x = torch.nn.functional.scaled_dot_product_attention(q, k, v)   # in place of the three ops",
+            "PyTorch 2.0",
             _HF_ATTENTION,
         ),
         (
             ANY,
-            "Use scaled_dot_product_attention: one kernel that never writes the scores. Hugging Face models take "
-            'attn_implementation="sdpa".',
+            "Use scaled_dot_product_attention: one kernel that never writes the scores.",
             "x = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=...)",
             "PyTorch 2.0",
             _SDPA,
@@ -74,9 +75,9 @@ MATRIX_ROWS = (
         _ENGINE_KERNELS,
         (
             ANY,
-            "scaled_dot_product_attention fell back to its unfused form: no fused kernel takes these inputs. Use half "
-            "precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask; "
-            "torch.nn.attention.sdpa_kernel says why a kernel was refused.",
+            "Use half precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask: no "
+            "fused kernel of scaled_dot_product_attention takes these inputs, so it fell back to its unfused form. "
+            "The warnings of torch.nn.attention.sdpa_kernel say why a kernel was refused.",
             None,
             "",
             _SDPA,
@@ -130,7 +131,8 @@ MATRIX_ROWS = (
         "half-precision products",
         (
             ANY,
-            "Alignment or layout keep half precision off the Tensor Cores: make M, N and K multiples of 8.",
+            "Make M, N and K multiples of 8: alignment or layout keep these products, which are in half precision "
+            "already, off the Tensor Cores.",
             None,
             "",
             _MATRIX_GUIDE,
@@ -165,7 +167,7 @@ MATRIX_ROWS = (
         ),
         (
             ANY,
-            "In attention use scaled_dot_product_attention, which needs no padding; else pad {size} to {padded}, and "
+            "Use scaled_dot_product_attention in attention, which needs no padding; else pad {size} to {padded}, and "
             "mask what is added.",
             None,
             "",
@@ -195,16 +197,16 @@ MATRIX_ROWS = (
         "depthwise convolutions",
         (
             When(uses=("TensorRT",)),
-            "Memory bounds these, whatever their FLOPs say: half precision halves the traffic; a new design may do "
-            "better with dense convolutions of fewer channels.",
+            "Use half precision, which halves the traffic: memory bounds these convolutions, whatever their FLOPs "
+            "say. A new design may do better with dense convolutions of fewer channels.",
             None,
             "",
             _CONVOLUTION_GUIDE,
         ),
         (
             ANY,
-            "Memory bounds these, whatever their FLOPs say: channels_last and half precision halve the traffic; a new "
-            "design may do better with dense convolutions of fewer channels.",
+            "Use channels_last, and half precision, which halves the traffic: memory bounds these convolutions, "
+            "whatever their FLOPs say. A new design may do better with dense convolutions of fewer channels.",
             None,
             "",
             _CONVOLUTION_GUIDE,
@@ -215,8 +217,7 @@ MATRIX_ROWS = (
         _ENGINE_KERNELS,
         (
             When(decodes=True),
-            "Each new token reads every weight once, whatever else is fused: only more sequences at a time make these "
-            "products larger.",
+            "Serve more sequences at a time: each new token reads every weight once, whatever else is fused.",
             None,
             "",
             "https://huggingface.co/docs/transformers/llm_optims",

@@ -54,8 +54,8 @@ MEMORY_ROWS = (
         "memory allocated once",
         (
             ANY,
-            "Memory that is allocated for the first time, or given back once, costs no step to come. Where it happens "
-            "in every epoch, or with every new size of input: keep input sizes few, and leave memory free.",
+            "Keep input sizes few and leave memory free if it comes back, in every epoch or with every new size of "
+            "input. Memory that is allocated for the first time, or given back once, costs no later step.",
             None,
             "",
             _NO_CACHE,
@@ -65,8 +65,8 @@ MEMORY_ROWS = (
         "caching allocator is off",
         (
             ANY,
-            "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
-            "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
+            "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
+            "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
             "env -u PYTORCH_NO_CUDA_MEMORY_CACHING python ...",
             "",
             _NO_CACHE,
@@ -76,8 +76,8 @@ MEMORY_ROWS = (
         "caching allocator is off, on an AMD device",
         (
             ANY,
-            "Turn the caching allocator on again: every tensor is allocated and freed by the driver. An environment "
-            "variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
+            "Turn the caching allocator on again: without it the driver allocates and frees every tensor. An "
+            "environment variable or torch.cuda.memory.caching_allocator_enable(False) turns it off.",
             "env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python ...",
             "",
             _NO_CACHE_ON_AMD,
@@ -87,15 +87,15 @@ MEMORY_ROWS = (
         "recompiles",
         (
             When(uses=ENGINES),
-            "TORCH_LOGS=recompiles names the guard that failed: send the engine inputs of few sizes before it serves.",
+            "Send the engine inputs of few sizes before it serves; TORCH_LOGS=recompiles names the guard that failed.",
             "TORCH_LOGS=recompiles python ...",
             "PyTorch 2.1",
             _RECOMPILES,
         ),
         (
             ANY,
-            "TORCH_LOGS=recompiles names the guard that failed: pad to few sizes, mark sizes that change as dynamic, "
-            "pass numbers that change as tensors.",
+            "Pad inputs to few sizes, mark sizes that change as dynamic, and pass numbers that change as tensors. "
+            "TORCH_LOGS=recompiles names the guard that failed.",
             "torch._dynamo.mark_dynamic(x, 0)           # or torch.compile(model, dynamic=True)",
             "PyTorch 2.0",
             _RECOMPILES,

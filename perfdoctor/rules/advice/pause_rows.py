@@ -23,12 +23,18 @@ _TENSOR = "https://docs.pytorch.org/docs/stable/generated/torch.tensor.html"
 _LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _STACKS = "https://docs.pytorch.org/docs/stable/profiler.html"
+_NSIGHT = "https://docs.nvidia.com/nsight-systems/UserGuide/index.html"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _SGLANG = "https://docs.sglang.io/advanced_features/server_arguments.html"
 _TENSORRT_LLM = "https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html"
 _OPTIM = "https://docs.pytorch.org/docs/stable/optim.html"
 _CONDITION = "https://docs.python.org/3/library/threading.html"
 
+_OF_PYTORCH = When(uses=("PyTorch",))
+_RECORD_STACKS = (
+    "torch.profiler.profile(..., with_stack=True)   # nsys profile --python-sampling=true --trace=cuda,nvtx,osrt"
+)
+_SAMPLE = "nsys profile --sample=process-tree --trace=cuda,nvtx,osrt ./program"
 _MORE_REQUESTS = "More requests at a time make each pause count less."
 _OVERLAPS = (
     (
@@ -40,7 +46,7 @@ _OVERLAPS = (
     ),
     (
         When(uses=("SGLang",)),
-        "The engine schedules the next batch while the GPU works on this one, if nothing turns that off. "
+        "Let the engine schedule the next batch while the GPU works on this one: it does, if nothing turns that off. "
         f"{_MORE_REQUESTS}",
         "python -m sglang.launch_server ...   # without --disable-overlap-schedule",
         "",
@@ -48,22 +54,23 @@ _OVERLAPS = (
     ),
     (
         When(uses=("TensorRT-LLM",)),
-        "The engine schedules the next batch while the GPU works on this one, if nothing turns that off. "
+        "Let the engine schedule the next batch while the GPU works on this one: it does, if nothing turns that off. "
         f"{_MORE_REQUESTS}",
         "LLM(..., disable_overlap_scheduler=False)",
         "TensorRT-LLM 1.0",
         _TENSORRT_LLM,
     ),
 )
-_LAUNCH = "The launch itself takes that long, and the GPU has nothing else to do."
+_LAUNCH = "The launch itself takes this long, and the GPU has nothing else to do."
 
 PAUSE_ROWS = (
     *rows_of(
         f"pause: {kinds.GRAPH_CAPTURE}",
         (
             ANY,
-            "A graph is captured once for each function and input shape, and replayed afterwards. Run every shape "
-            "before the loop, and record after that. If graphs are still captured later, pad inputs to few shapes.",
+            "Run every input shape before the loop, and record after that: a graph is captured once for each "
+            "function and input shape, and replayed afterwards. If graphs are still captured later, pad inputs to "
+            "few shapes.",
             None,
             "",
             _GRAPHS,
@@ -73,8 +80,8 @@ PAUSE_ROWS = (
         f"pause: {kinds.MODULE_LOAD}",
         (
             ANY,
-            "The driver loads a module at the first launch of one of its kernels: that takes milliseconds once, and "
-            "microseconds afterwards. Run every shape once before the loop, and record after that{eager}.",
+            "Run every shape once before the loop, and record after that: the driver loads a module at the first "
+            "launch of one of its kernels, which takes milliseconds once{eager}.",
             None,
             "",
             _LAZY_LOADING,
@@ -84,8 +91,8 @@ PAUSE_ROWS = (
         f"pause: {kinds.COMPILATION}",
         (
             ANY,
-            "Compilation belongs to warm-up: run every input shape once, and record after that. If it recurs, "
-            "TORCH_LOGS=recompiles names what changed.",
+            "Run every input shape once before the loop, and record after that: compilation belongs to warm-up. If "
+            "it recurs, TORCH_LOGS=recompiles names what changed.",
             None,
             "",
             _RECOMPILES,
@@ -117,7 +124,7 @@ PAUSE_ROWS = (
         f"pause: {kinds.CHECKPOINT}",
         (
             When(phases=FORWARD),
-            "Load it before the loop; safetensors maps the file and reads only what is used.",
+            "Load the checkpoint before the loop; safetensors maps the file and reads only what is used.",
             None,
             "",
             _SAFETENSORS,
@@ -153,7 +160,7 @@ PAUSE_ROWS = (
         f"pause: {kinds.LISTS_TO_TENSORS}",
         (
             ANY,
-            "torch.tensor() reads lists element by element. Keep numbers in one NumPy array or tensor from the start.",
+            "Keep numbers in one NumPy array or tensor from the start: torch.tensor() reads lists element by element.",
             "x = torch.from_numpy(array)                # instead of torch.tensor(list)",
             "",
             _TENSOR,
@@ -190,11 +197,11 @@ PAUSE_ROWS = (
     ),
     *rows_of(
         f"pause: {kinds.GRAPH_LAUNCH}",
-        *((when, f"{_LAUNCH} {sentence}", code, since, source) for when, sentence, code, since, source in _OVERLAPS),
+        *((when, f"{sentence} {_LAUNCH}", code, since, source) for when, sentence, code, since, source in _OVERLAPS),
         (
             ANY,
-            f"{_LAUNCH} Launch the next graph before this one is done, and read no result in between; fewer nodes in "
-            "the graph (fused kernels) shorten the launch.",
+            "Launch the next graph before this one is done, and read no result in between; fewer nodes in the graph "
+            f"(fused kernels) shorten the launch. {_LAUNCH}",
             None,
             "",
             _GRAPHS,
@@ -208,21 +215,28 @@ PAUSE_ROWS = (
     *rows_of(
         "pause: nothing recorded",
         (
-            ANY,
-            "No op, function or range takes most of this time: record with Python stacks (with_stack=True) to see "
-            "which code runs in it.",
-            None,
+            _OF_PYTORCH,
+            "Record with Python stacks, to see which code runs here: no op, function or range takes most of this time.",
+            _RECORD_STACKS,
             "",
             _STACKS,
+        ),
+        (
+            ANY,
+            "Record with samples of the CPU and calls of the system, to see which code runs here: no call, function or "
+            "range takes most of this time.",
+            _SAMPLE,
+            "",
+            _NSIGHT,
         ),
     ),
     *rows_of(
         "pause: set-up for a shape",
         (
             ANY,
-            "Elsewhere in this trace {what} takes {usual}, here {here}: a library sets something up for a shape that "
-            "it sees for the first time. Run every shape once before the loop, and record after that; if it comes "
-            "back, few input shapes keep it rare.",
+            "Run every shape once before the loop, and record after that: a library sets something up for a shape "
+            "that it sees for the first time. Elsewhere in this trace {what} takes {usual}, here {here}; if that "
+            "comes back, few input shapes keep it rare.",
             None,
             "",
             "https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
@@ -232,8 +246,8 @@ PAUSE_ROWS = (
         "pause: an op",
         (
             ANY,
-            "The CPU takes longer for this op than the GPU for all that is queued: call it less often, on fewer and "
-            "larger tensors, or move it out of the loop.",
+            "Call this op less often, on fewer and larger tensors, or move it out of the loop: the CPU takes longer "
+            "for it than the GPU for all that is queued.",
             None,
             "",
             _TUNING,
@@ -243,8 +257,8 @@ PAUSE_ROWS = (
         "pause: the optimizer",
         (
             ANY,
-            "The optimizer's ops take longer on the CPU than on the GPU: a fused implementation, where the optimizer "
-            "has one, launches a few kernels for all parameters.",
+            "Use a fused implementation, where the optimizer has one: it launches a few kernels for all parameters, "
+            "and these ops take longer on the CPU than on the GPU.",
             None,
             "",
             _OPTIM,
@@ -253,28 +267,36 @@ PAUSE_ROWS = (
     *rows_of(
         "pause: a range",
         (
-            ANY,
-            "No single op takes most of this time: it is many ops, Python, or waiting. Record with Python stacks "
-            "(with_stack=True) to see which code it is, then move it out of the loop.",
-            None,
+            _OF_PYTORCH,
+            "Record with Python stacks, to see which code of this range to move out of the loop. No single op takes "
+            "most of this time: it is many ops, Python, or waiting.",
+            _RECORD_STACKS,
             "",
             _STACKS,
+        ),
+        (
+            ANY,
+            "Record with samples of the CPU and calls of the system, to see which code of this range to move out of "
+            "the loop: no single call takes most of this time.",
+            _SAMPLE,
+            "",
+            _NSIGHT,
         ),
     ),
     *rows_of(
         "pause: code of the model",
         (
             When(uses=ENGINES),
-            "The model's own code takes longer here than the GPU for what is queued: let the engine run it in CUDA "
-            "graphs, or serve more requests at a time.",
+            "Let the engine run the model in CUDA graphs, or serve more requests at a time: the model's own code "
+            "takes longer here than the GPU for what is queued.",
             None,
             "",
             _VLLM,
         ),
         (
             ANY,
-            "The model's own code takes longer here than the GPU for what is queued: fewer and larger ops, or compiled "
-            "code, shorten it. Python stacks, where they were recorded, make it look slower than it is.",
+            "Shorten the model's own code, by fewer and larger ops or by compiling it: it takes longer here than the "
+            "GPU for what is queued. Python stacks, where they were recorded, make it look slower than it is.",
             None,
             "",
             _TUNING,

@@ -73,6 +73,12 @@ def _ways(dtype: str, short: str) -> tuple[_Way, ...]:
 _BFLOAT16, _FLOAT16 = _ways("bfloat16", "bf16"), _ways("float16", "fp16")
 
 
+def _insert_way(sentence: str, way: _Way) -> str:
+    """A sentence with the way in place of "{way}" or "{Way}"."""
+    begun = way.sentence[0].upper() + way.sentence[1:]
+    return sentence.replace("{way}", way.sentence).replace("{Way}", begun)
+
+
 def _rows(
     situation: str, sentence: str, ways: tuple[_Way, ...], *, code: str | None = "{code}", source: str = ""
 ) -> tuple[AdviceRow, ...]:
@@ -80,7 +86,7 @@ def _rows(
 
     Args:
         situation: The situation.
-        sentence: What to do, with "{way}" in it.
+        sentence: What to do, with "{way}" in it, or "{Way}" where it begins the sentence.
         ways: How programs get half precision.
         code: The lines to write, with "{code}" in it where the way's own belong; engines get only their own.
         source: Where it is documented; the way's own where this is empty.
@@ -94,7 +100,7 @@ def _rows(
 
     return rows_of(
         situation,
-        *((way.when, sentence.replace("{way}", way.sentence), lines_of(way), "", source or way.source) for way in ways),
+        *((way.when, _insert_way(sentence, way), lines_of(way), "", source or way.source) for way in ways),
     )
 
 
@@ -108,35 +114,35 @@ PRECISION_ROWS = (
     ),
     *_rows(
         "float32 products: TF32 is on",
-        "TF32 is allowed already: the sizes or layouts of these products keep them off the Tensor Cores. Make M, N and "
-        "K multiples of 8, or {way}.",
+        "Make M, N and K multiples of 8, or {way}: TF32 is allowed already, but the sizes or layouts of these "
+        "products keep them off the Tensor Cores.",
         _BFLOAT16,
         code=None,
         source="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/",
     ),
     *_rows(
         "float32 products: bfloat16",
-        "On this device TF32 is no faster than float32: {way}.",
+        "{Way}: on this device TF32 is no faster than float32.",
         _BFLOAT16,
     ),
     *_rows(
         "float32 products: float16",
-        "This device has Tensor Cores for float16 only: {way}.",
+        "{Way}: this device has Tensor Cores for float16 only.",
         _FLOAT16,
     ),
     *rows_of(
         "float32 products",
         (
             When(generations=_WITHOUT_TF32, phases=("training",)),
-            "Its kernels prove a device that has Tensor Cores for float16 only: train under autocast in float16 with a "
-            "GradScaler.",
+            "Train under autocast in float16 with a GradScaler: the kernels prove a device that has Tensor Cores for "
+            "float16 only.",
             'with torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
             "",
             _AMP,
         ),
         (
             When(generations=_WITHOUT_TF32),
-            "Its kernels prove a device that has Tensor Cores for float16 only: run in float16.",
+            "Run in float16: the kernels prove a device that has Tensor Cores for float16 only.",
             'with torch.autocast("cuda", dtype=torch.float16): ...',
             "",
             _AMP,
@@ -151,31 +157,31 @@ PRECISION_ROWS = (
     ),
     *_rows(
         "float32 convolutions: TF32",
-        "Float32 convolutions use TF32 on this device unless that was turned off: allow it, use channels_last, let "
-        "cuDNN choose by measuring; or {way}.",
+        "Allow TF32 for convolutions, use channels_last and let cuDNN choose by measuring; or {way}. TF32 is on for "
+        "convolutions unless something turned it off.",
         _BFLOAT16,
-        code=f"torch.backends.cudnn.allow_tf32 = True\n{_BENCHMARK}",
+        code=f"torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True\n{_CHANNELS_LAST}",
         source=_TF32,
     ),
     *_rows(
         "float32 convolutions: TF32 is on",
-        "TF32 is allowed already: layout or channel counts keep these convolutions off the Tensor Cores. Use "
-        "channels_last and multiples of 8 (a first layer may have too few channels), and let cuDNN choose by "
-        "measuring; or {way}.",
+        "Use channels_last and channel counts that are multiples of 8 (a first layer may have too few), and let "
+        "cuDNN choose by measuring; or {way}. TF32 is allowed already: layout or channel counts keep these "
+        "convolutions off the Tensor Cores.",
         _BFLOAT16,
         code=_BENCHMARK,
         source="https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/",
     ),
     *_rows(
         "float32 convolutions: bfloat16",
-        "With channels_last, {way}.",
+        "{Way}, with channels_last.",
         _BFLOAT16,
         code=f"{_CHANNELS_LAST}\n{{code}}",
     ),
     *_rows(
         "float32 convolutions: float16",
-        "This device has Tensor Cores for float16 only: {way}, with channels_last and channel counts that are "
-        "multiples of 8.",
+        "{Way}, with channels_last and channel counts that are multiples of 8: this device has Tensor Cores for "
+        "float16 only.",
         _FLOAT16,
         code=f"{_CHANNELS_LAST}\n{{code}}",
     ),
@@ -183,15 +189,15 @@ PRECISION_ROWS = (
         "float32 convolutions",
         (
             When(generations=_WITHOUT_TF32, phases=("training",)),
-            "Its kernels prove a device that has Tensor Cores for float16 only: train under autocast in float16 with a "
-            "GradScaler, with channels_last.",
+            "Train under autocast in float16 with a GradScaler, and use channels_last: the kernels prove a device "
+            "that has Tensor Cores for float16 only.",
             f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...   # and a torch.amp.GradScaler',
             "",
             _AMP,
         ),
         (
             When(generations=_WITHOUT_TF32),
-            "Its kernels prove a device that has Tensor Cores for float16 only: run in float16, with channels_last.",
+            "Run in float16, with channels_last: the kernels prove a device that has Tensor Cores for float16 only.",
             f'{_CHANNELS_LAST}\nwith torch.autocast("cuda", dtype=torch.float16): ...',
             "",
             _AMP,
@@ -208,17 +214,17 @@ PRECISION_ROWS = (
         "half-precision convolutions",
         (
             When(uses=ENGINES),
-            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
-            "Cores. Make channel counts multiples of 8 before the engine is built.",
+            "Make channel counts multiples of 8 before the engine is built. These convolutions are in half precision "
+            "already: layout or channel counts keep them off the Tensor Cores.",
             None,
             "",
             _TENSORRT,
         ),
         (
             ANY,
-            "These convolutions are in half precision already: layout or channel counts keep them off the Tensor "
-            "Cores. Use channels_last and multiples of 8 (a first layer may have too few channels), and let the "
-            "library choose by measuring.",
+            "Use channels_last and channel counts that are multiples of 8 (a first layer may have too few), and let "
+            "the library choose by measuring. These convolutions are in half precision already: layout or channel "
+            "counts keep them off the Tensor Cores.",
             _BENCHMARK,
             "",
             _LAYOUT,
@@ -228,8 +234,9 @@ PRECISION_ROWS = (
         "half-precision convolutions on an AMD device",
         (
             ANY,
-            "These convolutions are in half precision already: MIOpen chose kernels for the vector units (Winograd, "
-            "direct, naive). Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring.",
+            "Use channels_last with PYTORCH_MIOPEN_SUGGEST_NHWC=1, and let MIOpen choose by measuring. These "
+            "convolutions are in half precision already, but MIOpen chose kernels for the vector units (Winograd, "
+            "direct, naive).",
             _BENCHMARK,
             "",
             _MIOPEN,

@@ -7,10 +7,12 @@ from perfdoctor.rules.advice.advice_row import AdviceRow, When
 
 ANY = When()
 TOO_OLD_TO_COMPILE = When(lacks_triton=True)
+WITHOUT_BFLOAT16 = When(lacks_bfloat16=True)
 FORWARD = ("inference", "evaluation")
 ENGINES = tuple(sorted(SERVING_ENGINES))
 ZERO = ("DeepSpeed", "ZeRO")
 TORCHREC = ("torchrec", "embedding sharding")
+TORCHREC_PIPELINE = ("torchrec train pipeline",)
 TENSOR_PARALLEL = ("tensor parallel", "sequence parallel")
 MOSTLY = 0.5
 """From this share of the kernels on a program counts as compiled, or as run by graphs."""

@@ -21,21 +21,21 @@ SMALL_ROWS = (
         "small all_reduce",
         (
             When(uses=(*ENGINES, *TENSOR_PARALLEL)),
-            "Each layer waits for its own, so they cannot be put together: use fewer ranks for a layer.",
+            "Use fewer ranks for a layer: each layer waits for its own collective, so they cannot be put together.",
             None,
             "",
             _VLLM,
         ),
         (
             When(uses=("Megatron",)),
-            "Send them together: Megatron's gradient buckets are set by their size.",
+            "Make Megatron's gradient buckets larger, so that gradients are sent together.",
             "--overlap-grad-reduce --ddp-bucket-size 100000000",
             "",
             "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
         ),
         (
             When(uses=ZERO),
-            "Send them together: DeepSpeed's buckets are set by their size.",
+            "Make DeepSpeed's buckets larger, so that gradients are sent together.",
             '"zero_optimization": {"reduce_bucket_size": 5e8, "contiguous_gradients": true}',
             "",
             _DEEPSPEED,
@@ -63,21 +63,21 @@ SMALL_ROWS = (
         ),
         (
             When(uses=("Hugging Face Trainer",)),
-            "Send them together: buckets of the usual size, and metrics less often.",
+            "Send gradients in buckets of the usual size, and metrics less often.",
             "TrainingArguments(..., ddp_bucket_cap_mb=25)",
             "",
             _TRAINER,
         ),
         (
             When(uses=("Lightning",)),
-            "Send them together: buckets of the usual size, and metrics less often (sync_dist only where it is read).",
+            "Send gradients in buckets of the usual size, and metrics less often (sync_dist only where it is read).",
             "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))",
             "",
             _LIGHTNING,
         ),
         (
             When(uses=("Accelerate",)),
-            "Send them together: buckets of the usual size, and metrics less often.",
+            "Send gradients in buckets of the usual size, and metrics less often.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=25)])",
             "",
             _ACCELERATE,
@@ -91,33 +91,33 @@ SMALL_ROWS = (
         ),
         (
             When(uses=("data parallel",)),
-            "Gradients are reduced by hand, one by one: DistributedDataParallel sends them in buckets while the "
-            "backward pass runs; else reduce one flat tensor.",
+            "Use DistributedDataParallel, which sends gradients in buckets while the backward pass runs, or reduce "
+            "one flat tensor: gradients are reduced by hand, one by one.",
             "model = DistributedDataParallel(model, device_ids=[local_rank])   # and no all_reduce of gradients",
             "",
             _DDP_NOTES,
         ),
-        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
     ),
     *rows_of(
         "small all_gather or reduce_scatter",
         (
             When(uses=(*ENGINES, *TENSOR_PARALLEL)),
-            "Each layer waits for its own, so they cannot be put together: use fewer ranks for a layer.",
+            "Use fewer ranks for a layer: each layer waits for its own collective, so they cannot be put together.",
             None,
             "",
             _VLLM,
         ),
         (
             When(uses=("Megatron",)),
-            "Send them together: Megatron's buckets are set by their size.",
+            "Make Megatron's buckets larger, so that parameters are sent together.",
             "--overlap-param-gather --ddp-bucket-size 100000000",
             "",
             "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
         ),
         (
             When(uses=ZERO),
-            "Send them together: keep small parameters whole, and fetch the others in larger pieces (stage 3).",
+            "Keep small parameters whole, and fetch the others in larger pieces (stage 3).",
             '"stage3_param_persistence_threshold": 1e6, "stage3_prefetch_bucket_size": 5e7',
             "",
             _DEEPSPEED,
@@ -129,13 +129,14 @@ SMALL_ROWS = (
             "",
             _FSDP2,
         ),
-        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
     ),
     *rows_of(
         "small broadcast",
         (
             When(uses=("Hugging Face Trainer",)),
-            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
+            "broadcast one flat tensor.",
             "TrainingArguments(..., ddp_broadcast_buffers=False)",
             "",
             _TRAINER,
@@ -149,19 +150,21 @@ SMALL_ROWS = (
         ),
         (
             When(uses=("DDP",), torch_from="2.13"),
-            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
+            "broadcast one flat tensor.",
             "DistributedDataParallel(model, forward_sync_buffers=False)",
             "",
             "https://github.com/pytorch/pytorch/pull/178054",
         ),
         (
             When(uses=("DDP",)),
-            "If these are the model's buffers, do without them or reduce them to one; else broadcast one flat tensor.",
+            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
+            "broadcast one flat tensor.",
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
             "",
             _DDP,
         ),
-        (ANY, "Send them together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
     ),
 )
 """What to do about many collectives of little data."""

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, TORCHREC, rows_of
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINES,
+    FORWARD,
+    TORCHREC,
+    TORCHREC_PIPELINE,
+    WITHOUT_BFLOAT16,
+    rows_of,
+)
 
 _TUNING = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _AVOID_SYNC = f"{_TUNING}#avoid-unnecessary-cpu-gpu-synchronization"
@@ -23,23 +31,24 @@ _NOT_BLOCKING = "x = x.to(device, non_blocking=True)"
 _WITH_LOADER = "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)"
 _ENGINES_OWN = (
     When(uses=ENGINES),
-    "The engine waits here for what it has to know on the CPU (the tokens that it sampled, the sizes of a batch): let "
-    "it schedule the next step meanwhile, or serve more requests at a time.",
+    "Let the engine schedule the next step meanwhile, or serve more requests at a time. It waits here for what it "
+    "has to know on the CPU: the tokens that it sampled, the sizes of a batch.",
     None,
     "",
     _VLLM,
 )
 _TORCHREC_COPIES = (
-    When(uses=TORCHREC),
-    "TrainPipelineSparseDist copies the next batch on a stream of its own while this one runs; pin what it copies.",
+    When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+    "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one runs, and pin "
+    "what it copies.",
     "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
     "",
     _TORCHREC,
 )
 _TORCHREC_SIZES = (
-    When(uses=TORCHREC),
-    "The CPU has to know the sizes of the exchange before it can issue it: TrainPipelineSparseDist does that for the "
-    "next batch while this one runs.",
+    When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+    "Use TrainPipelineSparseDist, which exchanges sizes for the next batch while this one runs. The CPU has to know "
+    "them before it can issue the exchange.",
     "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
     "",
     _TORCHREC,
@@ -74,14 +83,14 @@ SYNC_ROWS = (
         "sync: if",
         (
             When(phases=FORWARD),
-            "`if tensor:` and `while tensor:` copy the value to the CPU: use torch.where, or decide once for a batch.",
+            "Use torch.where, or decide once for a batch: `if tensor:` and `while tensor:` copy the value to the CPU.",
             "x = torch.where(condition, a, b)           # instead of `if condition:`",
             "",
             _WHERE,
         ),
         (
             ANY,
-            "`if tensor:` and `while tensor:` copy the value to the CPU: use torch.where, or decide every N steps.",
+            "Use torch.where, or decide every N steps: `if tensor:` and `while tensor:` copy the value to the CPU.",
             "x = torch.where(condition, a, b)           # instead of `if condition:`",
             "",
             _WHERE,
@@ -91,15 +100,16 @@ SYNC_ROWS = (
         "sync: nonzero",
         (
             When(phases=("training",)),
-            "The CPU needs the size of the result: multiply by the mask, or use torch.where with three arguments.",
+            "Multiply by the mask, or use torch.where with three arguments: the CPU needs the size of what nonzero "
+            "returns.",
             "loss = (loss * mask).sum() / mask.sum()    # instead of loss[mask.nonzero()].mean()",
             "",
             _WHERE,
         ),
         (
             ANY,
-            "The CPU needs the size of the result: multiply by the mask, use torch.where with three arguments, or take "
-            "a fixed number of best by topk.",
+            "Multiply by the mask, use torch.where with three arguments, or take a fixed number of best by topk: the "
+            "CPU needs the size of what nonzero returns.",
             "x = torch.where(mask, x, 0)                # instead of x[mask.nonzero()]",
             "",
             _WHERE,
@@ -109,15 +119,15 @@ SYNC_ROWS = (
         "sync: mask",
         (
             When(phases=FORWARD),
-            "For a boolean index the CPU needs the number of hits: multiply by the mask, use torch.where, take a fixed "
-            "number of best by topk, or filter once, on the CPU, at the end.",
+            "Multiply by the mask, use torch.where, take a fixed number of best by topk, or filter once, on the CPU, "
+            "at the end. Indexing with a mask makes the CPU wait for the number of hits.",
             "x = torch.where(mask, x, 0)                # instead of x[mask]",
             "",
             _WHERE,
         ),
         (
             ANY,
-            "For a boolean index the CPU needs the number of hits: multiply by the mask, or use torch.where.",
+            "Multiply by the mask, or use torch.where: indexing with a mask makes the CPU wait for the number of hits.",
             "x = torch.where(mask, x, 0)                # instead of x[mask]",
             "",
             _WHERE,
@@ -127,7 +137,7 @@ SYNC_ROWS = (
         "sync: unique",
         (
             ANY,
-            "The CPU needs the number of different values: count them in the data set, or every N steps.",
+            "Count the values in the data set, or every N steps: the CPU needs the number of different ones.",
             "counts = torch.zeros(num_classes, device=x.device).scatter_add_(0, x, ones)",
             "",
             _UNIQUE,
@@ -137,7 +147,7 @@ SYNC_ROWS = (
         "sync: repeat",
         (
             ANY,
-            "Without output_size the size of the result is read from the GPU.",
+            "Give output_size: without it the size of the result is read from the GPU.",
             "x.repeat_interleave(n, output_size=total)",
             "",
             _REPEAT,
@@ -147,14 +157,16 @@ SYNC_ROWS = (
         "sync: compare",
         (
             When(phases=("training",)),
-            "They answer on the CPU. Leave the check out of training, or keep its result on the GPU.",
+            "Leave the check out of training, or keep its result on the GPU: torch.equal and allclose answer on the "
+            "CPU.",
             "same = (a == b).all()                      # stays on the GPU",
             "",
             _AVOID_SYNC,
         ),
         (
             ANY,
-            "They answer on the CPU. Leave the check out of the loop, or keep its result on the GPU.",
+            "Leave the check out of the loop, or keep its result on the GPU: torch.equal and allclose answer on the "
+            "CPU.",
             "same = (a == b).all()                      # stays on the GPU",
             "",
             _AVOID_SYNC,
@@ -164,14 +176,14 @@ SYNC_ROWS = (
         "sync: print",
         (
             When(phases=FORWARD),
-            "Printing picks out the finite values and reads each. Print a copy that is on the CPU, after the batch.",
+            "Print a copy that is on the CPU, after the batch: printing picks out the finite values and reads each.",
             None,
             "",
             _AVOID_SYNC,
         ),
         (
             ANY,
-            "Printing picks out the finite values and reads each. Print every N steps, a copy that is on the CPU.",
+            "Print every N steps, a copy that is on the CPU: printing picks out the finite values and reads each.",
             "if step % 100 == 0: print(x.cpu())",
             "",
             _AVOID_SYNC,
@@ -181,8 +193,8 @@ SYNC_ROWS = (
         "sync: clip",
         (
             ANY,
-            "The check reads the norm on the CPU before it clips. Leave it off; a norm that is not finite shows in the "
-            "loss.",
+            "Leave error_if_nonfinite off: the check reads the norm on the CPU before it clips, and a norm that is "
+            "not finite shows in the loss.",
             "torch.nn.utils.clip_grad_norm_(parameters, max_norm)   # error_if_nonfinite=False, foreach=True",
             "",
             _CLIP,
@@ -191,9 +203,16 @@ SYNC_ROWS = (
     *rows_of(
         "sync: scaler",
         (
+            WITHOUT_BFLOAT16,
+            "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed.",
+            "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+            "PyTorch 2.0",
+            _AMP,
+        ),
+        (
             ANY,
-            "It reads whether a gradient overflowed. Fused Adam and AdamW decide that on the GPU; bfloat16 needs no "
-            "scaler.",
+            "Use fused Adam or AdamW, which decides on the GPU whether a gradient overflowed. Bfloat16, which "
+            "devices from Ampere on have, needs no scaler.",
             "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
             "PyTorch 2.0",
             _AMP,
@@ -212,7 +231,7 @@ SYNC_ROWS = (
         ),
         (
             ANY,
-            "Leave it on the GPU, or copy without blocking and read it after the next step was launched.",
+            "Leave the result on the GPU, or copy without blocking and read it after the next step was launched.",
             _COPY_BACK,
             "",
             _PINNING,
@@ -222,7 +241,8 @@ SYNC_ROWS = (
         "sync: pinned",
         (
             ANY,
-            "The memory is pinned already: without non_blocking the CPU waits for the copy all the same.",
+            "Copy with non_blocking=True: the memory is pinned already, but without it the CPU waits for the copy "
+            "all the same.",
             _NOT_BLOCKING,
             "",
             _PINNING,
@@ -256,7 +276,7 @@ SYNC_ROWS = (
         _ENGINES_OWN,
         (
             ANY,
-            "Copy from pinned memory without blocking; a copy back belongs after the next step's launch.",
+            "Copy from pinned memory without blocking; copy back after the next step's launch.",
             _NOT_BLOCKING,
             "",
             _PINNING,
@@ -266,7 +286,7 @@ SYNC_ROWS = (
         "sync: synchronize",
         (
             When(phases=FORWARD),
-            "A forward pass needs none: PyTorch keeps the order of streams, and reading a result waits for it. For "
+            "Remove the synchronize: PyTorch keeps the order of streams, and reading a result waits for it. For "
             "timing use events.",
             "start = torch.cuda.Event(enable_timing=True)",
             "",
@@ -274,7 +294,7 @@ SYNC_ROWS = (
         ),
         (
             ANY,
-            "The loop needs none: PyTorch keeps the order of streams. For timing use events, every N steps.",
+            "Remove the synchronize: PyTorch keeps the order of streams. For timing use events, every N steps.",
             "start = torch.cuda.Event(enable_timing=True)",
             "",
             _EVENT,
@@ -340,8 +360,9 @@ COPY_ROWS = (
         "pageable copies to the device, beside a DataLoader that pins",
         (
             ANY,
-            "The DataLoader pins its batches, but these tensors are not: give a batch of your own type a pin_memory() "
-            "method, or pin what is built after the loader; then copy with non_blocking=True.",
+            "Pin these tensors, too: the DataLoader pins its batches, but a batch of your own type needs a "
+            "pin_memory() method, and what is built after the loader is not pinned. Then copy with "
+            "non_blocking=True.",
             "x = x.to(device, non_blocking=True)",
             "",
             "https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
@@ -361,7 +382,7 @@ COPY_ROWS = (
         "tensor filled on the host",
         (
             ANY,
-            "Make it where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
+            "Make the tensor where it is used, with device=: nothing has to be copied, and the CPU does not wait.",
             "torch.{maker}(..., device=x.device)",
             "",
             f"{_TUNING}#create-tensors-directly-on-the-target-device",
@@ -371,8 +392,8 @@ COPY_ROWS = (
         "tensor of values from the host",
         (
             ANY,
-            "Make it once, before the loop, or use an op that takes numbers. torch.tensor(..., device=...) does not "
-            "help: it makes the tensor on the CPU and copies it, too.",
+            "Make the tensor once, before the loop, or use an op that takes numbers. A device= in torch.tensor does "
+            "not help: it makes the tensor on the CPU and copies it, too.",
             None,
             "",
             f"{_TUNING}#create-tensors-directly-on-the-target-device",

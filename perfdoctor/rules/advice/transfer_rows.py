@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, MOSTLY, TOO_OLD_TO_COMPILE, TORCHREC, ZERO, rows_of
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINES,
+    MOSTLY,
+    TOO_OLD_TO_COMPILE,
+    TORCHREC,
+    TORCHREC_PIPELINE,
+    ZERO,
+    rows_of,
+)
 
 _PINNED = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
 _STREAMS = "https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams"
@@ -20,21 +29,18 @@ _PIPELINES = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
 _OUT = "https://docs.pytorch.org/docs/stable/tensor_view.html"
 
 _LESS = "Keep in the GPU's memory as much as fits, and store the rest in fewer bits (8 or 4)."
-_PREFETCH_WEIGHTS = """side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # while the layer before it computes
-    weight = pinned_weight.to("cuda", non_blocking=True)
-torch.cuda.current_stream().wait_stream(side)
-weight.record_stream(torch.cuda.current_stream())"""
-_PREFETCH_BATCH = """side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # while the step before it computes
-    batch = next(loader).to("cuda", non_blocking=True)  # of a loader with pin_memory=True
-torch.cuda.current_stream().wait_stream(side)
-batch.record_stream(torch.cuda.current_stream())"""
-_COPY_BACK = """side = torch.cuda.Stream()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    buffer.copy_(result, non_blocking=True)  # torch.empty_like(result, device="cpu", pin_memory=True)
-result.record_stream(side)"""
+_PREFETCH_WEIGHTS = (
+    'with torch.cuda.stream(side): w = pinned.to("cuda", non_blocking=True)   # while a layer before it computes\n'
+    "torch.cuda.current_stream().wait_stream(side); w.record_stream(torch.cuda.current_stream())"
+)
+_PREFETCH_BATCH = (
+    'with torch.cuda.stream(side): batch = pinned.to("cuda", non_blocking=True)   # while the step before it computes\n'
+    "torch.cuda.current_stream().wait_stream(side); batch.record_stream(torch.cuda.current_stream())"
+)
+_COPY_BACK = (
+    "side.wait_stream(torch.cuda.current_stream()); result.record_stream(side)\n"
+    "with torch.cuda.stream(side): pinned_buffer.copy_(result, non_blocking=True)"
+)
 
 TRANSFER_ROWS = (
     *rows_of(
@@ -58,7 +64,7 @@ TRANSFER_ROWS = (
         ),
         (
             When(uses=("Accelerate",)),
-            f"Hooks of device_map copy each layer when it is called, and prefetch nothing. {_LESS}",
+            f"{_LESS} The hooks of device_map copy each layer when it is called, and prefetch nothing.",
             "AutoModel.from_pretrained(name, device_map='auto', max_memory={0: '...GiB', 'cpu': '...GiB'})",
             "",
             _BIG_MODELS,
@@ -80,8 +86,8 @@ TRANSFER_ROWS = (
     *rows_of(
         "copies of input",
         (
-            When(uses=TORCHREC),
-            "TrainPipelineSparseDist copies the next batch on a stream of its own while this one computes.",
+            When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+            "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one computes.",
             None,
             "",
             "https://docs.pytorch.org/torchrec/overview.html",
@@ -129,8 +135,8 @@ TRANSFER_ROWS = (
         "many small copies",
         (
             ANY,
-            "Each copy is as short as a copy gets, so fewer of them help: copy lists of tensors at once, or keep the "
-            "tensors in one flat buffer.",
+            "Copy lists of tensors at once, or keep the tensors in one flat buffer: each copy is as short as a copy "
+            "gets, so only fewer of them help.",
             "torch._foreach_copy_(targets, sources)",
             "PyTorch 2.1",
             _FOREACH_COPY,
@@ -151,22 +157,21 @@ TRANSFER_ROWS = (
         "copies packed for collectives",
         (
             When(uses=("Lightning",)),
-            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Let gradients be views of the buckets: DDP copies them there and back.",
             "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
             "",
             "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.strategies.DDPStrategy.html",
         ),
         (
             When(uses=("Accelerate", "Hugging Face Trainer")),
-            "DDP copies gradients into its buckets and back: let the gradients be views of the buckets.",
+            "Let gradients be views of the buckets: DDP copies them there and back.",
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
             "",
             "https://huggingface.co/docs/accelerate/package_reference/kwargs",
         ),
         (
             When(uses=("DDP",)),
-            "DDP copies gradients into its buckets and back: let them be views of the buckets, by "
-            "gradient_as_bucket_view=True.",
+            "Let gradients be views of the buckets, by gradient_as_bucket_view=True: DDP copies them there and back.",
             None,
             "",
             _DDP,
@@ -183,32 +188,34 @@ TRANSFER_ROWS = (
         "copies by compiled code",
         (
             When(uses=ENGINES),
-            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
-            "share: let the engine compile by Inductor.",
+            "Let the engine compile by Inductor: a compiled region runs op by op (no kernel of Inductor is in the "
+            "trace) and clones what eager code would share.",
             None,
             "",
             "https://docs.vllm.ai/en/v0.11.1/design/debug_vllm_compile.html",
         ),
         (
             TOO_OLD_TO_COMPILE,
-            "A compiled region runs op by op and clones what eager code would share, and Inductor's kernels need Volta "
-            "or a newer device: leave this code uncompiled.",
+            "Leave this code uncompiled: a compiled region runs op by op and clones what eager code would share, and "
+            "Inductor's kernels need Volta or a newer device.",
             None,
             "",
             _COMPILE,
         ),
         (
             When(min_compiled=MOSTLY),
-            "The compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
-            "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
+            "Compile by Inductor (GPUs from Volta on), which takes such copies into the kernels around them. The "
+            "compiled graph runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share.",
             'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
         ),
         (
             ANY,
-            "A compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
-            "share: Inductor (GPUs from Volta on) takes such copies into the kernels around them.",
+            "Compile by Inductor (GPUs from Volta on), which takes such copies into the kernels around them. A "
+            "compiled region runs op by op (no kernel of Inductor is in the trace) and clones what eager code would "
+            "share.",
             'torch.compile(..., backend="inductor")',
             "PyTorch 2.0",
             _COMPILE,
@@ -218,8 +225,8 @@ TRANSFER_ROWS = (
         "copies by generated code",
         (
             ANY,
-            "Compiled code copies back the inputs that it changes, and clones what two of its results share: change no "
-            "input in place inside the compiled function.",
+            "Change no input in place inside the compiled function: compiled code copies back the inputs that it "
+            "changes, and clones what two of its results share.",
             None,
             "",
             _COMPILE,

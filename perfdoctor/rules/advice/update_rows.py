@@ -41,16 +41,16 @@ UPDATE_ROWS = (
         "unfused SGD beside a GradScaler",
         (
             TOO_OLD_TO_COMPILE,
-            "SGD(fused=True) is not safe here: its momentum advances in steps that the GradScaler skips. Use "
-            "foreach=True, which launches less.",
+            "Use SGD with foreach=True, which launches less. With fused=True its momentum would advance in steps "
+            "that the GradScaler skips.",
             None,
             "",
             _COMPILED,
         ),
         (
             ANY,
-            "Fuse its kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances in steps that "
-            "the GradScaler skips.",
+            "Fuse the optimizer's kernels by torch.compile. SGD(fused=True) is not safe here: its momentum advances "
+            "in steps that the GradScaler skips.",
             "optimizer.step = torch.compile(optimizer.step)",
             "PyTorch 2.2",
             _COMPILED,
@@ -88,15 +88,15 @@ UPDATE_ROWS = (
         "optimizer without a fused form",
         (
             TOO_OLD_TO_COMPILE,
-            "There is no fused one in torch.optim, and the kernels of torch.compile need Volta or a newer device: "
-            "larger parameters, or fewer of them, launch less.",
+            "Use fewer, larger parameters, which launch less: torch.optim has no fused form of this optimizer, and "
+            "the kernels of torch.compile need Volta or a newer device.",
             None,
             "",
             _COMPILED,
         ),
         (
             ANY,
-            "There is no fused one in torch.optim: torch.compile(optimizer.step) fuses the foreach kernels.",
+            "Compile the optimizer's step, which fuses its kernels: torch.optim has no fused form of this optimizer.",
             "optimizer.step = torch.compile(optimizer.step)",
             "PyTorch 2.2",
             _COMPILED,
@@ -106,8 +106,8 @@ UPDATE_ROWS = (
         "gradients filled with zeros",
         (
             When(uses=("Megatron",)),
-            "Megatron keeps gradients in buffers of its own and fills those with zeros: it has no setting for it, and "
-            "its distributed optimizer makes the buffers smaller.",
+            "Use the distributed optimizer, which makes the gradient buffers smaller: Megatron fills them with zeros "
+            "in every step, and has no setting against it.",
             "--use-distributed-optimizer",
             "",
             "https://docs.nvidia.com/megatron-core/developer-guide/latest/apidocs/core/"
