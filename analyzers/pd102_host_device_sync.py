@@ -158,8 +158,8 @@ class HostDeviceSync(RankAnalyzer):
         return self._finding_of(
             rank,
             together,
-            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {', '.join(map(_in_a_list, kinds))}, "
-            "and then the GPU waits for the next launch",
+            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by "
+            f"{', '.join(map(_in_a_list, kinds))}, and then the GPU waits for the next launch",
             advice=advice._replace(sentence=sentence + advice.sentence),
             location=together.location,
         )
