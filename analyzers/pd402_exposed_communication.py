@@ -190,7 +190,8 @@ def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Ar
         return rows[:0]
     dur_ns = (table.end_ns - table.start_ns)[rows]
     is_long = dur_ns >= _TIMES_AN_EXCHANGE * np.median(dur_ns)
-    return rows[is_long & (table.kind[rows] == kinds[0])]
+    outputs: Int64Array = rows[is_long & (table.kind[rows] == kinds[0])]
+    return outputs
 
 
 def _wait_evidence(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:
