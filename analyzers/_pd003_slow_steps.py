@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -90,9 +91,9 @@ def find_largest_activity_excess(rank: Rank, is_slow: BoolArray) -> tuple[str, i
     The difference is that of the means per step. None where the trace has neither, or nothing takes longer.
     """
     trace, steps, ranges = rank.trace, rank.steps, rank.trace.ranges
-    op, op_ns = _find_largest_excess(trace.ops, trace.ops.parent < 0, steps, is_slow)
+    op, op_ns = _find_largest_excess(trace.ops, trace.ops.parent < 0, steps, is_slow, trace.strings)
     annotations = _find_outermost(ranges, ~trace.match_rows(ranges, _MARKS))
-    annotation, annotation_ns = _find_largest_excess(ranges, annotations, steps, is_slow)
+    annotation, annotation_ns = _find_largest_excess(ranges, annotations, steps, is_slow, trace.strings)
     name, excess_ns = (annotation, annotation_ns) if annotation_ns >= _ANNOTATION_SHARE * op_ns else (op, op_ns)
     return (trace.strings[name], excess_ns) if excess_ns > 0 else None
 
@@ -106,10 +107,13 @@ def _find_outermost(ranges: Ranges, counted: BoolArray) -> BoolArray:
     return outermost
 
 
-def _find_largest_excess(table: Ops | Ranges, counted: BoolArray, steps: Steps, is_slow: BoolArray) -> tuple[int, int]:
+def _find_largest_excess(
+    table: Ops | Ranges, counted: BoolArray, steps: Steps, is_slow: BoolArray, strings: Sequence[str]
+) -> tuple[int, int]:
     """The code of the name that takes most more time in slow steps than in others, and the difference in ns a step.
 
-    (-1, 0) where no counted event starts in a step.
+    (-1, 0) where no counted event starts in a step. Of names with the same difference it is the first by the alphabet:
+    codes are in the order of the file.
     """
     rows = np.flatnonzero(counted)
     step = steps.at(table.start_ns[rows])
@@ -124,5 +128,5 @@ def _find_largest_excess(table: Ops | Ranges, counted: BoolArray, steps: Steps, 
         return total_ns / max(int(chosen.sum()), 1)
 
     excess_ns = time_per_step(is_slow) - time_per_step(~is_slow)
-    largest = int(np.argmax(excess_ns))
-    return int(codes[largest]), int(excess_ns[largest])
+    largest_ns = excess_ns.max()
+    return min(codes[excess_ns == largest_ns].tolist(), key=strings.__getitem__), int(largest_ns)

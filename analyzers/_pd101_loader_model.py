@@ -13,8 +13,9 @@ from perfdoctor.rules import intervals as iv
 
 # Batches are uneven: half as many workers again keep the queue filled through the slow ones.
 _HEADROOM = 1.5
-# Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB.
-_MOST_WORKERS_PER_CORE = 8
+# Workers that sleep or read need no core, but memory: each is an interpreter with torch, about 0.3 GB. Nobody has
+# measured that more of them than so many for each core help.
+_MOST_WORKERS_PER_CORE = 2
 # Loading that computes for less than half of its time leaves its core to others.
 _MOSTLY_WAITING = 2
 # What the loop itself does for a batch that a worker has ready: it maps the memory of the tensors. For two of them
@@ -71,8 +72,8 @@ class LoaderModel(NamedTuple):
 
     @property
     def is_memory_bound(self) -> bool:
-        """Whether loading computes so little that memory limits the number of workers, not the cores."""
-        return self.batch_ns >= _MOST_WORKERS_PER_CORE * self.batch_cpu_ns
+        """Whether loading mostly waits, so that memory limits the number of workers rather than the cores."""
+        return self.batch_ns > _MOSTLY_WAITING * self.batch_cpu_ns
 
     @property
     def workers_to_keep_up(self) -> int:
@@ -84,14 +85,16 @@ class LoaderModel(NamedTuple):
     def most_useful_workers(self) -> int | None:
         """The most workers that help: those that keep all cores busy but one, which the training process needs.
 
-        More than there are cores only where somebody measured that loading mostly waits. An only core is shared. None
-        where the cores are not known.
+        More of them only where somebody measured that loading mostly waits, and at most two a core. An only core is
+        shared. None where the cores are not known.
         """
         if self.cores is None:
             return self.most_workers
-        per_core = min(self.batch_ns / max(self.batch_cpu_ns, 1), _MOST_WORKERS_PER_CORE)
-        mostly_waits = per_core >= _MOSTLY_WAITING
-        most = math.floor(max(self.cores - 1, 1) * (per_core if mostly_waits else 1))
+        most = max(self.cores - 1, 1)
+        if self.is_memory_bound:
+            most = min(
+                math.floor(most * self.batch_ns / max(self.batch_cpu_ns, 1)), _MOST_WORKERS_PER_CORE * self.cores
+            )
         return most if self.most_workers is None else min(most, self.most_workers)
 
     @property

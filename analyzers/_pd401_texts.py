@@ -25,13 +25,19 @@ def name_ranks(late: LateRank) -> str:
 
 
 def describe_lateness(late: LateRank, wait_ns: int) -> str:
-    """The predicate of the title: how late the rank is, and how often."""
-    by = f"{'is' if len(late.co_late) == 1 else 'are'} {format_time(wait_ns)} late"
+    """The predicate of the title: how late the rank is, and how often.
+
+    Args:
+        late: The late rank.
+        wait_ns: How long another one waits for it in the window.
+    """
+    steps = late.step_count if late.persists else late.late_step_count
+    by = f"{'is' if len(late.co_late) == 1 else 'are'} {format_time(wait_ns / max(steps, 1))} late"
     if not late.step_count:
         return f"{by} in all"
     if late.persists:
         return f"{by} in each step"
-    return f"{by} now and then, in {late.late_step_count} of {late.step_count} steps"
+    return f"{by} in {late.late_step_count} of {late.step_count} steps"
 
 
 def name_hot_path(cause: Finding | None) -> str | None:

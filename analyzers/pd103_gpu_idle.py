@@ -125,11 +125,11 @@ class GpuIdle(RankAnalyzer):
         cost_ns = rank.per_step(iv.total(idle))
         location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
-        per_step = " a step" if rank.steps.count else ""
+        per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
-            f"{format_time(cost_ns)}{per_step}, in {pauses}",
+            f"{pauses}, {format_time(cost_ns)}{per_step}",
             cost_ns=cost_ns,
             # The advice is about the pauses of this group alone.
             saving=Saving(0, None, rank.per_step(_avoidable_ns(group)), "bounded"),

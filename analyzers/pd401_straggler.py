@@ -76,9 +76,9 @@ class Straggler(FleetAnalyzer):
         When a different rank is late each time (noise), no single rank is named. What happens once, such as the first
         use of a module, makes ranks late by chance: such lateness is left out, and where it is most of all waiting it
         is said without a promise. A trace without steps shows what comes back only from ten collectives on. A rank
-        that is late in less than half of the steps is reported as late now and then. Ranks that are late at once, such
-        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may
-        be among the missing ones.
+        that is late in less than half of the steps is reported with their number. Ranks that are late at once, such
+        as those of a slow host, are named in one finding. With the traces of some ranks only, the true straggler may be
+        among the missing ones.
         Sends and receives do not count: there one side waits by design.
 
     Needs:
@@ -154,11 +154,12 @@ class Straggler(FleetAnalyzer):
         location = cause.location if cause and cause.location else line.location if line else None
         place = name_hot_path(cause)
         where = f"in {place}" if place else activity
+        once = "Once in this trace: " if late.once else ""
         at = f", at {location.short}" if location else ""
         return self.finding(
             fleet.summary_of(late.table),
-            title=f"{'Once in this trace: ' if late.once else ''}{name_ranks(late)} {describe_lateness(late, cost)}"
-            f"{where and f', {where}{at}'}: the others wait",
+            title=f"{once}{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}{where and f', {where}{at}'}"
+            ": the others wait",
             cost_ns=0 if late.once and has_steps else cost,
             saving=Saving() if late.once else Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
             advice=advise(

@@ -153,7 +153,8 @@ def report_on_summaries(
             found, outcome_of[rule.rule] = run_rule(rule, fleet, settings)
             of_fleet += found
     of_ranks = [finding for shared in part.shared.values() for finding in shared.merge()]
-    findings = prioritize_fleet(of_ranks, merge_findings(of_fleet), {s.rank: ledger_of(s) for s in fleet.summaries})
+    ledgers, own_steps_ns = {s.rank: ledger_of(s) for s in fleet.summaries}, _own_steps_ns(fleet)
+    findings = prioritize_fleet(of_ranks, merge_findings(of_fleet), ledgers, own_steps_ns)
     return Report(
         version=version("perfdoctor"),
         traces=(*(summary.trace for summary in fleet.summaries), *missing),
@@ -167,7 +168,7 @@ def report_on_summaries(
         ),
         late_ns=fleet.late_ns,
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
-        limit=_limit_of_longest_step(fleet, findings),
+        limit=_limit_of_longest_step(fleet, findings, own_steps_ns),
         unexplained=_unexplained_in_fleet(fleet, of_fleet),
     )
 
@@ -337,7 +338,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
         steps.variation,
         unprofiled_ns=rank.unprofiled_step_ns,
         mean_ns=rank.per_step(rank.window_ns),
-        one_off_ns=iv.total(rank.one_offs),
+        one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
 
 
@@ -389,7 +390,16 @@ def _unexplained_in_fleet(fleet: Fleet, findings: Sequence[Finding]) -> tuple[Un
     return merge_slices(slices)
 
 
-def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding]) -> Limit:
+def _own_steps_ns(fleet: Fleet) -> dict[int | None, int]:
+    """For each rank its mean step without its waits for the late rank."""
+    late, own_ns = fleet.late_rank, {}
+    for summary in fleet.summaries:
+        waits = iv.EMPTY if late is None or summary.collectives is None else late.wait_time_of(summary.collectives)
+        own_ns[summary.rank] = summary.per_step(summary.window_ns - iv.total(waits))
+    return own_ns
+
+
+def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_ns: Mapping[int | None, int]) -> Limit:
     """The limit of the rank whose mean step is longest: the others wait for it; and its step after all fixes.
 
     Waits for late ranks are no part of the limit, though a rank by itself sees them as communication. Fixes that leave
@@ -400,7 +410,7 @@ def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding]) -> Limit:
         return UNKNOWN_LIMIT
     mean_ns = longest.per_step(longest.window_ns)
     now_ns = mean_ns if longest.steps.median_ns is None else longest.steps.median_ns
-    after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns), longest.limit.step_ns
+    after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns, own_steps_ns), longest.limit.step_ns
     if limit_ns is not None:
         limit_ns = max(limit_ns - longest.per_step(_waits_for_ranks_ns(fleet, longest)), 0)
         limit_ns = limit_ns if after_fixes_ns is None else min(limit_ns, after_fixes_ns)

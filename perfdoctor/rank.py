@@ -15,6 +15,7 @@ import numpy as np
 from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
+from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
@@ -183,6 +184,12 @@ class Rank:
         return frozenset(name for name, available in has.items() if available)
 
     @cached_property
+    def start_up(self) -> StartUp | None:
+        """What the process did before its first step; None where that is not recorded, or is no start."""
+        is_first = not self.step_slice.start
+        return find_start_up(self.trace, self.steps) if is_first else None
+
+    @cached_property
     def context(self) -> Context:
         """What program this is: its phase, frameworks, parallelism, and whether it runs steadily."""
         shift = self.clock_shift
@@ -194,6 +201,7 @@ class Rank:
             self.window,
             drift_ns=0 if shift.consistent else shift.needed_ns - shift.shift_ns,
             facts=self.facts,
+            start_up=self.start_up,
         )
 
     # --- queries (`perfdoctor.analysis.queries`) --------------------------------------------------------------------

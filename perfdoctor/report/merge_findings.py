@@ -89,6 +89,20 @@ def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for shared in group_findings(findings).values() for finding in shared.merge()]
 
 
+def ranks_with(finding: Finding) -> frozenset[int] | None:
+    """The ranks that have a finding; None where it is about all of them."""
+    if finding.rank is not None:
+        return frozenset((finding.rank,))
+    listed = next((each.value for each in finding.evidence if each.label == RANKS), None)
+    return _parse_ranges(listed) if isinstance(listed, str) else None
+
+
+def _parse_ranges(text: str) -> frozenset[int]:
+    """The numbers of `format_ranges`."""
+    runs = [part.split("-") for part in text.split(", ")]
+    return frozenset(chain.from_iterable(range(int(run[0]), int(run[-1]) + 1) for run in runs))
+
+
 def format_ranges(numbers: Iterable[int]) -> str:
     """The numbers as ranges, short even for thousands: "0-3, 7". Two in a row are listed singly."""
     runs: list[list[int]] = []

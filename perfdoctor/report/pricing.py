@@ -21,6 +21,7 @@ from perfdoctor.report.finding import (
     Severity,
     severity_of,
 )
+from perfdoctor.report.merge_findings import ranks_with
 from perfdoctor.savings.fix_order import (
     MASKED_SHARE,
     MIN_COVERED_SHARE,
@@ -172,11 +173,14 @@ def price_findings(
     _apply_replay(priced, replay)
     ordered = _cap_savings(priced, {rank: ledger}, ledger.step_ns)
     step_ns = ledger.step_ns if replay is None else replay.baseline_step_ns
-    return _finish([each.build(rank, shareable) for each in ordered], step_ns)
+    return _finish([each.build(rank, shareable) for each in ordered], step_ns, {rank: step_ns})
 
 
 def prioritize_fleet(
-    rank_findings: Iterable[Finding], fleet_findings: Iterable[Finding], ledgers: Mapping[int | None, Ledger]
+    rank_findings: Iterable[Finding],
+    fleet_findings: Iterable[Finding],
+    ledgers: Mapping[int | None, Ledger],
+    own_steps_ns: Mapping[int | None, int] | None = None,
 ) -> tuple[Finding, ...]:
     """The findings of a whole fleet in order: those of single ranks and those about several ranks.
 
@@ -184,11 +188,13 @@ def prioritize_fleet(
         rank_findings: Findings of single ranks, priced by `price_findings` and merged by `merge_findings`.
         fleet_findings: Findings of rules that compare ranks. Time that both kinds claim goes to them first.
         ledgers: The ledger of each rank, as before any promise.
+        own_steps_ns: For each rank its mean step without its waits for the late rank; None where there are no waits.
 
     Returns:
         All of them, the largest saving first; together they promise no more than the longest step of any rank.
     """
     step_ns = max((ledger.step_ns for ledger in ledgers.values()), default=0)
+    own_steps_ns = own_steps_ns or {rank: ledger.step_ns for rank, ledger in ledgers.items()}
 
     def start_pricing(finding: Finding) -> _Priced:
         ledger = ledgers.get(finding.claim.rank)
@@ -218,22 +224,66 @@ def prioritize_fleet(
         if other is not None and each.saving.likely_ns < MASKED_SHARE * each.saving.alone.likely_ns:
             each.covered_by = each.covered_by or other
     ordered = sorted(everything, key=lambda each: each.sort_key)
-    return _finish([each.build() for each in ordered], max(unprofiled_ns, default=step_ns))
+    return _finish([each.build() for each in ordered], max(unprofiled_ns, default=step_ns), own_steps_ns)
 
 
-def step_after_fixes_ns(findings: Sequence[Finding], mean_step_ns: int, step_ns: int) -> int | None:
+def step_after_fixes_ns(
+    findings: Sequence[Finding], mean_step_ns: int, step_ns: int, own_steps_ns: Mapping[int | None, int]
+) -> int | None:
     """How long a step takes after all fixes, as expected; None where no fix has an expected saving.
 
     Args:
         findings: The findings of a report, priced.
         mean_step_ns: The mean step of the rank whose step is longest: what recorded savings are of.
         step_ns: The step that users know, such as the median: the same share of it is saved.
+        own_steps_ns: For each rank its mean step without its waits for the late rank.
     """
-    expected_ns = [finding.saving.expected_ns for finding in findings if finding.saving.expected_ns is not None]
     before_ns = _first_step_ns(findings, mean_step_ns)
-    if not expected_ns or not before_ns:
+    if not before_ns or all(finding.saving.expected_ns is None for finding in findings):
         return None
-    return round(step_ns * max(1 - sum(expected_ns) / before_ns, 0))
+    steps = _StepsOfRanks(own_steps_ns, before_ns)
+    for finding in findings:
+        steps.apply(finding)
+    return round(step_ns * steps.longest_share)
+
+
+class _StepsOfRanks:
+    """How long the step of each rank takes after some fixes: the longest is the step of all.
+
+    The time by which a rank is late is its own time, so its own fixes save of the same time as making it as fast as
+    the others. Waits for it are no rank's own time. They shrink with its step.
+    """
+
+    def __init__(self, own_steps_ns: Mapping[int | None, int], before_ns: int) -> None:
+        """Start with no fix.
+
+        Args:
+            own_steps_ns: For each rank its mean step without its waits for the late rank.
+            before_ns: The step that savings are of.
+        """
+        longest_ns = max(own_steps_ns.values(), default=0)
+        self._own_share = {rank: ns / longest_ns if longest_ns else 1.0 for rank, ns in own_steps_ns.items()}
+        self._before_ns = before_ns
+        self._by_own_fixes_ns = dict.fromkeys(own_steps_ns, 0)
+        self._by_being_on_time_ns = dict.fromkeys(own_steps_ns, 0)
+
+    def apply(self, finding: Finding) -> None:
+        """Shorten the steps of the ranks that have the finding by its expected saving."""
+        is_late = finding.rank is not None and finding.claim.rank not in (None, finding.rank)
+        saved_ns = self._by_being_on_time_ns if is_late else self._by_own_fixes_ns
+        ranks = ranks_with(finding)
+        for rank in saved_ns:
+            if ranks is None or rank is None or rank in ranks:
+                saved_ns[rank] += finding.saving.expected_ns or 0
+
+    @property
+    def longest_share(self) -> float:
+        """The longest step now, as a share (0 to 1) of the step before any fix."""
+        left = (
+            share - max(self._by_own_fixes_ns[rank], self._by_being_on_time_ns[rank]) / max(self._before_ns, 1)
+            for rank, share in self._own_share.items()
+        )
+        return max(max(left, default=1.0), 0.0)
 
 
 def _first_step_ns(findings: Iterable[Finding], recorded_ns: int) -> int:
@@ -248,16 +298,19 @@ def _step_before_ns(finding: Finding) -> int | None:
     return value if type(value) is int else None
 
 
-def _finish(findings: Sequence[Finding], recorded_step_ns: int) -> tuple[Finding, ...]:
+def _finish(
+    findings: Sequence[Finding], recorded_step_ns: int, own_steps_ns: Mapping[int | None, int]
+) -> tuple[Finding, ...]:
     """Ordered findings with what depends on their order: which covers which, and the step after each fix."""
-    after_ns = _first_step_ns(findings, recorded_step_ns)
+    before_ns = _first_step_ns(findings, recorded_step_ns)
+    steps = _StepsOfRanks(own_steps_ns, before_ns)
     first_position: dict[FindingKey, int] = {}
     finished = []
     for position, finding in enumerate(findings):
-        after_ns = max(after_ns - (finding.saving.expected_ns or 0), 0)
+        steps.apply(finding)
         evidence = tuple(each for each in finding.evidence if each.label != STEP_AFTER)
         if finding.saving.basis == "replayed" and finding.saving.expected_ns is not None:
-            evidence = (*evidence, Evidence(STEP_AFTER, after_ns, "ns"))
+            evidence = (*evidence, Evidence(STEP_AFTER, round(before_ns * steps.longest_share), "ns"))
         covered_by = None if finding.covering_key is None else first_position.get(finding.covering_key)
         severity = finding.severity if covered_by is None else min(finding.severity, "low", key=SEVERITIES.index)
         finished.append(replace(finding, evidence=evidence, covered_by=covered_by, severity=severity))

@@ -47,8 +47,8 @@ class TraceSummary:
 class StepSummary:
     """The steps of a trace: median, mean and variation (standard deviation over mean); None without steps.
 
-    `one_off_ns` is the time in the window of what happens once, which no step of those to come will repeat; None where
-    it is not known.
+    `one_off_ns` is the time of what happens once, which no step of those to come will repeat: in the window, and in the
+    start of the process before it; None where it is not known.
 
     `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
     reports that people read and not part of the schema: findings carry it as evidence.

@@ -361,6 +361,49 @@ def test_a_launch_that_loads_its_module_is_warm_up_but_one_that_waits_for_the_qu
     assert pause_in_launch("cudaStreamSynchronize", 60, busy=False).steady is True
 
 
+# --- before the first step --------------------------------------------------------------------------------------------
+
+
+def recording_from_the_start(call: str, dur_ms: float, *, busy: bool = False) -> TraceBuilder:
+    """Four steps of 100 ms, 500 ms after a first kernel; a long call lies between."""
+    trace = TraceBuilder().kernel("ampere_sgemm_128x64_nn", 0, 10, launch_us=0)
+    trace.call(call, 50 * MS, dur_ms * MS)
+    if busy:
+        trace.kernel("ampere_sgemm_128x64_nn", 20 * MS, 450 * MS, launch_us=10 * MS)
+    for row in range(4):
+        at = (500 + 100 * row) * MS
+        trace.step(at, 100 * MS).kernel("ampere_sgemm_128x64_nn", at + 10, 99 * MS, launch_us=at)
+    return trace
+
+
+def start_up_in(trace: TraceBuilder, **rank: object) -> list[str]:
+    return [sentence for sentence in context_of(trace, **rank).evidence if "before the first step" in sentence]
+
+
+def test_the_start_of_the_process_is_said_once_and_apart_from_the_steps() -> None:
+    trace = recording_from_the_start("cudaLaunchKernel", 400)
+    assert start_up_in(trace) == [
+        "once, before the first step: 500 ms of start-up without work for the GPU, of it in cudaLaunchKernel 400 ms."
+    ]
+    assert context_of(trace).steady is True  # the steps are
+    start_up = Rank(trace.trace()).start_up
+    assert start_up is not None
+    assert start_up.idle_ns == 500 * MS * 1000 - 10_000
+
+
+@pytest.mark.parametrize(
+    ("call", "dur_ms", "busy"),
+    [("cudaLaunchKernel", 40, False), ("cudaLaunchKernel", 200, False), ("cudaLaunchKernel", 400, True)],
+    ids=["short", "less-than-half", "gpu-works"],
+)
+def test_time_before_the_first_step_may_be_no_start(call: str, dur_ms: float, busy: bool) -> None:
+    assert not start_up_in(recording_from_the_start(call, dur_ms, busy=busy))
+
+
+def test_steps_that_were_left_out_are_no_start() -> None:
+    assert not start_up_in(recording_from_the_start("cudaLaunchKernel", 400), step_slice=slice(1, None))
+
+
 def test_the_capture_of_a_graph_is_warm_up_and_its_launch_is_not() -> None:
     capturing, launching = steps(*[MS] * 4), steps(*[MS] * 4)
     capturing.call("cudaStreamBeginCapture", 500, 5)

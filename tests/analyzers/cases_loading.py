@@ -326,7 +326,7 @@ PD101: list[RuleCase] = [
         lambda: cpu_program(34_000, 35_000),
         (
             ExpectedFinding(
-                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=8"
+                "high", 34_000_000, advice="computes for 2% of it: 51 workers would hide it", fix="num_workers=4"
             ),
         ),
         facts={

@@ -59,6 +59,26 @@ def late_in_turns(steps: int = 12, ranks: int = 4, by_us: float = 200) -> list[l
     return [[by_us if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
 
 
+def launched_late(late: Sequence[int], steps: int, ranks: int = 4) -> list[TraceBuilder]:
+    """Twelve rounds of computing and reducing, 4 ms each, with or without marks of steps.
+
+    Args:
+        late: The rounds in which rank 2 launches its work 2 ms late.
+        steps: How many rounds are marked as steps.
+        ranks: The number of ranks.
+    """
+    traces = [TraceBuilder(rank=rank, world_size=ranks) for rank in range(ranks)]
+    for number in range(12):
+        at, delay_us = 4000 * number, 2000 if number in late else 0
+        for rank, trace in enumerate(traces):
+            begin = at + (delay_us if rank == 2 else 0)
+            if number < steps:
+                trace.step(at, 4000)
+            trace.kernel(TENSOR_GEMM, begin, 400, launch_us=begin)
+            trace.kernel(ALL_REDUCE, begin + 400, at + delay_us + 500 - begin - 400, launch_us=begin + 0.01, stream=20)
+    return traces
+
+
 def slow_loader() -> list[TraceBuilder]:
     """Rank 1 waits for its loader from 400 to 600 us before it launches the collective."""
     quick, slow = TraceBuilder(rank=0, world_size=2), TraceBuilder(rank=1, world_size=2)
@@ -92,7 +112,7 @@ PD401 = [
                 200_000,
                 LATE,
                 rank=2,
-                title="Rank 2 arrives last at 100% of collectives, computing",
+                title="Rank 2 is 200 us late in each step, computing",
                 confidence=0.6,
                 evidence={
                     "collectives matched over all ranks": 5,
@@ -153,9 +173,37 @@ PD401 = [
         "PD401",
         "late-once",
         lambda: fleet([*[[0, 0, 0, 0]] * 11, [0, 0, 300, 0]]),
-        (ExpectedFinding("low", 25_000, (0, 25_000, 25_000), rank=2, title="is late now and then, in 1 of 12 steps"),),
+        (ExpectedFinding("info", 0, rank=2, title="Once in this trace: Rank 2 is 300 us late in 1 of 12 steps"),),
+    ),
+    RuleCase(  # every fourth step: that comes back
+        "PD401",
+        "late-now-and-then",
+        lambda: fleet([[0, 0, 400 if step % 4 == 1 else 0, 0] for step in range(12)]),
+        (ExpectedFinding("high", 100_000, (0, 100_000, 100_000), rank=2, title="is 400 us late in 3 of 12 steps"),),
+    ),
+    RuleCase(
+        "PD401",
+        "late-once-without-steps",
+        lambda: launched_late([1], steps=0),
+        (ExpectedFinding("info", 2_000_000, rank=2, title="Once in this trace: Rank 2 is 2 ms late in all"),),
+    ),
+    RuleCase(
+        "PD401",
+        "late-again-and-again-without-steps",
+        lambda: launched_late([1, 4, 7, 10], steps=0),
+        (ExpectedFinding("high", 8_000_000, (0, 8_000_000, 8_000_000), rank=2, title="Rank 2 is 8 ms late in all"),),
+    ),
+    RuleCase(  # only the steps in which it is late by a pause that happens once
+        "PD401",
+        "paused-once",
+        lambda: launched_late([1], steps=12),
+        (ExpectedFinding("info", 0, rank=2, title="Once in this trace: Rank 2 is 2 ms late"),),
     ),
     RuleCase("PD401", "balanced", lambda: fleet(one_late(0, 0))),
+    RuleCase("PD401", "balanced-without-steps", lambda: launched_late([], steps=0)),
+    RuleCase("PD401", "nobody-late-in-the-steps", lambda: launched_late([11], steps=11)),
+    RuleCase("PD401", "other-ranks-once-without-steps", lambda: launched_late([1], steps=0)[:2]),
+    RuleCase("PD401", "others-once", lambda: launched_late([1], steps=12)[:2]),
     RuleCase("PD401", "balanced-with-clocks-apart", lambda: fleet(one_late(0, 0), offsets_us=[0, 3e6, 6e6, 1.5e6])),
     RuleCase("PD401", "too-little-noise", lambda: fleet(late_in_turns(by_us=50))),
     RuleCase("PD401", "too-few-collectives-for-noise", lambda: fleet(late_in_turns(steps=8))),
@@ -193,6 +241,31 @@ def forward_step(span: tuple[float, float] = BEHIND_THE_WORK) -> TraceBuilder:
     for row in range(12):
         trace.op("aten::mm", 10 * row, 8)
     return trace
+
+
+def gathered_output(longest_us: float, phase: str = "inference", hidden: bool = False) -> list[TraceBuilder]:
+    """Two ranks that exchange 20 us after each of six layers and then gather the output of the model.
+
+    Args:
+        longest_us: How long that takes.
+        phase: "inference", or "training" with a backward pass and an optimizer.
+        hidden: Whether another stream computes all the time.
+    """
+    traces = [TraceBuilder(rank=number, world_size=2) for number in range(2)]
+    for trace in traces:
+        for row in range(12):
+            trace.op("aten::mm", 10 * row, 8)
+        for layer in range(6):
+            trace.kernel(TENSOR_GEMM, 120 * layer, 100, launch_us=0.02 * layer)
+            trace.kernel(ALL_GATHER, 120 * layer + 100, 20, launch_us=0.01 + 0.02 * layer, stream=20)
+        trace.kernel(TENSOR_GEMM, 720, 10, launch_us=1)
+        trace.kernel(ALL_GATHER, 730, longest_us, launch_us=1.1, stream=20)
+        if hidden:
+            trace.kernel(POINTWISE, 0, 730 + longest_us, launch_us=1.2, stream=21)
+        if phase == "training":
+            trace.op("autograd::engine::evaluate_function: MulBackward0", 140, 20)
+            trace.range("Optimizer.step#SGD.step", 200, 10)
+    return traces
 
 
 def exposed_in_one_of_two_steps() -> TraceBuilder:
@@ -288,6 +361,32 @@ PD402 = [
         lambda: step_with_collectives((100, 900), compute=(0, 100)),
         (ExpectedFinding("medium", 800_000, (0, None, 100_000)),),
     ),
+    RuleCase(  # the 610 us of work could hide so much, and the output need not be gathered at all
+        "PD402",
+        "output-of-a-split-model",
+        lambda: gathered_output(2000),
+        (
+            ExpectedFinding(
+                "high",
+                2_120_000,
+                (0, None, 2_120_000),
+                title="one all_gather takes 2 ms",
+                advice="Keep the logits sharded",
+            ),
+        ),
+    ),
+    RuleCase(  # no longer than ten of the others: all are exchanges of layers
+        "PD402",
+        "exchanges-of-a-split-model",
+        lambda: gathered_output(190),
+        (ExpectedFinding("high", 310_000, (0, None, 310_000), title="100% of what is exposed is all_gather"),),
+    ),
+    RuleCase(  # what a training step gathers are parameters
+        "PD402",
+        "long-gather-of-a-training-step",
+        lambda: gathered_output(2000, "training"),
+        (ExpectedFinding("medium", 2_120_000, (0, None, 610_000), title="100% of what is exposed is all_gather"),),
+    ),
     RuleCase("PD402", "gloo-on-the-cpu", gloo_on_the_cpu, (ExpectedFinding("high", 500_000, (0, None, 500_000)),)),
     RuleCase(
         "PD402",
@@ -303,6 +402,9 @@ PD402 = [
         (ExpectedFinding("medium", 100_000, rank=None),),
     ),
     RuleCase("PD402", "nothing-but-the-wait", lambda: fleet(one_late(2, 300), transfer_us=20)),
+    RuleCase("PD402", "output-behind-another-stream", lambda: gathered_output(2000, hidden=True)),
+    RuleCase("PD402", "exchanges-behind-another-stream", lambda: gathered_output(190, hidden=True)),
+    RuleCase("PD402", "parameters-behind-another-stream", lambda: gathered_output(2000, "training", hidden=True)),
     RuleCase("PD402", "overlapped", lambda: step_with_collectives((100, 400), (450, 600))),
     RuleCase("PD402", "experts-overlapped", lambda: step_with_collectives(BESIDE_THE_WORK, name=EXPERT_DISPATCH)),
     RuleCase(

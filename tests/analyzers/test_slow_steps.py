@@ -73,6 +73,19 @@ def steady_trace() -> TraceBuilder:
     return trace
 
 
+@pytest.mark.parametrize("names", [("aten::add", "aten::mul"), ("aten::mul", "aten::add")])
+def test_of_two_ops_that_grow_alike_the_first_by_name_is_told(names: tuple[str, str]) -> None:
+    trace = TraceBuilder(device=None)
+    for number in range(6):
+        length = 2000 if number == 4 else 1000
+        trace.step(1000 * number + 1000 * (number > 4), length)
+        for row, name in enumerate(names):
+            trace.op(name, 1000 * number + 1000 * (number > 4) + row * length / 2, length / 2)
+    rules = [analyzer for analyzer in registry.load_analyzers() if analyzer.rule == "PD003"]
+    (finding,) = pipeline.diagnose_run(Run((Rank(trace.trace()),)), rules).findings
+    assert {each.label: each.value for each in finding.evidence}["most more time in"] == "aten::add"
+
+
 def findings_on_steps(text: bytes) -> tuple[Finding, ...]:
     """The findings of PD003 on a run with such a steps.jsonl whose trace is steady."""
     run = Run((Rank(steady_trace().trace(), run_steps=parse_run_steps(text)),))

@@ -171,9 +171,26 @@ def test_the_step_after_each_fix_counts_the_fixes_of_all_ranks_above_it() -> Non
         for ns, at, rule, rank, after in ((300, 0, "PD001", 0, 500), (200, 400, "PD002", 1, 800))
     ]
     result = prioritize_fleet(findings, (), {rank: Ledger(WINDOW_NS) for rank in (0, 1)})
-    assert [e.value for f in result for e in f.evidence] == [700, 500]
-    assert step_after_fixes_ns(result, WINDOW_NS, 800) == 400  # half of the mean step, so half of the median step
-    assert step_after_fixes_ns([finding_of(10, (0, 10))], WINDOW_NS, 800) is None
+    own_ns = {0: WINDOW_NS, 1: WINDOW_NS}
+    # The other rank still takes as long as before, and then as long as its own fix leaves.
+    assert [e.value for f in result for e in f.evidence] == [1000, 800]
+    assert step_after_fixes_ns(result, WINDOW_NS, 500, own_ns) == 400  # 80 % of the mean step, so 80 % of the median
+    assert step_after_fixes_ns([finding_of(10, (0, 10))], WINDOW_NS, 500, own_ns) is None
+
+
+def late_rank_and_its_cause(cause_saves: int) -> tuple[Finding, ...]:
+    """Rank 1 is late by 300 of 1000 ns, and rank 0 waits; a fix of its own saves some of the same time."""
+    late = replace(finding_of(300, (600, 900), rule="PD401", rank=0, expected=300), rank=1)
+    return late, finding_of(cause_saves, (0, cause_saves), rule="PD104", rank=1, expected=cause_saves)
+
+
+def test_what_makes_a_rank_late_and_its_lateness_are_the_same_time() -> None:
+    own_ns = {0: 700, 1: 1000}
+    assert step_after_fixes_ns(late_rank_and_its_cause(250), WINDOW_NS, 1000, own_ns) == 700
+    # Faster than the others it is no longer what the step takes.
+    assert step_after_fixes_ns(late_rank_and_its_cause(400), WINDOW_NS, 1000, own_ns) == 700
+    both = (*late_rank_and_its_cause(400), finding_of(100, (0, 100), rule="PD102", expected=100))
+    assert step_after_fixes_ns(both, WINDOW_NS, 1000, own_ns) == 600  # what all ranks have
 
 
 spans = st.tuples(st.integers(0, WINDOW_NS), st.integers(0, WINDOW_NS)).map(lambda s: (min(s), max(s) + 1))
@@ -185,6 +202,15 @@ findings = st.builds(
     st.sampled_from([None, 0, 1]),
     st.sampled_from("abc"),
 )
+
+
+@given(st.lists(findings, max_size=8))
+def test_the_step_after_fixes_falls_with_each_and_by_no_more_than_it_saves(many: list[Finding]) -> None:
+    some = [replace(f, saving=Saving(0, f.saving.high_ns, f.saving.high_ns, "bounded")) for f in many]
+    after = [step_after_fixes_ns(some[:n], WINDOW_NS, 1000, {0: 1000, 1: 900}) for n in range(1, len(some) + 1)]
+    steps = [1000, *(ns for ns in after if ns is not None)]
+    for finding, before_ns, after_ns in zip(some, steps, steps[1:], strict=False):
+        assert 0 <= before_ns - after_ns <= (finding.saving.expected_ns or 0) + 1
 
 
 @given(st.lists(findings, max_size=8), st.integers(1, 5), st.one_of(st.none(), st.integers(0, WINDOW_NS)))

@@ -16,6 +16,7 @@ from perfdoctor.analysis.communication.rank_waits import (
     find_root_causes,
 )
 from perfdoctor.analysis.timeline.phases import PHASES
+from perfdoctor.analysis.timeline.recurrence import is_rare
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
@@ -186,7 +187,7 @@ def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
     caused_ns = np.bincount(cause[counts], matched.total_wait_ns[counts], len(matched.tables))
     worst = int(caused_ns.argmax())
     co_late = _find_co_late(matched, counts & (cause == worst), worst)
-    step_count, late_step_count = _count_late_steps(matched, counts, cause, co_late)
+    steps, is_late = _find_late_steps(matched, counts, cause, co_late)
     return LateRank(
         matched=matched,
         index=worst,
@@ -195,9 +196,11 @@ def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
         arrives_last=counts & np.isin(matched.last_arriver, co_late),
         causes_wait=counts & np.isin(cause, co_late),
         blame=float(caused_ns[list(co_late)].sum() / caused_ns.sum()),
-        step_count=step_count,
-        late_step_count=late_step_count,
-        once=once or _is_early_or_single(matched, counts & np.isin(cause, co_late)),
+        step_count=len(steps),
+        late_step_count=int(is_late.sum()),
+        once=once
+        or is_rare(np.flatnonzero(is_late), len(steps))
+        or _is_early_or_single(matched, counts & np.isin(cause, co_late)),
     )
 
 
@@ -254,16 +257,16 @@ def _match_synchronizing(matched: MatchedCollectives) -> BoolArray:
     return np.asarray(matched.in_window & (matched.has_group | is_whole) & ~is_send, bool)
 
 
-def _count_late_steps(
+def _find_late_steps(
     matched: MatchedCollectives, counts: BoolArray, cause: Int32Array, co_late: tuple[int, ...]
-) -> tuple[int, int]:
-    """How many steps have collectives that count, and in how many of them the co-late ranks cause the most waiting."""
+) -> tuple[Int64Array, BoolArray]:
+    """The steps with collectives that count, and for each whether the co-late ranks cause the most waiting in it."""
     rows = np.flatnonzero(counts & (matched.step >= 0))
     if not len(rows):
-        return 0, 0
+        return np.empty(0, np.int64), np.zeros(0, bool)
     steps, which = np.unique(matched.step[rows], return_inverse=True)
     # Column 0 is for the co-late ranks together, the others for one rank each.
     column = np.where(np.isin(cause[rows], co_late), 0, cause[rows] + 1)
     caused_ns = np.zeros((len(steps), len(matched.tables) + 1))
     np.add.at(caused_ns, (which, column), matched.total_wait_ns[rows])
-    return len(steps), int(((caused_ns.argmax(axis=1) == 0) & (caused_ns[:, 0] > 0)).sum())
+    return steps.astype(np.int64), np.asarray((caused_ns.argmax(axis=1) == 0) & (caused_ns[:, 0] > 0), bool)

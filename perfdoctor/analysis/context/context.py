@@ -10,7 +10,7 @@ from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, SERVING_ENGI
 from perfdoctor.analysis.context.names_in_trace import names_in_trace
 from perfdoctor.analysis.context.parallelism import parallelism_of
 from perfdoctor.analysis.context.program_phase import Phase, phase_of
-from perfdoctor.analysis.context.warm_up import steadiness_of
+from perfdoctor.analysis.context.warm_up import StartUp, steadiness_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.gpu.generations import possible_generations
 from perfdoctor.trace import vocabulary
@@ -87,6 +87,7 @@ def context_of(
     window: Intervals,
     drift_ns: int = 0,
     facts: Mapping[str, Any] | None = None,
+    start_up: StartUp | None = None,
 ) -> Context:
     """What program a trace was recorded of.
 
@@ -98,6 +99,7 @@ def context_of(
         window: The analysed time.
         drift_ns: By how much the clocks of CPU and GPU drift apart within the trace.
         facts: What was captured beside the trace; None without a capture.
+        start_up: What the process did before the first step, see `find_start_up`.
     """
     trace, names = classes.trace, names_in_trace(classes.trace)
     signs = {each.title: names.find_sign(each) for each in FRAMEWORK_SIGNS}
@@ -115,6 +117,7 @@ def context_of(
         *(f"{count:,} of {of:,} kernels are {how}." for how, (count, of) in shares if count),
         *device,
         *(_describe_steadiness(steadiness.steady, reason) for reason in steadiness.reasons),
+        *(() if start_up is None else (start_up.sentence,)),
     )
     return Context(
         phase=phase.phase,

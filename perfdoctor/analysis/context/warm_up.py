@@ -19,6 +19,8 @@ from perfdoctor.trace.tables.steps import Steps
 # do; while the GPU is busy a launch may wait for room in the queue, which is no start-up.
 _LONG_LAUNCH_NS = 50_000_000
 _MOSTLY = 0.5
+# So many calls are named that a start takes longest in.
+_NAMED_CALLS = 3
 # What takes less of the window changes no figure that a reader would act on.
 _LEAST_SHARE = 0.02
 # The first step of a recording also starts the profiler; in steady recordings it is up to 1.3 times as long.
@@ -26,6 +28,18 @@ _LONG_FIRST_STEP = 1.5
 _LEAST_STEPS = 3
 # Steps of recordings without a start lie within 0.2 of their median.
 _STEADY_SPREAD = 0.3
+
+
+class StartUp(NamedTuple):
+    """What the process did before the first step, and does not do again.
+
+    Attributes:
+        idle_ns: How long the GPU had nothing to do before the first step.
+        sentence: What the CPU was in meanwhile.
+    """
+
+    idle_ns: int
+    sentence: str
 
 
 class Steadiness(NamedTuple):
@@ -58,6 +72,40 @@ def steadiness_of(trace: Trace, steps: Steps, window: Intervals, drift_ns: int =
         low, high = int(durations.min()) / 1e6, int(durations.max()) / 1e6
         return Steadiness(None, (f"the steps take {low:,.1f} to {high:,.1f} ms, in no order that a warm-up has.",))
     return Steadiness(True, ())
+
+
+def find_start_up(trace: Trace, steps: Steps) -> StartUp | None:
+    """The start of the process, where it was recorded: long calls before the first step while the GPU has no work.
+
+    None where the GPU idles for less than a step then, or such calls take less than half of that time: then it is not
+    known what the CPU did.
+    """
+    calls, gpu = trace.calls, trace.gpu
+    if not steps.count or not len(gpu) or steps.median_ns is None:
+        return None
+    before = iv.window(trace.extent_ns[0], int(steps.intervals[0, 0]))
+    idle = iv.subtract(before, iv.union(gpu.start_ns, gpu.end_ns))
+    idle_ns = iv.total(idle)
+    if idle_ns < steps.median_ns:
+        return None
+    rows = np.flatnonzero(calls.dur_ns > _LONG_LAUNCH_NS)
+    spent_ns = iv.overlap(calls.start_ns[rows], calls.end_ns[rows], idle)
+    rows, spent_ns = rows[spent_ns > _LONG_LAUNCH_NS], spent_ns[spent_ns > _LONG_LAUNCH_NS]
+    if iv.total(iv.intersect(iv.union(calls.start_ns[rows], calls.end_ns[rows]), idle)) < _MOSTLY * idle_ns:
+        return None
+    names, which = np.unique(calls.name[rows], return_inverse=True)
+    by_name_ns = np.bincount(which, spent_ns)
+    longest = np.argsort(-by_name_ns, kind="stable")[:_NAMED_CALLS].tolist()
+    named = [f"{trace.strings[names[each]]} {_format_ms(by_name_ns[each])}" for each in longest]
+    return StartUp(
+        idle_ns,
+        f"once, before the first step: {_format_ms(idle_ns)} of start-up without work for the GPU, of it in "
+        f"{', '.join(named)}.",
+    )
+
+
+def _format_ms(ns: float) -> str:
+    return f"{ns / 1e6:,.0f} ms"
 
 
 def _find_one_offs(trace: Trace, steps: Steps, window: Intervals) -> Iterator[str]:
