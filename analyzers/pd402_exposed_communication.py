@@ -215,7 +215,7 @@ def _kind_evidence(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence,
     return (
         Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
         Evidence(f"{name}, overlapped", round(overlap_percent, 1), "%"),
-        Evidence(f"{name}, bus bandwidth, waits included", None if rate is None else round(rate / 1e9, 2), "GB/s"),
+        *(() if rate is None else (Evidence(f"{name}, bus bandwidth, waits included", round(rate / 1e9, 2), "GB/s"),)),
     )
 
 
