@@ -79,7 +79,7 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
         )
     elif loader.lacks_cores and loader.is_memory_bound:
         advice = (
-            f"Use {_count_workers(loader.most_useful_workers)}, and let the data set wait less: keep its files near, "
+            f"Use {_count_workers(loader.recommended_workers)}, and let the data set wait less: keep its files near, "
             f"and read them in larger pieces. Loading a batch takes {_format_ms(loader.batch_ns)} and computes for "
             f"{loader.cpu_share or 0:.0%} of it: {loader.workers_to_keep_up} workers would hide it, each a process "
             "with a memory of its own."

@@ -150,7 +150,7 @@ class HostDeviceSync(RankAnalyzer):
         counts: Counter[str] = Counter()
         for waits in parts:
             counts[name_cause(waits.cause)] += waits.count
-        kinds = [name for name, _ in counts.most_common(_MOST_KINDS)]
+        named = ", ".join(_in_a_list(name) for name, _ in counts.most_common(_MOST_KINDS))
         advice = advise_on_cause(rank, together.cause)
         sentence = (
             "Remove these waits together: while some remain, each of the others costs little. The most frequent first: "
@@ -158,8 +158,8 @@ class HostDeviceSync(RankAnalyzer):
         return self._finding_of(
             rank,
             together,
-            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by "
-            f"{', '.join(map(_in_a_list, kinds))}, and then the GPU waits for the next launch",
+            title=f"The CPU waits for the GPU {format_frequency(rank, together.count)}, by {named}, "
+            "and then the GPU waits for the next launch",
             advice=advice._replace(sentence=sentence + advice.sentence),
             location=together.location,
         )
@@ -186,7 +186,8 @@ class HostDeviceSync(RankAnalyzer):
 
 def _in_a_list(kind: str) -> str:
     """The name of a cause as it stands inside a sentence."""
-    return kind[0].lower() + kind[1:] if kind[:2].istitle() or kind.startswith("A ") else kind
+    first_word = kind.partition(" ")[0]
+    return kind[0].lower() + kind[1:] if first_word.isalpha() and first_word.istitle() else kind
 
 
 def _join(parts: Sequence[WaitsAtLine]) -> WaitsAtLine:

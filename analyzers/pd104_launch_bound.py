@@ -232,7 +232,7 @@ def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
 
 def _are_reported(rank: Rank, syncs: CallRows) -> bool:
     """Whether syncs leave the GPU idle for so long that PD102 reports them."""
-    idle_ns = rank.per_step(iv.total(rank.starvation.time_after_syncs(syncs.index)))
+    idle_ns = rank.per_step(iv.total(rank.starvation.time_after_syncs(syncs.index.astype(np.int32))))
     return (rank.share(idle_ns) or 0) >= _MIN_SYNC_SHARE
 
 

@@ -181,7 +181,7 @@ class Straggler(FleetAnalyzer):
                     "%",
                 ),
                 Evidence("lateness per step against the second-latest rank", lateness_ns, "ns"),
-                Evidence("largest single lateness", int(late.lateness_ns.max()), "ns"),
+                Evidence("largest single lateness", int(late.lateness_ns.max(initial=0)), "ns"),
                 Evidence("rank that waits longest", victim.rank),
                 *step_evidence(late),
                 *(

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
+from perfdoctor.report.slice_facts import format_rate
 from perfdoctor.rules import (
     Claim,
     CollectiveTable,
@@ -133,7 +134,7 @@ class ExposedCommunication(FleetAnalyzer):
         yield self.finding(
             rank,
             title=f"Communication is exposed: {how_much} of it overlaps with computation"
-            + (_describe_outputs(table, outputs) if is_output else _describe_kind(kind, kind_share)),
+            + (_describe_outputs(table, outputs) if is_output else _describe_kind(table, kind, kind_share)),
             cost_ns=cost,
             saving=Saving(0, None, min(cost, avoidable_ns), "bounded"),
             advice=advice.sentence
@@ -170,8 +171,13 @@ def _find_prevailing_kind(table: CollectiveTable) -> tuple[str, float]:
     return kind, exposed_ns[kind] / sum(exposed_ns.values())
 
 
-def _describe_kind(kind: str, share: float) -> str:
-    return f"; {share:.0%} of what is exposed is {kind}" if share >= _MIN_KIND_SHARE else ""
+def _describe_kind(table: CollectiveTable, kind: str, share: float) -> str:
+    """The end of a title: the kind of which most is, and how fast it is where sizes are recorded."""
+    if share < _MIN_KIND_SHARE:
+        return ""
+    longest = next((total for total in table.totals if total.kind == kind), None)
+    rate = longest.bus_bytes_per_s if longest else None
+    return f"; {share:.0%} of what is exposed is {kind}" + (f" at {format_rate(rate)}" if rate else "")
 
 
 def _describe_outputs(table: CollectiveTable, outputs: Int64Array) -> str:
@@ -190,7 +196,8 @@ def _find_gathered_outputs(rank: RankSummary, table: CollectiveTable) -> Int64Ar
         return rows[:0]
     dur_ns = (table.end_ns - table.start_ns)[rows]
     is_long = dur_ns >= _TIMES_AN_EXCHANGE * np.median(dur_ns)
-    return rows[is_long & (table.kind[rows] == kinds[0])]
+    outputs: Int64Array = rows[is_long & (table.kind[rows] == kinds[0])]
+    return outputs
 
 
 def _wait_evidence(rank: RankSummary, waiting: Intervals) -> tuple[Evidence, ...]:
@@ -208,7 +215,7 @@ def _kind_evidence(rank: RankSummary, total: CollectiveTotal) -> tuple[Evidence,
     return (
         Evidence(f"{name}, exposed per step", rank.per_step(total.exposed_ns), "ns"),
         Evidence(f"{name}, overlapped", round(overlap_percent, 1), "%"),
-        Evidence(f"{name}, bus bandwidth, waits included", None if rate is None else round(rate / 1e9, 2), "GB/s"),
+        *(() if rate is None else (Evidence(f"{name}, bus bandwidth, waits included", round(rate / 1e9, 2), "GB/s"),)),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.analysis.communication.collectives import CollectiveTable, CollectiveTotal
 from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
@@ -71,3 +72,20 @@ def test_collectives_that_do_not_fit_together_are_not_matched() -> None:
     ends = [1_000, 4_000, 9_000, 30_000]
     others = [1_000, 12_000, 40_000, 90_000]
     assert match_collectives([collectives_of_rank(0, ends), collectives_of_rank(1, others)]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "group_size", "size_bytes", "expected"),
+    [
+        ("all_reduce", 8, 16_000_000, 2.8e9),  # 16 MB in 10 ms, times 2 (n - 1) / n
+        ("all_gather", 2, 16_000_000, 1.6e9),
+        ("all_reduce", None, 16_000_000, None),
+        ("all_reduce", 8, None, None),
+        ("send_recv", 8, 16_000_000, None),
+    ],
+)
+def test_bus_bandwidth_takes_sizes_and_ranks(
+    kind: str, group_size: int | None, size_bytes: int | None, expected: float | None
+) -> None:
+    total = CollectiveTotal(kind, None, group_size, 2, size_bytes, 10_000_000, 10_000_000)
+    assert total.bus_bytes_per_s == (None if expected is None else pytest.approx(expected))

@@ -182,6 +182,7 @@ NAN_TO_NUM = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::nan_to_num_kernel_cuda(at::TensorIteratorBase&, "
     "c10::optional<double>, c10::optional<double>)::{lambda(float)#1}>"
 )
+UPSAMPLE = "void at::native::(anonymous namespace)::upsample_bilinear2d_out_frame<{0}>(int, double, double, bool)"
 SCDNN_DOUBLE = "void cudnn::cnn::implicit_convolve_dgemm<double, double, 128, 5, 5, 3, 3, 3, 1, false>(int, int)"
 
 
@@ -249,7 +250,24 @@ PD204 = [
             ),
         ),
     ),
+    RuleCase(  # masks of an image model, made float64 by numpy
+        "PD204",
+        "interpolation",
+        lambda: step_of(
+            elementwise(UPSAMPLE.format("double, double"), 200, "aten::upsample_bilinear2d", ([64, 3, 256, 256], FP64))
+        ),
+        (ExpectedFinding("high", 200_000, evidence={"first float64 op": "aten::upsample_bilinear2d"}),),
+    ),
     RuleCase("PD204", "healthy", build_healthy_trace),
+    RuleCase(  # its scales are doubles, its data is not
+        "PD204",
+        "interpolation-of-other-types",
+        lambda: step_of(
+            elementwise(
+                UPSAMPLE.format("c10::BFloat16, float"), 200, "aten::upsample_bilinear2d", ([64, 4, 256, 256], BF16)
+            )
+        ),
+    ),
     RuleCase(
         "PD204",
         "python-numbers-are-recorded-as-double",

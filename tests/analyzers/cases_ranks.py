@@ -59,13 +59,14 @@ def late_in_turns(steps: int = 12, ranks: int = 4, by_us: float = 200) -> list[l
     return [[by_us if r == step % ranks else 0 for r in range(ranks)] for step in range(steps)]
 
 
-def launched_late(late: Sequence[int], steps: int, ranks: int = 4) -> list[TraceBuilder]:
+def launched_late(late: Sequence[int], steps: int, ranks: int = 4, slow_us: float = 0) -> list[TraceBuilder]:
     """Twelve rounds of computing and reducing, 4 ms each, with or without marks of steps.
 
     Args:
         late: The rounds in which rank 2 launches its work 2 ms late.
         steps: How many rounds are marked as steps.
         ranks: The number of ranks.
+        slow_us: How much longer rank 1 computes in each round.
     """
     traces = [TraceBuilder(rank=rank, world_size=ranks) for rank in range(ranks)]
     for number in range(12):
@@ -74,8 +75,10 @@ def launched_late(late: Sequence[int], steps: int, ranks: int = 4) -> list[Trace
             begin = at + (delay_us if rank == 2 else 0)
             if number < steps:
                 trace.step(at, 4000)
-            trace.kernel(TENSOR_GEMM, begin, 400, launch_us=begin)
-            trace.kernel(ALL_REDUCE, begin + 400, at + delay_us + 500 - begin - 400, launch_us=begin + 0.01, stream=20)
+            arrival = begin + 400 + (slow_us if rank == 1 else 0)
+            end = at + 500 + max(delay_us, slow_us)
+            trace.kernel(TENSOR_GEMM, begin, arrival - begin, launch_us=begin)
+            trace.kernel(ALL_REDUCE, arrival, end - arrival, launch_us=begin + 0.01, stream=20)
     return traces
 
 
@@ -199,6 +202,17 @@ PD401 = [
         lambda: launched_late([1], steps=12),
         (ExpectedFinding("info", 0, rank=2, title="Once in this trace: Rank 2 is 2 ms late"),),
     ),
+    RuleCase(  # rank 2 pauses once for 2 ms; rank 1 computes 300 us longer in each step
+        "PD401",
+        "slow-beside-one-that-paused-once",
+        lambda: launched_late([1], steps=12, slow_us=300),
+        (
+            ExpectedFinding(
+                "medium", 275_000, (0, 275_000, 275_000), rank=1, title="Rank 1 is 275 us late in each step"
+            ),
+        ),
+    ),
+    RuleCase("PD401", "equally-slow", lambda: launched_late([], steps=12)),
     RuleCase("PD401", "balanced", lambda: fleet(one_late(0, 0))),
     RuleCase("PD401", "balanced-without-steps", lambda: launched_late([], steps=0)),
     RuleCase("PD401", "nobody-late-in-the-steps", lambda: launched_late([11], steps=11)),

@@ -72,9 +72,7 @@ UNSCALE = ("aten::_amp_foreach_non_finite_check_and_unscale_",)
 LINES: dict[str, tuple[Line, str, str]] = {
     "if-tensor": (Line(("aten::is_nonzero", *ITEM)), "`if tensor:`", "torch.where"),
     "mask": (Line(("aten::index", "aten::nonzero"), copy="DtoH"), "Indexing with a boolean mask", "number of hits"),
-    "mask-assigned": (
-        Line(("aten::index_put_", "aten::_index_put_impl_", "aten::nonzero")), "Indexing with a boolean mask", "hits"
-    ),
+    "mask-assigned": (Line(("aten::index_put_", "aten::_index_put_impl_", "aten::nonzero")), "a boolean mask", "hits"),
     "masked-select": (Line(("aten::masked_select", *ITEM)), "Indexing with a boolean mask", "number of hits"),
     "print": (Line(("aten::masked_select", *ITEM), PRINT), "print(tensor)", "every N steps"),
     "print-reads": (Line(("aten::is_nonzero", *ITEM), (*PRINT, "aten::ceil", "aten::ne")), "print(tensor)", "finite"),

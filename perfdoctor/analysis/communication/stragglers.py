@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,8 @@ _MIN_TIMES_EVEN_SHARE = 1.5
 _PERSISTENT_SHARE = 0.5
 # Of the lateness at a collective so much has to come from what happens once, or it is no one-off.
 _ONE_OFF_SHARE = 0.5
+# Where ranks wait for less of the window by what comes back, what happens once is all that there is to say.
+_LEAST_WAITING = 0.01
 # A trace without steps tells what comes back from so many collectives on, by when the waiting is.
 _LEAST_TO_COME_BACK = 10
 _ALL_THE_WAITING = 0.9
@@ -175,32 +177,40 @@ class LateRank:
 def find_late_rank(matched: MatchedCollectives) -> LateRank | None:
     """The rank that makes the others wait most; None where no rank waits.
 
-    Collectives to which the last rank comes late by what happens once do not count, unless that is most of all waiting.
+    Collectives to which the last rank comes late by what happens once do not count, unless the others have next to no
+    waiting.
     """
     synchronizing = _match_synchronizing(matched)
     if not matched.total_wait_ns[synchronizing].sum():
         return None
     recurring = synchronizing & ~_match_one_offs(matched)
-    once = _is_most_of_the_waiting(matched, synchronizing & ~recurring, synchronizing)
-    counts = synchronizing if once else recurring
+    late = _find_latest(matched, synchronizing, recurring) if _is_worth_a_look(matched, recurring) else None
+    if late is None or late.once:
+        has_one_offs = bool((synchronizing & ~recurring).any())
+        every = _find_latest(matched, synchronizing, synchronizing)
+        late = replace(every, once=every.once or has_one_offs)
+    return late
+
+
+def _find_latest(matched: MatchedCollectives, synchronizing: BoolArray, counts: BoolArray) -> LateRank:
+    """The rank that causes most of the waiting at the collectives that count."""
     cause = find_root_causes(matched, counts)
     caused_ns = np.bincount(cause[counts], matched.total_wait_ns[counts], len(matched.tables))
     worst = int(caused_ns.argmax())
     co_late = _find_co_late(matched, counts & (cause == worst), worst)
     steps, is_late = _find_late_steps(matched, counts, cause, co_late)
+    caused = counts & np.isin(cause, co_late)
     return LateRank(
         matched=matched,
         index=worst,
         co_late=co_late,
         synchronizing=synchronizing,
         arrives_last=counts & np.isin(matched.last_arriver, co_late),
-        causes_wait=counts & np.isin(cause, co_late),
+        causes_wait=caused,
         blame=float(caused_ns[list(co_late)].sum() / caused_ns.sum()),
         step_count=len(steps),
         late_step_count=int(is_late.sum()),
-        once=once
-        or is_rare(np.flatnonzero(is_late), len(steps))
-        or _is_early_or_single(matched, counts & np.isin(cause, co_late)),
+        once=is_rare(np.flatnonzero(is_late), len(steps)) or _is_early_or_single(matched, caused),
     )
 
 
@@ -211,9 +221,11 @@ def _match_one_offs(matched: MatchedCollectives) -> BoolArray:
     return np.asarray((lateness_ns > 0) & (excess_ns >= _ONE_OFF_SHARE * lateness_ns), bool)
 
 
-def _is_most_of_the_waiting(matched: MatchedCollectives, some: BoolArray, every: BoolArray) -> bool:
-    wait_ns = matched.total_wait_ns
-    return bool(2 * wait_ns[some].sum() > wait_ns[every].sum())
+def _is_worth_a_look(matched: MatchedCollectives, counts: BoolArray) -> bool:
+    """Whether a rank waits so long at some collectives, in the mean, that a report would say it."""
+    window_ns = max(table.window_ns for table in matched.tables)
+    waiting_ranks = max(len(matched.tables) - 1, 1)
+    return bool(matched.total_wait_ns[counts].sum() > _LEAST_WAITING * window_ns * waiting_ranks)
 
 
 def _is_early_or_single(matched: MatchedCollectives, caused: BoolArray) -> bool:

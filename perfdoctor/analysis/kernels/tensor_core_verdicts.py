@@ -178,8 +178,9 @@ def _match_products_in_convolutions(classes: KernelClasses, costs: KernelCosts) 
     direct count is then too high, so no rate that follows from it proves anything about the kernel.
     """
     of_convolution = np.array([*(cost.kind == "convolution" for cost in costs.op_costs), False], bool)
-    result: BoolArray = classes.match_names(lambda kernel: kernel.category == "gemm")[costs.kinds.name]
-    return result & of_convolution[costs.kinds.op_cost]
+    is_product = classes.match_names(lambda kernel: kernel.category == "gemm")
+    result: BoolArray = is_product[costs.kinds.name] & of_convolution[costs.kinds.op_cost]
+    return result
 
 
 def _peaks(device: Device | None, operands: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:

@@ -182,9 +182,10 @@ PAUSE_ROWS = (
         f"pause: {kinds.PREPROCESSING}",
         (
             When(phases=FORWARD, uses=("Hugging Face Transformers", "Hugging Face pipeline")),
-            "{ahead} Or resize on the GPU: some models have an image processor that does.",
-            'inputs = processor(images, device="cuda")   # made with use_fast=True; from 5.0 on backend="torchvision"',
-            "transformers 4.47",
+            "{ahead} Or resize on the GPU: some models have an image processor that does, made with use_fast=True and "
+            'called with device="cuda".',
+            None,
+            "",
             _IMAGE_PROCESSOR,
         ),
         (
