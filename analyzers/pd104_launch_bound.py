@@ -242,10 +242,11 @@ def _gpu_busy_ns(rank: Rank) -> int:
 
 
 def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edit:
-    """What the fix changes: at least Python goes, as expected the dispatcher, too, and with graphs the whole launch.
+    """What the fix changes: at least Python goes, as expected half of the dispatcher, too, and with graphs all.
 
     Where nothing can be captured the calls of the runtime remain. Without ops nobody knows the parts: all of it is the
-    bound.
+    bound. Half of the dispatcher is a convention: part of it is the recording itself, and parts of a program (loops,
+    optimizers) often stay outside of what is compiled.
     """
     graphed = (rank.context.graph_share or 0) >= MOSTLY
     if launches.python_ns is None or graphed or not launches.cpu_ns:
@@ -257,7 +258,8 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edi
         shorten_launches(calls, rank.window, remaining, is_upper_bound=False)
         for remaining in (
             without_python,
-            *((runtime, 0.0) if can_capture else ((without_python + runtime) / 2, runtime)),
+            (without_python + runtime) / 2,
+            0.0 if can_capture else runtime,
         )
     )
     return replace(expected, at_least=least, at_most=most)

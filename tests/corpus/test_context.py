@@ -29,15 +29,16 @@ class Expected(NamedTuple):
 
 
 TORCHREC = ("torchrec",)
+PIPELINED = (*TORCHREC, "torchrec train pipeline")  # ranges of sparse_data_dist
 SHARDED = ("DDP", "embedding sharding")
 TRANSFORMERS = ("Hugging Face Transformers",)
 VOLTA = ("Volta",)  # by 80 multiprocessors: volta_ kernels run on Turing too, of which the largest has 72
 EXPECTED = {
     "traces/a100-cupti-counters.json.gz": Expected("inference", None, compiled=None, graphed=None),
-    "traces/a100-ddp-control/rank3.json.gz": Expected("training", True, TORCHREC, SHARDED),
+    "traces/a100-ddp-control/rank3.json.gz": Expected("training", True, PIPELINED, SHARDED),
     "traces/a100-event-sync.json.gz": Expected("unknown", None),  # three products, nothing else
     "traces/a100-nccl-config/rank0.json.gz": Expected("training", True, parallelism=("DDP",)),
-    "traces/a100-negative-queue/rank0.json.gz": Expected("training", True, TORCHREC, SHARDED, 0.07, 0.03),
+    "traces/a100-negative-queue/rank0.json.gz": Expected("training", True, PIPELINED, SHARDED, 0.07, 0.03),
     "traces/a100-sam-bf16.json.gz": Expected("inference", None, compiled=0.39),
     "traces/a100-sam-fp32.json.gz": Expected("inference", None),
     # cudaStreamBeginCapture, EndCapture and GraphInstantiate three times each
@@ -59,7 +60,7 @@ EXPECTED = {
     "traces/mi300x-decode-graph.json.gz": Expected("inference", None, ("SGLang",), graphed=0.96),
     "traces/mi300x-resnet-ddp.json.gz": Expected("training", True, parallelism=("DDP",)),
     "traces/mi300x-resnet18-ddp.json.gz": Expected("training", None),  # the file says train_single_gpu.py: no DDP
-    "traces/no-distributed-info.json.gz": Expected("training", None, TORCHREC, SHARDED, None, None),
+    "traces/no-distributed-info.json.gz": Expected("training", None, PIPELINED, SHARDED, None, None),
     "traces/pg509-vit-graph-ns.json.gz": Expected("inference", None, compiled=1.0, graphed=0.98),
     # one cudaLaunchKernel of 343 and 368 ms; gathers and scatters between DTensors
     "traces/rtx4090-llama-2ranks/rank0.json.gz": Expected(
@@ -73,7 +74,7 @@ EXPECTED = {
     "traces/triton-compile.json.gz": Expected("inference", None, compiled=1.0),
     "traces/v100-bare-list-workers0.json.gz": Expected("training", True, generations=VOLTA),
     "traces/v100-bare-list-workers4.json.gz": Expected("training", True, generations=VOLTA),
-    "traces/v100-ddp-test/rank1.json.gz": Expected("training", True, TORCHREC, SHARDED, 0.52, 0.48),
+    "traces/v100-ddp-test/rank1.json.gz": Expected("training", True, PIPELINED, SHARDED, 0.52, 0.48),
     # 404 all-reduces a step, one a parameter, and no mark of DDP; CompiledFunction launches 13,300 of 19,370 kernels
     "traces/v100-df-index/rank1.json.gz": Expected("training", True, parallelism=("data parallel",), compiled=0.69),
     "traces/v100-legacy-workers0.json.gz": Expected("training", True, generations=VOLTA),  # start-up is before step 1
@@ -82,10 +83,10 @@ EXPECTED = {
     "traces/v100-resnet18-2ranks/rank0.json.gz": Expected("inference", True, TORCHREC, SHARDED),
     "traces/v100-resnet18-2ranks/rank1.json.gz": Expected("inference", True, TORCHREC, SHARDED),
     # zero_grad in each step, but neither a backward pass nor an optimizer
-    "traces/v100-torchrec-4ranks/rank0.json.gz": Expected("unknown", True, TORCHREC, SHARDED),
-    "traces/v100-torchrec-4ranks/rank1.json.gz": Expected("unknown", True, TORCHREC, SHARDED),
-    "traces/v100-torchrec-4ranks/rank2.json.gz": Expected("unknown", True, TORCHREC, SHARDED),
-    "traces/v100-torchrec-4ranks/rank3.json.gz": Expected("unknown", True, TORCHREC, SHARDED),
+    "traces/v100-torchrec-4ranks/rank0.json.gz": Expected("unknown", True, PIPELINED, SHARDED),
+    "traces/v100-torchrec-4ranks/rank1.json.gz": Expected("unknown", True, PIPELINED, SHARDED),
+    "traces/v100-torchrec-4ranks/rank2.json.gz": Expected("unknown", True, PIPELINED, SHARDED),
+    "traces/v100-torchrec-4ranks/rank3.json.gz": Expected("unknown", True, PIPELINED, SHARDED),
     "nsight/mfu_2gpu_before.sqlite": Expected("inference", None, parallelism=("FSDP", "sequence parallel")),
     "nsight/memfusion.sqlite": Expected("inference", None, plain=("TensorRT",), compiled=None),
 }

@@ -19,7 +19,7 @@ EXPECTED_RULES = {
     "a100-nccl-config": {"PD302", "PD303"},
     "mi210-gpu-only.json.gz": {"PD302"},
     "mi300x-resnet-ddp.json.gz": {"PD302"},
-    "v100-bare-list-workers4.json.gz": {"PD303"},
+    "v100-bare-list-workers4.json.gz": {"PD303", "PD304"},
     "v100-df-index": {"PD303", "PD304"},
 }
 WELL_WRITTEN = (
