@@ -31,8 +31,8 @@ PAUSES = {
     "rtx4090-llama-2ranks/rank1.json.gz": ("PD103", "while the CPU loads modules lazily in", "Run every shape once"),
     # 815 of 815 aten::empty call hipMalloc.
     "mi300x-resnet18-ddp.json.gz": ("PD107", "without a cache", "PYTORCH_NO_HIP_MEMORY_CACHING"),
-    # aten::(un)flatten_dense_tensors take 81 of the 94 ms in DistributedDataParallel.forward; the pause in the optimizer,
-    # 12.6 of 13.5 ms in its ops, is part of PD303.
+    # aten::(un)flatten_dense_tensors take 81 of the 94 ms in DistributedDataParallel.forward; the pause in the
+    # optimizer, 12.6 of 13.5 ms in its ops, is part of PD303.
     "a100-nccl-config/rank0.json.gz": ("PD405", "broadcasts the model's buffers", "broadcast_buffers=False"),
     # aten::split_with_sizes takes 73 of 100 ms.
     "v100-resnet18-2ranks/rank0.json.gz": ("PD103", "is in aten::split_with_sizes", "fewer and larger tensors"),
