@@ -92,7 +92,7 @@ def analyze(
             progress=progress,
         )
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output, rank=rank)
+    save_outputs(report, output, rank=rank, verbosity=verbosity)
     if strict:
         check_ranks_complete(report, rank)
     if fail_on is not None:

@@ -46,8 +46,12 @@ def print_analysis(report: Report, *, as_json: bool, no_color: bool, verbosity: 
         print_report(report, color=False if no_color else None, verbosity=verbosity)
 
 
-def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = None) -> None:
-    """Write the report to each path, and say so on stderr; `rank` chooses the trace that .json.gz annotates."""
+def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = None, verbosity: int = 0) -> None:
+    """Write the report to each path, and say so on stderr.
+
+    `rank` chooses the trace that .json.gz annotates. A .txt is in the long form with a `verbosity` of 1; a quiet
+    terminal makes no file shorter.
+    """
     for path in paths:
-        save_report(report, path, rank=rank)
+        save_report(report, path, rank=rank, verbosity=max(verbosity, 0))
         sys.stderr.write(f"wrote {clean_line(path)}\n")

@@ -180,7 +180,7 @@ def _report(folder: Path, output: Sequence[str], *, as_json: bool, no_color: boo
     if not as_json:
         sys.stdout.write("\n")
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output)
+    save_outputs(report, output, verbosity=verbosity)
     sys.stderr.write(
         f"perfdoctor: to see it on a time line: perfdoctor export {_relative(folder)} -o annotated.json.gz\n"
     )

@@ -38,10 +38,10 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUFFIXES)}")
 
 
-def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
+def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None, verbosity: int = 0) -> None:
     """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
 
-    The file appears whole or not at all.
+    `verbosity` is that of a .txt: 1 is the long form, -1 a line for each finding. The file appears whole or not at all.
 
     Raises:
         UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
@@ -53,13 +53,13 @@ def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | Non
 
         export_chrome_trace(report, path, rank=rank)
         return
-    text = render_report(report, suffix)
+    text = render_report(report, suffix, verbosity)
     with open_atomically(path) as out:
         out.write(text.encode(errors="replace"))
 
 
-def render_report(report: Report, suffix: str) -> str:
-    """The report as the text that belongs to a suffix: .json, .md or .txt."""
+def render_report(report: Report, suffix: str, verbosity: int = 0) -> str:
+    """The report as the text that belongs to a suffix: .json, .md or .txt, the last one with a verbosity."""
     if suffix == ".json":
         from perfdoctor.reporters.json_ import Json
 
@@ -70,7 +70,7 @@ def render_report(report: Report, suffix: str) -> str:
         return Markdown().render(report)
     from perfdoctor.reporters.terminal import Terminal
 
-    return Terminal().render(report)
+    return Terminal(verbosity=verbosity).render(report)
 
 
 def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:

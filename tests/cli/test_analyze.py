@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import jsonschema
@@ -251,6 +252,21 @@ def test_strict_fails_for_ranks_without_a_trace(perfdoctor, tmp_path):
     assert ended.code == 2
     assert "of the job's 6 ranks there is no trace of 1-4" in ended.err
     assert perfdoctor("analyze", tmp_path, "--strict", "--rank", "5").code == 0
+
+
+def without_seconds(text: str) -> str:
+    """The long form without how long each rule took."""
+    assert "Rules" in text
+    return re.sub(r"[\d.]+ s$", "", text, flags=re.M)
+
+
+def test_a_text_file_is_in_the_long_form_with_v(perfdoctor, stalled, tmp_path):
+    long, usual = tmp_path / "long.txt", tmp_path / "usual.txt"
+    assert perfdoctor("analyze", stalled, "-v", "-o", long).code == perfdoctor("analyze", stalled, "-o", usual).code
+    assert without_seconds(perfdoctor("analyze", stalled, "-v").out) == without_seconds(long.read_text())
+    assert perfdoctor("analyze", stalled).out == usual.read_text()
+    perfdoctor("analyze", stalled, "-q", "-o", usual)
+    assert perfdoctor("analyze", stalled).out == usual.read_text()
 
 
 def test_the_share_of_the_roof_is_a_setting(perfdoctor, tmp_path):
