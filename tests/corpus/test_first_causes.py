@@ -281,7 +281,8 @@ def quote(texts: Iterable[str]) -> str:
 HEAD = """# First causes
 
 What is wrong in each shared recording, what a report has to offer there, and what it must not. Each row was decided
-from the raw recording by scripts that share no code with perfdoctor, before anybody looked at a report.
+from the raw recording by scripts that share no code with perfdoctor, before anybody looked at a report; what was mended
+afterwards was mended by the raw recording, and its commit says why.
 `tests/corpus/first_causes.toml` is the source, `tests/corpus/test_first_causes.py` compares reports with it, and
 `pytest tests/corpus/test_first_causes.py --update-golden` writes this page.
 """
