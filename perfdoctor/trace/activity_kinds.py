@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from perfdoctor.trace import vocabulary
@@ -111,7 +111,6 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-_COMPILED = tuple((kind, re.compile("|".join(patterns))) for kind, patterns in _PATTERNS.items())
 KINDS = tuple(_PATTERNS)
 """Every kind of work, in the order in which they are asked: the first that takes most of the time is the answer."""
 HAPPENING_ONCE = frozenset({GRAPH_CAPTURE, MODULE_LOAD, COMPILATION})
@@ -126,7 +125,13 @@ _PLAIN_FRAME = re.compile(r"^(?:.*[/\\])?(?P<file>[^/\\(]+)\((?P<line>\d+)\): (?
 @lru_cache(maxsize=1 << 14)
 def kinds_of_work(name: str) -> tuple[str, ...]:
     """The kinds of work that the name of a function, op, call or range means; mostly none."""
-    return tuple(kind for kind, pattern in _COMPILED if pattern.search(name))
+    return tuple(kind for kind, pattern in _compile_patterns() if pattern.search(name))
+
+
+@cache
+def _compile_patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The pattern of each kind; compiled at its first use, because it takes 4 ms and most programs do not pause."""
+    return tuple((kind, re.compile("|".join(patterns))) for kind, patterns in _PATTERNS.items())
 
 
 def without_address(name: str) -> str:

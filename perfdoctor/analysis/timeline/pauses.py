@@ -12,6 +12,7 @@ from perfdoctor.analysis.timeline.recurrence import Recurrence, count_recurrence
 from perfdoctor.trace import activity_kinds
 from perfdoctor.trace.arrays import Int32Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 from perfdoctor.trace.tables.steps import Steps
@@ -61,7 +62,7 @@ def pause_threshold_ns(trace: Trace, thread: int, unit_ns: int) -> int:
         thread: The thread that launches.
         unit_ns: Length of the median step, or of the window without steps.
     """
-    launches = np.unique(trace.gpu.call[trace.gpu.call >= 0])
+    launches = occurring(trace.gpu.call)
     launches = launches[trace.calls.thread[launches] == thread]
     apart_ns = np.diff(trace.calls.start_ns[launches])
     launch_ns = float(np.median(apart_ns)) if len(apart_ns) else _ALWAYS_A_PAUSE_NS

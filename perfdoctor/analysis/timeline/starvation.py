@@ -18,6 +18,7 @@ from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Trace
 
@@ -146,7 +147,7 @@ def _time_of_events(
 def _breaks_before(trace: Trace, launch: Int32Array) -> Int64Array:
     """For each launch the time from the end of the launch before it to its own end, in ns; 0 for the first."""
     calls = trace.calls
-    launches = np.unique(trace.gpu.call[trace.gpu.call >= 0])
+    launches = occurring(trace.gpu.call)
     latest_end_ns = np.maximum.accumulate(calls.end_ns[launches])
     position = np.searchsorted(launches, launch)
     before_ns = np.append(latest_end_ns, 0)[position - 1]
