@@ -160,9 +160,7 @@ class UnstableSteps(RankAnalyzer):
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[slow.rows + 1] = True
         part, part_ns = find_largest_part_excess(rank, is_slow)
-        cause, advice = _CAUSES.get(part, _CPU_WORK)
-        if rank.device_kind == "cpu":
-            cause = cause.replace("GPU work", "work in the ops")
+        cause, advice = _cause_of(rank, part)
         activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
         excess = iv.union(steps[slow.rows, 0] + slow.median_ns, steps[slow.rows, 1])
         once = is_rare(slow.rows + 1, rank.steps.count)
@@ -205,7 +203,7 @@ class UnstableSteps(RankAnalyzer):
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
         part, part_ns = find_largest_part_excess(rank, is_slow)
-        cause, advice = _CAUSES.get(part, _CPU_WORK)
+        cause, advice = _cause_of(rank, part)
         activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
         return self.finding(
             rank,
@@ -306,6 +304,12 @@ class UnstableSteps(RankAnalyzer):
             evidence=(Evidence("median step of the first quarter", round(first_ns), "ns"),),
             subject="growth",
         )
+
+
+def _cause_of(rank: Rank, part: str) -> tuple[str, str]:
+    """What slow steps contain more of, in words that fit the device, and what to do about it."""
+    cause, advice = _CAUSES.get(part, _CPU_WORK)
+    return cause.replace("GPU work", "work in the ops") if rank.device_kind == "cpu" else cause, advice
 
 
 def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array) -> Recurrence:

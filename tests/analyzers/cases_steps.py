@@ -123,6 +123,12 @@ PD003 = [
     ),
     RuleCase(
         "PD003",
+        "two-kinds-of-steps-on-a-cpu",
+        lambda: steps_of(1000, 1000, 3000, 1000, 3000, 1000, 3000, device=None),
+        (ExpectedFinding("medium", 857_143, title="Steps take 1 to 3 ms: more work in the ops in the long ones"),),
+    ),
+    RuleCase(
+        "PD003",
         "uneven-steps",
         lambda: steps_of(1000, 800, 1000, 1200, 1100, 900, 1300),
         (ExpectedFinding("low", 128_571, title="Steps take 0.8 to 1.3 ms"),),
@@ -139,6 +145,7 @@ PD003 = [
     RuleCase("PD003", "too-few", lambda: steps_of(1000, 1000, 3000, 1000)),
     RuleCase("PD003", "steady-on-a-cpu", lambda: steps_of(1000, 1010, 990, 1000, 1300, 1000, device=None)),
     RuleCase("PD003", "within-a-tenth", lambda: steps_of(1000, 950, 1050, 1000, 980, 1040, 960)),
+    RuleCase("PD003", "within-a-tenth-on-a-cpu", lambda: steps_of(1000, 950, 1050, 1000, 980, 1040, 960, device=None)),
     RuleCase("PD003", "an-evaluation-in-each-step", evaluation_in_each_step),
     RuleCase("PD003", "the-loader-in-each-step", loader_in_each_step),
     RuleCase("PD003", "a-slow-one-among-very-many", lambda: steps_of(*[1000] * 30, 1600)),
