@@ -1,4 +1,4 @@
-"""Evaluate a classifier on a held-out set: accuracy, confusion matrix, and per-class recall."""
+"""Evaluate a classifier on a test set: accuracy, confusion matrix, and per-class recall."""
 import argparse
 import time
 from statistics import median
