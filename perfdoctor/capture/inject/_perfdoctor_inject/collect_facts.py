@@ -70,6 +70,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "base_loader_wait_ns": totals.wait_ns["base"],
         "timing_step_ns": totals.step_ns["timing"],
         "evidence_step_ns": totals.step_ns["evidence"],
+        **totals.describe_work(),
+        "run": totals.describe_run(),
         "loaders": [record.to_dict() for record in recording.loaders.records],
         "optimizers": list(totals.optimizers.values()),
         "models": program.get("models"),

@@ -26,6 +26,7 @@ from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .step_meter import StepMeter
 from .user_code import user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
@@ -82,6 +83,7 @@ class Recorder:
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
         self.totals = RunTotals()
+        self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
@@ -110,6 +112,7 @@ class Recorder:
         if self._in_loader:
             return False
         self._loader_threads.add(threading.get_ident())
+        self.meter.on_loader_next()
         self._end_step_if(self.detector.on_loader_next())
         if self.profiler.recording:
             self._close_window_in_long_step()
@@ -130,6 +133,7 @@ class Recorder:
         """A backward pass is about to begin; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
+        self.meter.add_backward()
 
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
@@ -143,6 +147,7 @@ class Recorder:
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
         self._bind_training_thread()
+        self.meter.optimizer_steps += 1
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
         self.totals.count_optimizer_step(optimizer)
@@ -240,7 +245,7 @@ class Recorder:
         if self._make_rank_folder():
             self._begin_stage()
             self._open_step_ranges()
-        self._step_start_ns = time.perf_counter_ns()
+        self._begin_step()
 
     def end_step(self) -> None:
         """End a step and begin the next one.
@@ -256,7 +261,7 @@ class Recorder:
         self._record_step(dur_ns)
         self.step += 1
         if self._all_recorded:  # no window is open, and none will be
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
             return
         if self.plan.stage.counted and self._stacks_are_expensive(dur_ns):
             self._close_window(partial=False)
@@ -265,12 +270,17 @@ class Recorder:
             self._add_note(f"{USER_PROFILER} was running, so the windows waited for its end")
         else:
             self._advance_plan()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Start the clocks of a step, after all work of ours."""
+        self.meter.begin_step()
         self._step_start_ns = time.perf_counter_ns()
 
     def _end_step_if(self, detected: bool) -> None:
         """End the step when a boundary was detected; the first event of all begins the first step."""
         if not self._step_start_ns:
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
         if detected and self.automatic:
             self.end_step()
 
@@ -284,9 +294,11 @@ class Recorder:
             self._step_range = None
         if not self.profiler.prepared and self.profiler.user_profiler_is_active:
             window = "user_profiler"
+        compiled = self.totals.compiles.end_step(window)
+        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
-            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns)
-        self.totals.add_step(window, dur_ns, self._loader_wait_ns)
+            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns, work)
+        self.totals.add_step(window, dur_ns, self._loader_wait_ns, work)
         if stage.counted and self.profiler.recording:
             self._open_window["steps"] += 1
         self._loader_wait_ns = 0

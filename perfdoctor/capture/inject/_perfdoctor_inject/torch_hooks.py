@@ -54,6 +54,11 @@ class Hooks:
         self._patch(grad_scaler.GradScaler, "unscale_", self._wrap_to_count("unscaled"))
         self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
         self._patch(torch.nn.utils, "clip_grad_norm_", self._wrap_to_count("clipped"))
+        self._patch(torch, "save", self._wrap_to_see("save"))
+        self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
+        self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
+        self.recorder.meter.watch_collections()
+        self._undo.append(self.recorder.meter.stop_watching)
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -101,7 +106,9 @@ class Hooks:
             depth = recorder.ranges.begin("data")
             start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             try:
-                return original(iterator)
+                batch = original(iterator)
+                recorder.meter.add_batch()
+                return batch
             except BaseException as error:
                 remove_own_frames(error)
                 raise
@@ -282,3 +289,30 @@ class Hooks:
             return count_and_call
 
         return wrap
+
+    def _wrap_to_see(self, content: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper only notes that the step contains such a call."""
+
+        def wrap(original: Function) -> Function:
+            def see_and_call(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening():
+                    self.recorder.meter.see(content)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return see_and_call
+
+        return wrap
+
+    def _wrap_no_grad(self, original: Function) -> Function:
+        """Count blocks without gradients: a program without a loader plays or evaluates in them."""
+        meter = self.recorder.meter
+
+        def __enter__(block: Any) -> Any:  # noqa: N807
+            meter.no_grad_blocks += 1
+            return original(block)
+
+        return __enter__
