@@ -6,6 +6,7 @@ import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from advice_contexts import DDP_SETTINGS, INFERENCE, LOADER_WORDS, PROGRAMS, TRAINING, VLLM
@@ -205,6 +206,20 @@ def test_the_pipeline_of_torchrec_is_offered_only_where_training_lacks_it(situat
         replace(without, phase="inference"),
     ):
         assert "TrainPipelineSparseDist" not in str(advise(situation, context))
+
+
+@pytest.mark.parametrize("phase", ["training", "inference"])
+@pytest.mark.parametrize("pipeline", [(), ("torchrec train pipeline",)])
+@pytest.mark.parametrize("situation", ["exposed all_to_all", "exposed all_gather or reduce_scatter"])
+def test_half_precision_is_advised_only_where_lookups_travel_in_more(
+    situation: str, pipeline: tuple[str, ...], phase: Literal["training", "inference"]
+) -> None:
+    program = replace(TRAINING, phase=phase, frameworks=("PyTorch", "torchrec", *pipeline))
+    quantized = replace(program, frameworks=(*program.frameworks, "torchrec 8-bit exchange"))
+    assert "CommType.FP16" in str(advise(situation, program))
+    in_8_bits = advise(situation, quantized)
+    assert "CommType" not in str(in_8_bits)
+    assert "sharding plan" in in_8_bits.sentence or "row-wise" in in_8_bits.sentence
 
 
 @pytest.mark.parametrize("situation", ["pause: nothing recorded", "pause: a range"])

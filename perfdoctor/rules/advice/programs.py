@@ -13,6 +13,7 @@ ENGINES = tuple(sorted(SERVING_ENGINES))
 ZERO = ("DeepSpeed", "ZeRO")
 TORCHREC = ("torchrec", "embedding sharding")
 TORCHREC_PIPELINE = ("torchrec train pipeline",)
+TORCHREC_QUANTIZED = ("torchrec 8-bit exchange",)
 TORCHREC_UNPIPELINED = When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE)
 TENSOR_PARALLEL = ("tensor parallel", "sequence parallel")
 MOSTLY = 0.5
