@@ -200,7 +200,8 @@ def _replace_unpriceable(finding: Finding, price: Callable[[Sequence[Finding]], 
 
 def ledger_of(rank: Rank | RankSummary) -> Ledger:
     """The ledger of a rank before any promise."""
-    return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns)
+    scale = rank.account.time_scale
+    return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns, time_scale=scale)
 
 
 def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
@@ -334,9 +335,9 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     return StepSummary(
         steps.count,
         steps.source,
-        steps.median_ns,
+        None if steps.median_ns is None else rank.to_unprofiled_ns(steps.median_ns),
         steps.variation,
-        unprofiled_ns=rank.unprofiled_step_ns,
+        recorded_median_ns=steps.median_ns,
         mean_ns=rank.per_step(rank.window_ns),
         one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
@@ -361,6 +362,7 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         locations=rank.locations,
         collectives=rank.collectives,
         captured=rank.facts,
+        time_scale=rank.time_scale,
     )
 
 
@@ -413,7 +415,7 @@ def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_
     after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns, own_steps_ns), longest.limit.step_ns
     if limit_ns is not None:
         limit_ns = max(limit_ns - longest.per_step(_waits_for_ranks_ns(fleet, longest)), 0)
-        limit_ns = limit_ns if after_fixes_ns is None else min(limit_ns, after_fixes_ns)
+        limit_ns = min(limit_ns, now_ns if after_fixes_ns is None else after_fixes_ns)
     return replace(longest.limit, step_ns=limit_ns, after_fixes_ns=after_fixes_ns)
 
 

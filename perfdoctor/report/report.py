@@ -50,17 +50,19 @@ class StepSummary:
     `one_off_ns` is the time of what happens once, which no step of those to come will repeat: in the window, and in the
     start of the process before it; None where it is not known.
 
-    `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
-    reports that people read and not part of the schema: findings carry it as evidence.
+    Median and mean are those of the step without the profiler where a capture timed such steps, as all costs and
+    savings are; `recorded_median_ns` is the median of the recorded steps, which timeline and account are of.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "mean_ns", "variation", "one_off_ns")
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("count", "source", "median_ns", "mean_ns", "recorded_median_ns", "variation", "one_off_ns"),
+    )
 
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
     variation: float | None = None
-    unprofiled_ns: int | None = None
+    recorded_median_ns: int | None = None
     mean_ns: int | None = None
     one_off_ns: int | None = None
 

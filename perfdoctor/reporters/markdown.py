@@ -32,7 +32,7 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
-from perfdoctor.reporters.verdict import describe_ladder, verdict_of
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
 # An underscore within a word is no emphasis, so num_workers stays readable.
@@ -87,9 +87,9 @@ def _blocks(report: Report) -> Iterator[str]:
     paths = ", ".join(code_span(trace.path) for trace in report.traces[:_MAX_PATHS])
     yield f"## perfdoctor: {paths or 'no trace'}"
     yield f"**{escape(verdict_of(report))}**"
-    ladder = describe_ladder(report)
-    if ladder:
-        yield escape(ladder)
+    for line in (describe_ladder(report), describe_recorded_step(report, always=True)):
+        if line:
+            yield escape(line)
     incomplete = report_notes.describe_incomplete_input(report)
     if incomplete:
         yield f"> **Note:** {incomplete}"

@@ -32,6 +32,13 @@ def step_count_of(account: Account, report: Report) -> int:
     return len(account.steps) or (report.steps.count if has_steps(report) else 1) or 1
 
 
+def time_scale_of(report: Report) -> float:
+    """Time without the profiler over recorded time, on the mean of the ranks: accounts are of recorded time."""
+    recorded_ns = sum(account.window_ns for account in report.account)
+    unprofiled_ns = sum(account.time_scale * account.window_ns for account in report.account)
+    return unprofiled_ns / recorded_ns if recorded_ns else 1.0
+
+
 def main_findings(report: Report) -> list[Finding]:
     """The findings that are shown in full, in their order.
 

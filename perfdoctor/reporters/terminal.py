@@ -42,7 +42,7 @@ from perfdoctor.reporters.report_facts import (
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
-from perfdoctor.reporters.verdict import describe_ladder, verdict_of
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 
 class _BucketStyle(NamedTuple):
@@ -128,6 +128,9 @@ class Terminal(Reporter):
         ladder = describe_ladder(report)
         if ladder:
             yield _text(ladder)
+        recorded = describe_recorded_step(report, always=self.verbosity > 0)
+        if recorded:
+            yield _text(f"({recorded})", style="dim")
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield _hanging("!", _text(incomplete, style="yellow"))

@@ -20,6 +20,8 @@ from perfdoctor.reporters.report_facts import (
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
 _MIN_STEP_DIFFERENCE = 0.02
+# Where recording takes longer than the program itself, it shifts the shares of short ops against those of long ones.
+_UNCERTAIN_FACTOR = 2
 # A program is called compiled, or run by graphs, from this share of its kernels on.
 _MIN_NAMED_SHARE = 0.10
 # A limit is called the work's own from this share of the kernel time with a known roof on; kernels without one keep
@@ -72,17 +74,18 @@ def _describe_step(report: Report) -> str:
         step = f"{context}: a step" if context else "Your step"
         # Costs are amounts of an average step; a few slow steps pull the average away from the median.
         mean_ns = _mean_step_ns(report) or median_ns
-        unprofiled = _describe_unprofiled_step(report, median_ns)
         if abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns:
             mean, middle = format_duration(mean_ns), format_duration(median_ns)
-            return f"{step} takes {mean} on average (median {middle}) {machine}{unprofiled}"
-        return f"{step} takes {format_duration(median_ns)} {machine}{unprofiled}"
+            return f"{step} takes {mean} on average (median {middle}) {machine}"
+        return f"{step} takes {format_duration(median_ns)} {machine}"
     trace = f"{context}: the trace" if context else "The trace"
     return f"{trace} covers {format_duration(_longest_window_ns(report))} {machine}, without steps"
 
 
 def _longest_window_ns(report: Report) -> int:
-    windows = [account.window_ns for account in report.account] or [trace.span_ns for trace in report.traces]
+    windows = [round(account.time_scale * account.window_ns) for account in report.account] or [
+        trace.span_ns for trace in report.traces
+    ]
     return max(windows, default=0)
 
 
@@ -102,12 +105,18 @@ def describe_context(context: Context) -> str:
     return f"{phase or 'A program'} ({', '.join(map(clean_line, names))})"
 
 
-def _describe_unprofiled_step(report: Report, recorded_ns: float) -> str:
-    """The length of the step without the profiler, where the capture timed it and it differs."""
-    unprofiled_ns = report.steps.unprofiled_ns
-    if unprofiled_ns is None or abs(recorded_ns - unprofiled_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
-        return ""
-    return f", and {format_duration(unprofiled_ns)} without the profiler"
+def describe_recorded_step(report: Report, *, always: bool = False) -> str | None:
+    """How long a step took while it was recorded, where that differs; unless `always`, only if that is over double.
+
+    Everything else that is shown is of the step without the profiler.
+    """
+    recorded_ns, median_ns = report.steps.recorded_median_ns, report.steps.median_ns
+    if not recorded_ns or not median_ns or abs(recorded_ns - median_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
+        return None
+    recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
+    if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
+        return f"{recorded}: more than half of that is the profiler, so shares of the step are estimates"
+    return recorded if always else None
 
 
 def _describe_machine(report: Report) -> str:
@@ -177,7 +186,7 @@ def _lower_article(title: str) -> str:
 def _mean_step_ns(report: Report) -> float | None:
     """The average step of all ranks; None without an account."""
     count = sum(step_count_of(account, report) for account in report.account)
-    return sum(account.window_ns for account in report.account) / count if count else None
+    return sum(account.time_scale * account.window_ns for account in report.account) / count if count else None
 
 
 def describe_ladder(report: Report) -> str | None:
