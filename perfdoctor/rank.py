@@ -19,6 +19,13 @@ from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.host.own_time import (
+    OwnTime,
+    own_time_by_line,
+    own_time_by_op,
+    own_time_of_gpu_by_line,
+    own_time_of_gpu_items,
+)
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
@@ -503,6 +510,24 @@ class Rank:
     def starvation(self) -> Starvation:
         """The idle time before late launches, and what emptied the queue before it."""
         return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
+
+    @cached_property
+    def top_ops(self) -> tuple[OwnTime, ...]:
+        """The ops with most own time in the window: of the GPU, else of the CPU; empty where neither was recorded."""
+        if self.device_kind == "gpu":
+            return own_time_of_gpu_items(self.trace, self.window)
+        is_cpu = self.device_kind == "cpu"
+        return own_time_by_op(self.trace, self.window, self.loader_waits.intervals) if is_cpu else ()
+
+    @cached_property
+    def top_lines(self) -> tuple[OwnTime, ...]:
+        """The lines of the user's code that take most of a step, as `top_ops`; empty where no lines were recorded."""
+        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
+        if self.device_kind == "gpu":
+            return own_time_of_gpu_by_line(traces)
+        if self.device_kind != "cpu":
+            return ()
+        return own_time_by_line(traces, [loader_waits_of(trace).intervals for trace in traces])
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def _median_count(facts: Mapping[str, Any] | None, name: str) -> float | None:
     values = (facts or {}).get(name)
     if not isinstance(values, list) or not values or not all(type(value) is int and value >= 0 for value in values):
         return None
-    return median(values)
+    return float(median(values))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,6 +44,7 @@ class RankSummary:
         context: What program the rank runs.
         limit: How short its step can get.
         unexplained: The slices of its account that no finding on it claims.
+        tables: Rows of `Report.tables`, by name.
     """
 
     trace: TraceSummary
@@ -61,6 +62,7 @@ class RankSummary:
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT
     unexplained: tuple[UnexplainedSlice, ...] = ()
+    tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int | None:

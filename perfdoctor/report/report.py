@@ -15,7 +15,7 @@ from perfdoctor.report.to_plain import to_plain
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
-TABLES = ("kernels", "ops", "modules", "collectives")
+TABLES = ("kernels", "ops", "lines", "modules", "collectives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,9 @@ class Report:
     step. It is empty where nobody waits or collectives could not be matched, and not part of the schema.
 
     `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
-    is longest. `tables` and `trials` are for `perfdoctor show` and `perfdoctor try`, and empty without them.
+    is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
+    `perfdoctor show`. `trials` are those of `perfdoctor try`. `program_folders` are where the program lies and runs, as
+    captured: people read paths relative to them, and they are not part of the schema.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -150,6 +152,7 @@ class Report:
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
     trials: tuple[Mapping[str, Any], ...] = ()
+    program_folders: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:

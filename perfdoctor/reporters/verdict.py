@@ -13,9 +13,11 @@ from perfdoctor.reporters.report_facts import (
     has_gpu,
     has_steps,
     info_findings,
+    is_cpu_program,
     main_findings,
     step_count_of,
 )
+from perfdoctor.reporters.top_rows import largest_op
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
@@ -125,7 +127,7 @@ def _describe_machine(report: Report) -> str:
     device = next((clean_line(trace.device) for trace in report.traces if trace.device), None)
     if device:
         return f"(the trace names {_add_article(device)} and holds no GPU events)"
-    return "on the CPU (no GPU was seen)"
+    return "on the CPU"
 
 
 def _describe_devices(report: Report) -> str:
@@ -142,6 +144,8 @@ def _add_article(name: str) -> str:
 def _describe_no_finding(report: Report) -> str:
     """That nothing was found, by how many rules, and how busy the GPU is."""
     ran = sum(outcome.status == "ran" for outcome in report.outcomes)
+    if ran and is_cpu_program(report):
+        return _describe_healthy_cpu(report, ran)
     if not ran:
         return ", and no rule could judge it"
     if gpu_not_recorded(report):
@@ -158,12 +162,21 @@ def _describe_no_finding(report: Report) -> str:
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
 
 
+def _describe_healthy_cpu(report: Report, ran: int) -> str:
+    """That no rule found anything in a program on the CPU, and where its time goes."""
+    healthy = f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it)"
+    outside = _describe_unexplained(report)
+    largest = largest_op(report)
+    if outside or largest is None or largest[1] < _MIN_UNEXPLAINED_SHARE:
+        return f"{healthy}{outside}"
+    return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])})"
+
+
 def _describe_unexplained(report: Report) -> str:
     """The share of a CPU program that passes outside of PyTorch: no rule looks there, so it may not be healthy."""
     window_ns = sum(account.window_ns for account in report.account)
     unexplained_ns = sum(account.detail.get("idle_unexplained", 0) for account in report.account)
-    on_cpu = not has_gpu(report) and not gpu_not_recorded(report)
-    if not on_cpu or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
+    if not is_cpu_program(report) or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
         return ""
     share = format_share(unexplained_ns / window_ns)
     return f"; but {share} of it passes outside of PyTorch, where a profiler for Python sees more"

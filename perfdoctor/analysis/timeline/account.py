@@ -176,7 +176,7 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     compiling = compile_time(trace)
     not_work = iv.union_of((loading, compiling))
     waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
-    start, end, owner = _innermost_ops(trace.ops)
+    start, end, owner = innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
     short = end - start <= LATENCY_FLOOR_NS
     communication = category == "communication"
@@ -198,7 +198,7 @@ def layers_without_gpu_events(loading: Intervals) -> dict[str, Intervals]:
     return {"idle_dataloader": loading}
 
 
-def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
+def innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
     """The time of each thread cut at every start and end of an op: start, end and innermost op of each piece.
 
     For example, an op 0 from 0 to 90 that calls op 1 from 20 to 50::
