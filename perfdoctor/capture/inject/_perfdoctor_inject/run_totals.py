@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import Any
 
 from .compile_counters import CompilesByWindow
-from .model_facts import describe_optimizer
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -20,7 +18,6 @@ class RunTotals:
         counts: Calls of the counted functions, by name.
         step_ns: Durations of the steps of each window.
         wait_ns: For each of these steps, the wait in `DataLoader.__next__`.
-        optimizers: The description of each optimizer that has stepped, by `id`.
         compiles: What was compiled in the steps of each window.
     """
 
@@ -28,7 +25,6 @@ class RunTotals:
         self.counts: Counter[str] = Counter()
         self.step_ns: dict[str, list[int]] = {window: [] for window in TIMED_WINDOWS}
         self.wait_ns: dict[str, list[int]] = {window: [] for window in TIMED_WINDOWS}
-        self.optimizers: dict[int, dict[str, Any]] = {}
         self.compiles = CompilesByWindow()
         self._gradients_are_scaled = False
         self._last_step_ns = 0
@@ -50,13 +46,6 @@ class RunTotals:
         if window in self.step_ns:
             self.step_ns[window].append(dur_ns)
             self.wait_ns[window].append(wait_ns)
-
-    def count_optimizer_step(self, optimizer: Any) -> None:
-        """Add one `Optimizer.step`; the first one of each optimizer describes it."""
-        description = self.optimizers.get(id(optimizer))
-        if description is None:
-            description = self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-        description["steps"] += 1
 
     def usual_step_ns(self) -> int:
         """The median step of the base window; before the base window, the last step."""
