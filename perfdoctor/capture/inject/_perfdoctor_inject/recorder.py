@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
 from .nvml_sampler import GpuSampler, devices_in_use
+from .optimizer_records import OptimizerRecords
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
@@ -27,7 +29,7 @@ from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
-from .user_code import user_location
+from .user_code import Location, constructor_location, user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
@@ -82,6 +84,8 @@ class Recorder:
         self.profiler = WindowProfiler(self._on_training_thread_end)
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
+        self.optimizers = OptimizerRecords()
+        self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
@@ -135,14 +139,25 @@ class Recorder:
         self._end_step_if(self.detector.on_backward())
         self.meter.add_backward()
 
+    def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
+        """An optimizer was made by the code in `frame`."""
+        self.detector.on_optimizer_built()
+        self.optimizers.add_optimizer(optimizer, frame)
+
+    def on_model_wrapped(self, model: Any, frame: FrameType | None) -> None:
+        """A DistributedDataParallel was made by the code in `frame`."""
+        self.wrapped_models[model] = constructor_location(frame, model)
+
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_optimizer_begin())
+        self.optimizers.begin_call()
 
-    def on_optimizer_end(self) -> None:
-        """`Optimizer.step` has returned or raised."""
+    def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
+        """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
+        self.optimizers.end_optimizer_step(optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -150,7 +165,7 @@ class Recorder:
         self.meter.optimizer_steps += 1
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
-        self.totals.count_optimizer_step(optimizer)
+        self.optimizers.count_step(optimizer)
         if self.detector.is_training and not was_training and self.plan.can_restart:
             self.plan.restart()  # the steps so far were validation, not training
 
@@ -299,6 +314,7 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns, work)
         self.totals.add_step(window, dur_ns, self._loader_wait_ns, work)
+        self.optimizers.end_step(window)
         if stage.counted and self.profiler.recording:
             self._open_window["steps"] += 1
         self._loader_wait_ns = 0
@@ -442,7 +458,7 @@ class Recorder:
         """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
         if self._program_facts is None:
             self._program_facts = {}
-            self._program_facts = describe_program()
+            self._program_facts = describe_program(self.wrapped_models)
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:

@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any
 
 from .compile_counters import CompilesByWindow
-from .model_facts import describe_optimizer
 from .step_meter import StepWork
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
@@ -32,7 +31,6 @@ class RunTotals:
         work: For each of these steps, what it cost and did.
         steps: Steps that have ended.
         unrecorded: Sentences on what was not seen of the run.
-        optimizers: The description of each optimizer that has stepped, by `id`.
         compiles: What was compiled in the steps of each window.
     """
 
@@ -43,7 +41,6 @@ class RunTotals:
         self.work: dict[str, list[StepWork]] = {window: [] for window in TIMED_WINDOWS}
         self.steps = 0
         self.unrecorded: list[str] = []
-        self.optimizers: dict[int, dict[str, Any]] = {}
         self.compiles = CompilesByWindow()
         self._gradients_are_scaled = False
         self._last_step_ns = 0
@@ -91,13 +88,6 @@ class RunTotals:
             for window in TIMED_WINDOWS
             for name in WORK_NAMES
         }
-
-    def count_optimizer_step(self, optimizer: Any) -> None:
-        """Add one `Optimizer.step`; the first one of each optimizer describes it."""
-        description = self.optimizers.get(id(optimizer))
-        if description is None:
-            description = self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-        description["steps"] += 1
 
     def usual_step_ns(self) -> int:
         """The median step of the base window; before the base window, the last step."""
