@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files
-from perfdoctor.fleet.discover import find_traces
+from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
@@ -105,13 +105,41 @@ def analyze(
         UsageError: A rule, setting or device name does not exist, the user's file of devices cannot be used, or `jobs`
             is below 1.
     """
+    return analyze_traces(
+        lambda: find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths)),
+        select=select,
+        ignore=ignore,
+        device=device,
+        rank=rank,
+        steps=steps,
+        settings=settings,
+        jobs=jobs,
+        dask=dask,
+        progress=progress,
+    )
+
+
+def analyze_traces(
+    find: Callable[[], tuple[TraceFile, ...]],
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    device: str | None = None,
+    rank: int | None = None,
+    steps: slice | None = None,
+    settings: pipeline.Settings | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     analyzers = registry.load_analyzers()
     pipeline.check_settings(settings or {}, analyzers)
     chosen = registry.choose_analyzers(analyzers, select, ignore)
     _check_device(device)
-    files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
+    files = find()
     if rank is not None:
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
         if not files:

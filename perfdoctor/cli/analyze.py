@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +16,10 @@ from perfdoctor.cli.gates import check_ranks_complete, check_severities
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
 from perfdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfdoctor.fleet.split_jobs import Job
+    from perfdoctor.report.report import Report
 
 
 @click.command(short_help="Say why a recorded step is slow, and what to change.")
@@ -58,6 +64,9 @@ def analyze(
     The traces of many ranks become one report: a folder, a pattern or a URL that names them is enough. A rank whose
     trace cannot be read, or whose worker dies, is missing from the report, and the other ranks are analysed.
 
+    Traces of different jobs get a report each. With --json each is one line then, and report.md of -o becomes
+    report-TRACE.md. What is no rank of a larger job, by its number in the trace or in the name, is a job of its own.
+
     Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
@@ -67,25 +76,51 @@ def analyze(
     config = load_config(select, ignore, settings, Path.cwd())
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoctor.api import analyze as analyze_traces
+    from perfdoctor.api import analyze_traces
+    from perfdoctor.cli.job_reports import put_out_jobs
+    from perfdoctor.fleet.discover import find_traces
+    from perfdoctor.fleet.split_jobs import split_jobs
 
     silent = quiet or (as_json and not sys.stdout.isatty())
-    with open_progress_bar(enabled=not silent) as progress:
-        report = analyze_traces(
-            paths,
-            select=config.select,
-            ignore=config.ignore,
-            device=device,
-            rank=rank,
-            steps=parameters.parse_steps(steps),
-            settings=config.settings,
-            jobs=jobs,
-            dask=dask,
-            progress=progress,
+
+    def analyze_job(job: Job | None) -> Report:
+        with open_progress_bar(enabled=not silent) as progress:
+            return analyze_traces(
+                lambda: find_traces(paths) if job is None else job,
+                select=config.select,
+                ignore=config.ignore,
+                device=device,
+                rank=rank,
+                steps=parameters.parse_steps(steps),
+                settings=config.settings,
+                jobs=jobs,
+                dask=dask,
+                progress=progress,
+            )
+
+    # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
+    found = [] if rank is not None or dask is not None else split_jobs(find_traces(paths), in_order=_are_files(paths))
+    if len(found) > 1:
+        put_out_jobs(
+            found,
+            analyze_job,
+            output,
+            as_json=as_json,
+            no_color=no_color,
+            verbosity=verbosity,
+            strict=strict,
+            fail_on=fail_on,
         )
+        return
+    report = analyze_job(None)
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, output, rank=rank, verbosity=verbosity)
     if strict:
         check_ranks_complete(report, rank)
     if fail_on is not None:
         check_severities(report, fail_on)
+
+
+def _are_files(paths: Sequence[str]) -> bool:
+    """Whether the user named each file, rather than folders or patterns."""
+    return all(os.path.isfile(path) for path in paths)
