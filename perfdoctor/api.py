@@ -6,7 +6,7 @@ import linecache
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
@@ -20,7 +20,7 @@ from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.quote_lines import with_source_lines
 from perfdoctor.report.report import Report as BaseReport
-from perfdoctor.reporters.write_report import print_report, save_report
+from perfdoctor.reporters.write_report import print_report, render_report, save_report
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
@@ -33,6 +33,14 @@ class Report(BaseReport):
     """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        return f"<perfdoctor.Report: {findings}; report.print() shows it>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """The report as a notebook shows it: Markdown, or text where that cannot be shown."""
+        return {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the report to standard output.

@@ -11,6 +11,8 @@ from perfdoctor.report.finding import Evidence, Finding
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
+# A cell of the notebook that made the recording.
+_CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
 
 
@@ -28,7 +30,10 @@ def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int],
 def _with_source_line(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     location = finding.location
     # A relative path would be opened in the current folder, where another file may have that name.
-    if location is None or location.line is None or not (isabs(location.file) and location.file.endswith(".py")):
+    if location is None or location.line is None:
+        return finding
+    is_script = isabs(location.file) and location.file.endswith(".py")
+    if not (is_script or _CELL.fullmatch(location.file)):
         return finding
     text = text_of(location.file, location.line).strip()
     if not text or _DEFINITION.match(text):
