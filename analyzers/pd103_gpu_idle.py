@@ -36,6 +36,8 @@ from perfdoctor.rules import intervals as iv
 
 # So many of the longest pauses name the line at which most of the time is lost.
 _LONGEST_PAUSES = 16
+# Where an op takes less of its pauses, the title says how much: a pause begins and ends with some Python, too.
+_NEARLY_ALL = 0.9
 
 
 class GpuIdle(RankAnalyzer):
@@ -128,20 +130,27 @@ class GpuIdle(RankAnalyzer):
         location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
         per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
+        avoidable_ns = rank.per_step(iv.total(_avoidable_time(rank, group)))
+        part = f", {format_time(avoidable_ns)} of it in this" if avoidable_ns < _NEARLY_ALL * cost_ns else ""
+        may_be_once = not rank.steps.count and group.path.deepest is None
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
-            f"{pauses}, {format_time(cost_ns)}{per_step}",
+            f"{pauses}, {format_time(cost_ns)}{per_step}{part if idle is group.time else ''}",
             cost_ns=cost_ns,
             # The advice is about the pauses of this group alone.
-            saving=Saving(0, None, rank.per_step(iv.total(_avoidable_time(rank, group))), "bounded"),
+            saving=Saving(0, None, avoidable_ns, "bounded"),
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
             edit=_remove_pauses(rank, group),
-            confidence=0.7,
+            confidence=0.4 if may_be_once else 0.7,
             location=location,
-            evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
+            evidence=(
+                *_gap_evidence(rank, idle, count),
+                *work.evidence,
+                *([Evidence("whether it comes back", "unknown: no steps, no names")] if may_be_once else ()),
+            ),
             subject=f"pauses {group.path.kind or number}",
             recurrence=count_recurrence(idle, rank.steps),
         )

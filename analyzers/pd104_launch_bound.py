@@ -35,9 +35,9 @@ from perfdoctor.rules.advice.programs import MOSTLY
 _MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
-# One CUDA graph reaches from one sync to the next: where the longest such part has less than half of the launches, most
-# launches remain. Code that reads a loss once a step, between backward and optimizer, keeps more in one part.
-_MIN_GRAPHABLE_SHARE = 0.5
+# One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
+# launches, many remain. Code that reads a loss once a step, before the backward pass, keeps that much in one part.
+_MIN_GRAPHABLE_SHARE = 0.66
 # From this share of the step on PD102 reports waits.
 _MIN_SYNC_SHARE = 0.01
 _LOOP_ADVICE = (
