@@ -35,6 +35,9 @@ from perfdoctor.rules.advice.programs import MOSTLY
 _MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
+# One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
+# launches, many remain. Code that reads a loss once a step, before the backward pass, keeps that much in one part.
+_MIN_GRAPHABLE_SHARE = 0.66
 # From this share of the step on PD102 reports waits.
 _MIN_SYNC_SHARE = 0.01
 _LOOP_ADVICE = (
@@ -63,8 +66,8 @@ class LaunchBound(RankAnalyzer):
         launch of many kernels: gaps within a graph are no late launches, and few of its kernels are waited for. Longer
         gaps are pauses of the CPU, not launching: PD103 reports them.
         Queue depth is how many launches had not started when the next one came: 0 in the median is a GPU that
-        starves. The CPU time for a launch is the time of the threads that launch, waits and the DataLoader left out,
-        over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
+        starves. The CPU time for a launch is the time of the threads that launch, waits, pauses and the DataLoader left
+        out, over the launches: in calls of the runtime, in ops outside them (the dispatcher), and in neither (Python).
         Without a GPU: pieces of ops up to 5 us, and breaks up to 100 us between ops, while no thread computes;
         optimizers, zeroing and compiling left out. What the profiler takes for each event is taken off before it is
         judged: as a capture has measured it, else 1 us. The bound is all of it. A saving is expected where one line
@@ -123,7 +126,8 @@ class LaunchBound(RankAnalyzer):
 
     def _check_gpu(self, rank: Rank) -> Iterator[Finding]:
         kernels = rank.kernels.in_steps()
-        gaps = rank.gaps.late_launch_time(below_ns=min(self.settings["pause_ns"], rank.pause_threshold_ns))
+        pause_ns = round(min(self.settings["pause_ns"], rank.pause_threshold_ns))
+        gaps = rank.gaps.late_launch_time(below_ns=pause_ns)
         without_root = iv.intersect(gaps, rank.starvation.time_after(StarvationRoot.NO_ROOT))
         starved = iv.intersect(without_root, rank.account.parts["idle_launch"])
         late = _count_late_kernels(rank, starved, kernels.mask)
@@ -141,13 +145,13 @@ class LaunchBound(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}, "
-            f"of {median_ns / 1e3:.1f} us in the median, and {launches.cpu_ns / 1e3:.1f} us of CPU to launch one",
+            f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(starved),
-            edit=_shorten_launches(rank, kernels.calls.rows, launches),
+            edit=_shorten_launches(rank, kernels.calls.rows, launches, pause_ns),
             confidence=0.6 if len(rank.trace.frames) else 0.8,
             evidence=(
                 Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
@@ -217,7 +221,8 @@ def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
     """First what takes away most of the CPU time for a launch, then what gives a launch more to do."""
     steps = max(rank.steps.count, 1)
     count = round(len(launches.syncs.index) / steps)
-    if count and _are_reported(rank, launches.syncs):
+    are_reported = count > 0 and _are_reported(rank, launches.syncs)
+    if are_reported or (count and launches.graphable_share < _MIN_GRAPHABLE_SHARE):
         situation = "launch-bound, syncs within"
     elif launches.steady is False:
         situation = "launch-bound, steps differ"
@@ -225,7 +230,7 @@ def _advise(rank: Rank, launches: LaunchFacts) -> Advice:
         situation = "launch-bound in Python"
     else:
         situation = "launch-bound"
-    syncs = f"{'sync' if count == 1 else f'{count:,} syncs'} (PD102)"
+    syncs = f"{'sync' if count == 1 else f'{count:,} syncs'}{' (PD102)' if are_reported else ''}"
     first = advise(situation, rank.context, syncs=syncs, unit=rank.unit_name)
     lags_far_behind = launches.cpu_ns * launches.launches > _MIN_LAG * _gpu_busy_ns(rank)
     more = advise(f"launch-bound: {'larger batch' if lags_far_behind else 'other ways'}", rank.context)
@@ -243,7 +248,14 @@ def _gpu_busy_ns(rank: Rank) -> int:
     return rank.window_ns - sum(ns for name, ns in rank.account.detail.items() if name.startswith("idle_"))
 
 
-def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edit:
+def _describe_launch(launches: LaunchFacts) -> str:
+    """What a launch takes; where nothing was recorded beside the calls of the runtime, how often one comes."""
+    if launches.dispatcher_ns is None and launches.interval_ns is not None:
+        return f"the CPU launches one every {launches.interval_ns / 1e3:.1f} us"
+    return f"{launches.cpu_ns / 1e3:.1f} us of CPU to launch one"
+
+
+def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts, pause_ns: int) -> Edit:
     """What the fix changes: at least Python goes, as expected half of the dispatcher, too, and with graphs all.
 
     Where nothing can be captured the calls of the runtime remain. Without ops nobody knows the parts: all of it is the
@@ -252,12 +264,12 @@ def _shorten_launches(rank: Rank, calls: CallRows, launches: LaunchFacts) -> Edi
     """
     graphed = (rank.context.graph_share or 0) >= MOSTLY
     if launches.python_ns is None or graphed or not launches.cpu_ns:
-        return shorten_launches(calls, rank.window)
+        return shorten_launches(calls, rank.window, pause_ns=pause_ns)
     without_python = 1 - launches.python_ns / launches.cpu_ns
     runtime = launches.runtime_ns / launches.cpu_ns
     can_capture = launches.steady is not False and len(launches.syncs.index) < max(rank.steps.count, 1)
     least, expected, most = (
-        shorten_launches(calls, rank.window, remaining, is_upper_bound=False)
+        shorten_launches(calls, rank.window, remaining, is_upper_bound=False, pause_ns=pause_ns)
         for remaining in (
             without_python,
             (without_python + runtime) / 2,
