@@ -415,7 +415,7 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         locations=rank.locations,
         collectives=rank.collectives,
         captured=rank.facts,
-        time_scale=rank.time_scale,
+        profiler_factor=rank.profiler_factor,
     )
 
 

@@ -95,11 +95,8 @@ def describe_folders() -> dict[str, str | None]:
         return {"folder": None, "working_directory": None}
     # Python takes __file__ away again before exit handlers run; a program may have changed its arguments.
     file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
-    is_file = isinstance(file, str) and os.path.isfile(file)
-    return {
-        "folder": os.path.dirname(os.path.abspath(file)) if is_file else None,
-        "working_directory": working_directory,
-    }
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) and os.path.isfile(file) else None
+    return {"folder": folder, "working_directory": working_directory}
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
