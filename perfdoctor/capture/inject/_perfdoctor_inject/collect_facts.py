@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +19,10 @@ from .compile_counters import describe_compilation
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
+from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -37,13 +40,18 @@ class Recording(Protocol):
     windows: dict[str, dict[str, Any]]
     totals: RunTotals
     loaders: LoaderRecords
+    optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
 
-def describe_program() -> dict[str, Any]:
-    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
-    return {"models": describe_models(), "libraries": machine_facts.describe_libraries()}
+def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
+
+    Args:
+        wrapped: The line that made each DistributedDataParallel.
+    """
+    return {"models": describe_models(wrapped), "libraries": machine_facts.describe_libraries()}
 
 
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +79,10 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "base_loader_wait_ns": totals.wait_ns["base"],
         "timing_step_ns": totals.step_ns["timing"],
         "evidence_step_ns": totals.step_ns["evidence"],
+        **totals.describe_work(),
+        "run": totals.describe_run(),
         "loaders": [record.to_dict() for record in recording.loaders.records],
-        "optimizers": list(totals.optimizers.values()),
+        "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
