@@ -59,7 +59,7 @@ def test_a_closure_is_no_work_of_its_optimizer() -> None:
 
 def test_of_several_threads_an_instant_counts_once() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::addmm", 0, 600)
-    trace.op("aten::mm", 400, 500, tid=7)
+    trace.op("aten::mm", 400, 500, thread=7)
     assert rows_of(trace) == {"addmm": (600, 1), "mm": (300, 1), PYTHON: (100, None)}
 
 
@@ -71,7 +71,7 @@ spans = st.tuples(st.sampled_from(["aten::mm", NODE, "aten::add_"]), st.integers
 def test_rows_never_exceed_the_window(ops: list[tuple[str, int, int]], steps: list[tuple[int, int]]) -> None:
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 1000)
     for number, (name, at, length) in enumerate(ops):
-        trace.op(name, at, length, tid=number % 3)
+        trace.op(name, at, length, thread=number % 3)
     for at, length in steps:
         trace.range("Optimizer.step#SGD.step", at, length)
     rank = Rank(trace.trace())
@@ -110,7 +110,9 @@ def test_gpu_time_goes_to_the_op_that_launched_it_and_collectives_to_themselves(
     assert [str(each.location) for each in own_time_of_gpu_by_line([rank.trace])] == ["train.py:8"]
 
 
-@pytest.mark.parametrize("trace", [TraceBuilder(device=None), TraceBuilder(device=None).step(0, 10)])
+@pytest.mark.parametrize(
+    "trace", [TraceBuilder(device=None).step(0, 10), TraceBuilder(device=None).step(0, 10).range("mine", 0, 5)]
+)
 def test_what_records_nothing_has_no_rows(trace: TraceBuilder) -> None:
     rank = Rank(trace.trace())
     assert rank.top_ops == rank.top_lines == ()

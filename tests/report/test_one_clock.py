@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from perfdoctor import pipeline
 from perfdoctor.rank import Rank
+from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.json_ import load_schema
 from perfdoctor.reporters.terminal import Terminal
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.verdict import describe_ladder
 from perfdoctor.rules import registry
-from perfdoctor.rules.analyzer import Run
+from perfdoctor.rules.analyzer import RankAnalyzer, Run
 from perfdoctor.savings.ledger import Ledger
-from perfdoctor.savings.saving import Claim
+from perfdoctor.savings.saving import Claim, Saving
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.vocabulary import SINGLE_PROCESS_LOADER, dataloader_next_name
@@ -74,19 +77,34 @@ def test_a_report_shows_the_unprofiled_step_and_keeps_the_account_as_recorded() 
     assert set(report.to_dict()["steps"]) == set(load_schema()["$defs"]["steps"]["required"])
 
 
-def test_no_cost_or_saving_exceeds_the_unprofiled_step_and_the_ladder_goes_down() -> None:
-    report = report_on(rank_of([600] * 5))
-    found = [finding for finding in report.findings if finding.rule == "PD101"]
-    assert found
-    for finding in report.findings:
-        assert finding.cost_ns <= 600_000
-        assert (finding.saving.high_ns or 0) <= 600_000
+class Waits(RankAnalyzer):
+    """All waits for batches, of which a fix saves two thirds, and at most what the step takes."""
+
+    rule, name = "ZZ101", "waits"
+
+    def analyze_rank(self, rank: Rank) -> Iterable[Finding]:
+        """One finding."""
+        time = iv.intersect(rank.loader_waits.intervals, rank.window)
+        cost_ns = rank.per_step(iv.total(time))
+        yield self.finding(
+            rank,
+            title=f"waits {cost_ns / 1e3:.0f} us",
+            cost_ns=cost_ns,
+            saving=Saving(0, cost_ns * 2 // 3, rank.per_step(rank.window_ns), "bounded"),
+            advice="Wait less.",
+            claim=Claim(time),
+        )
+
+
+def test_costs_savings_and_the_ladder_are_of_the_unprofiled_step() -> None:
+    report = pipeline.diagnose_run(Run((rank_of([600] * 5),)), [Waits])
+    finding = report.findings[0]
     # 300 of 1200 us in the mean
-    assert found[0].cost_ns == 150_000
-    assert found[0].share_of_step == pytest.approx(0.25)
-    rungs = (report.steps.median_ns, report.limit.after_fixes_ns)
-    assert rungs[1] is None or rungs[0] >= rungs[1]  # type: ignore[operator]
-    assert (describe_ladder(report) or "now 600 us").startswith("now 600 us")
+    assert (finding.title, finding.cost_ns, finding.share_of_step) == ("waits 150 us", 150_000, 0.25)
+    assert (finding.saving.expected_ns, finding.saving.high_ns) == (100_000, 150_000)
+    assert (report.steps.median_ns, report.limit.after_fixes_ns) == (600_000, 500_000)
+    assert describe_ladder(report) == "now 600 us -> 1 fix -> about 500 us"
+    assert "costs 150 us a step (25%); saves up to 150 us (expected 100 us, bounded)" in Terminal().render(report)
 
 
 def test_people_read_no_recorded_figure_unless_they_ask() -> None:
