@@ -127,7 +127,7 @@ class DataLoaderStall(RankAnalyzer):
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=_evidence(rank, loader, parts, work),
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
         )
 
     def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
@@ -156,7 +156,7 @@ class DataLoaderStall(RankAnalyzer):
                 Evidence("iterations", captured.get("iterations")),
             ),
             subject="start-up",
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
         )
 
 

@@ -60,6 +60,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "world_size": recording.world_size,
         "pid": recording.pid,
         "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+        "program": describe_folders(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "exit": recording.exit_reason,
@@ -86,6 +87,20 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,
     }
+
+
+def describe_folders() -> dict[str, str | None]:
+    """Where the program lies and where it runs, so that a report can name its files as its author does."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else None
+    return {"folder": folder, "working_directory": _working_directory()}
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
