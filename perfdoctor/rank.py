@@ -353,7 +353,7 @@ class Rank:
         All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
         them, and what has no Rank by its `time_scale`.
         """
-        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts), self._all_steps.median_ns
+        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
 
     @property
@@ -363,7 +363,7 @@ class Rank:
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
-        base_steps_ns = comparable_unprofiled_steps(self.facts)
+        base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
         return unprofiled_time_of(self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale)
 
     # --- where the time went --------------------------------------------------------------------------------------
