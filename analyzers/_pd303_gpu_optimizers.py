@@ -77,6 +77,8 @@ class GpuOptimizer:
 def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator[GpuOptimizer]:
     """Those of `gpu_optimizers_of` of which a fused one would save enough; see the thresholds of PD303."""
     for steps in gpu_optimizers_of(rank):
+        if steps.optimizer == "LBFGS":  # its products of vectors are no passes that one kernel could make
+            continue
         kernels = rank.per_step(len(steps.rows))
         is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
         if not is_starved_loop and steps.pass_count < settings["min_passes"]:
