@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
 from .model_facts import describe_optimizer
+from .user_code import Location, user_location
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -22,6 +24,7 @@ class RunTotals:
         wait_ns: For each of these steps, the wait in `DataLoader.__next__`.
         optimizers: The description of each optimizer that has stepped, by `id`.
         compiles: What was compiled in the steps of each window.
+        threads_set: The line that called `torch.set_num_threads` last; None where none did.
     """
 
     def __init__(self) -> None:
@@ -30,6 +33,7 @@ class RunTotals:
         self.wait_ns: dict[str, list[int]] = {window: [] for window in TIMED_WINDOWS}
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.compiles = CompilesByWindow()
+        self.threads_set: Location | None = None
         self._gradients_are_scaled = False
         self._last_step_ns = 0
 
@@ -42,6 +46,10 @@ class RunTotals:
             self._gradients_are_scaled = False
         elif name == "clipped" and self._gradients_are_scaled:
             self.counts["clipped_before_unscale"] += 1
+
+    def note_threads_set(self, frame: FrameType | None) -> None:
+        """Remember the line that has set the number of threads."""
+        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, dur_ns: int, wait_ns: int) -> None:
         """Add a step that has ended."""
