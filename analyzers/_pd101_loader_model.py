@@ -190,7 +190,7 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         step_ns=rank.per_step(rank.window_ns) - startup_ns,
         wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
         idle_ns=idle_ns,
-        cores=cores if isinstance(cores, int) and cores > 0 else None,
+        cores=_count_cores(rank, cores),
         cpu_share=_captured_cpu_share(captured) if workers == 0 else _fetch_cpu_share(fetch),
         batches=batches,
         threads=threads if isinstance(threads, int) and threads > 0 else None,
@@ -198,6 +198,15 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         most_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
         fetch_ns=round(batches * fetch_ns) if isinstance(fetch_ns, int) else None,
     )
+
+
+def _count_cores(rank: Rank, affinity: object) -> int | None:
+    """Cores that the process may use: by its affinity, and by the quota of its control groups where captured."""
+    cores = affinity if isinstance(affinity, int) and affinity > 0 else None
+    quota = captured_part(rank.facts, "cores").get("available")
+    if not isinstance(quota, int | float) or quota <= 0:
+        return cores
+    return max(min(cores or math.ceil(quota), math.floor(quota)), 1)
 
 
 def _fetch_cpu_share(fetch: Mapping[str, Any]) -> float | None:

@@ -19,10 +19,13 @@ from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of
 from perfdoctor.rules import Rank, captured_list, captured_part
 from perfdoctor.rules import intervals as iv
 
-# To hand a batch over: 0.3 ms in the loop for any, and 2.2 ms for each MB, nearly all of it page faults of fresh shared
-# memory (0.8 MB took 1.8 to 2.9 ms). The worker pays as much in its own CPU time.
-_HANDOVER_NS = 300_000
-_HANDOVER_NS_PER_BYTE = 2.2
+# To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
+# faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.
+_HANDOVER_NS = 200_000
+_HANDOVER_NS_PER_TENSOR = 500_000
+_HANDOVER_NS_PER_BYTE = 0.8
+# A batch of images and labels: what is taken where a batch is of a type that shows no tensors.
+_TENSORS = 2
 # Workers that sleep or read need no core, but each is an interpreter with torch, 0.3 GB.
 _MOST_WORKERS_PER_CORE = 2
 # Batches are uneven: workers that deliver a quarter faster than the training asks keep the queue filled.
@@ -86,8 +89,10 @@ class SharedCores(NamedTuple):
         fetch_cpu_ns: CPU time of the loading thread in it.
         fetch_process_cpu_ns: CPU time of all threads of that process in it.
         batches: Batches that a step takes.
-        batch_bytes: Size of one.
-        cores: Cores that the program may use and others leave.
+        batch_bytes: Size of the tensors of one.
+        batch_tensors: Their number.
+        available_cores: Cores that the program may use.
+        cores: Those of them that other programs leave.
         training_cores: Cores that the training process uses while it does not wait.
         threads: Threads of PyTorch.
         large_ops: Share (0 to 1) of the training in ops that several threads share.
@@ -101,6 +106,8 @@ class SharedCores(NamedTuple):
     fetch_process_cpu_ns: float
     batches: float
     batch_bytes: int
+    batch_tensors: int
+    available_cores: float
     cores: float
     training_cores: float
     threads: int
@@ -114,7 +121,8 @@ class SharedCores(NamedTuple):
     @property
     def handover_ns(self) -> float:
         """What the loop spends to take over the batches of a step that workers have ready."""
-        return self.batches * (_HANDOVER_NS + _HANDOVER_NS_PER_BYTE * self.batch_bytes)
+        tensors_ns = _HANDOVER_NS_PER_TENSOR * self.batch_tensors
+        return self.batches * (_HANDOVER_NS + tensors_ns + _HANDOVER_NS_PER_BYTE * self.batch_bytes)
 
     @property
     def cores_are_taken(self) -> bool:
@@ -160,7 +168,7 @@ class SharedCores(NamedTuple):
 
     def choose_workers(self, threads: int | None = None) -> Choice:
         """The fewest workers that give the shortest step, or nearly."""
-        most = max(math.floor(_MOST_WORKERS_PER_CORE * self.cores), 1)
+        most = max(math.floor(_MOST_WORKERS_PER_CORE * self.available_cores), 1)
         choices = [Choice(each, threads, self.predict_step(each, threads)) for each in range(1, most + 1)]
         choices = [each for each in choices if each.workers > self.workers] or choices
         best_ns = min(each.step.expected_ns for each in choices)
@@ -200,6 +208,8 @@ def measure_shared_cores(rank: Rank, captured: Mapping[str, Any]) -> SharedCores
         batches * fetch["process_cpu_ns"],
         batches,
         captured.get("batch_bytes") or 0,
+        captured.get("batch_tensors") or _TENSORS,
+        available,
         _cores_left(rank, cores, available),
         min(max((used * step_ns - loaded_here) / training_ns, 0.0), available),
         max(threads or 1, 1),

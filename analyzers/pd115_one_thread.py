@@ -92,8 +92,8 @@ class OneThread(RankAnalyzer):
             advice += " The environment variable OMP_NUM_THREADS set one thread (some launchers and clusters set it)."
         return self.finding(
             rank,
-            title=f"One thread computes, and {_count_cores(idle)} of {available:.3g} idle{': ' + why if why else ''}",
-            cost_ns=high_ns,
+            title=f"One thread computes, and {_say_idle(idle, available)}{': ' + why if why else ''}",
+            cost_ns=large.time_ns,
             saving=Saving(low_ns, expected_ns, high_ns, "bounded"),
             advice=advice,
             fix=fix,
@@ -140,5 +140,6 @@ def location_of_threads_set(cpu: Mapping[str, Any]) -> SourceLocation | None:
     return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
 
 
-def _count_cores(count: float) -> str:
-    return "one core" if 0.75 <= count < 1.25 else f"{count:.2g} cores"
+def _say_idle(idle: float, available: float) -> str:
+    one = 0.75 <= idle < 1.25
+    return f"one core of {available:.3g} idles" if one else f"{idle:.2g} cores of {available:.3g} idle"

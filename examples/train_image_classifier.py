@@ -1,7 +1,7 @@
 """Train a small convolutional network on synthetic images, on a GPU if there is one and on the CPU otherwise.
 
 An ordinary training script with an ordinary flaw: images are read from a slow disk (one of a network, which answers in
-2 ms) and decoded in the training process, so the model waits for data in every step. `--workers 4` moves that work to
+1 ms) and decoded in the training process, so the model waits for data in every step. `--workers 2` moves that work to
 other processes, which wait at the same time.
 
     python examples/train_image_classifier.py
@@ -23,7 +23,7 @@ CLASSES = 10
 STORED = 32  # images on "disk"
 SIDE = 72  # of a stored image
 SIZE = 64  # of what the model sees
-DISK_S = 0.002  # until a disk of a network answers
+DISK_S = 0.001  # until a disk of a network answers
 
 
 def paint(label: int, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -51,6 +51,7 @@ class LoaderRecord:
             without the first batch of each iteration.
         fetches: Batches that workers have loaded, those that were still known when they were asked for.
         batch_bytes: Size of the tensors of the first batch; None before it.
+        batch_tensors: Their number.
         workers: For the process id of each worker how many of its batches were read.
     """
 
@@ -69,6 +70,7 @@ class LoaderRecord:
     workers: dict[int, int] = field(default_factory=dict)
     is_first_batch: bool = True
     batch_bytes: int | None = None
+    batch_tensors: int | None = None
 
     def read_workers(self) -> None:
         """Read what the workers have written since the last call."""
@@ -130,19 +132,22 @@ class LoaderRecord:
             "first_batch_ns": self.first_batch_ns,
             "ready": self.ready if self.settings.get("num_workers") else None,
             "batch_bytes": self.batch_bytes,
+            "batch_tensors": self.batch_tensors,
             "wait_median_ns": _median(wall for wall, _, _ in self.waits) if self.waits else None,
         }
 
 
-def count_tensor_bytes(batch: Any, depth: int = 4) -> int:
-    """Bytes of the tensors in a batch, in its lists, tuples and dictionaries; 0 for what is none of these."""
+def find_tensors(batch: Any, depth: int = 4) -> list[Any]:
+    """The tensors in a batch, in its lists, tuples and dictionaries; none in what is none of these."""
     if isinstance(batch, torch.Tensor):
-        return batch.numel() * batch.element_size()
-    if depth and isinstance(batch, dict):
-        return sum(count_tensor_bytes(each, depth - 1) for each in batch.values())
-    if depth and type(batch) in (list, tuple):
-        return sum(count_tensor_bytes(each, depth - 1) for each in batch)
-    return 0
+        return [batch]
+    if not depth:
+        return []
+    if isinstance(batch, Mapping):
+        return [tensor for each in list(batch.values()) for tensor in find_tensors(each, depth - 1)]
+    if isinstance(batch, list | tuple):
+        return [tensor for each in batch for tensor in find_tensors(each, depth - 1)]
+    return []
 
 
 def _median(values: Iterable[int]) -> int:
@@ -209,7 +214,9 @@ class LoaderRecords:
         """Look at the first batch of a loader: how large it is decides what handing it over costs."""
         record = self._by_object.get(iterator)
         if record is not None and record.batch_bytes is None:
-            record.batch_bytes = count_tensor_bytes(batch)
+            tensors = find_tensors(batch)
+            record.batch_tensors = len(tensors)
+            record.batch_bytes = sum(each.numel() * each.element_size() for each in tensors)
 
     def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool) -> None:
         """Add one call of the iterator's `__next__`.
