@@ -141,7 +141,7 @@ class GpuIdle(RankAnalyzer):
             location=location,
             evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
             subject=f"pauses {group.path.kind or number}",
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
         )
 
     def _report_once(self, rank: Rank, group: PauseGroup) -> Finding:

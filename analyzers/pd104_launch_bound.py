@@ -140,7 +140,7 @@ class LaunchBound(RankAnalyzer):
         after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}, "
+            title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {launches.cpu_ns / 1e3:.1f} us of CPU to launch one",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
@@ -153,10 +153,12 @@ class LaunchBound(RankAnalyzer):
                 Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {rank.unit_name}", rank.per_step(launches.launches), "count"),
+                Evidence(f"launches per {rank.unit_name}", rank.count_per_step(launches.launches), "count"),
                 Evidence("queue depth in the median", launches.depth, "count"),
                 Evidence(
-                    f"syncs between launches per {rank.unit_name}", rank.per_step(len(launches.syncs.index)), "count"
+                    f"syncs between launches per {rank.unit_name}",
+                    rank.count_per_step(len(launches.syncs.index)),
+                    "count",
                 ),
                 Evidence("GPU waits for launches after syncs", rank.per_step(iv.total(after_syncs)), "ns"),
                 Evidence("launches with another one waiting", round(100 * launches.ahead_share, 1), "%"),
@@ -170,7 +172,7 @@ class LaunchBound(RankAnalyzer):
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
         ops = ops_of_program(rank.trace, rank.window)
-        ops_per_step = rank.per_step(len(ops))
+        ops_per_step = rank.count_per_step(len(ops))
         unprofiled = rank.unprofiled_time(time)
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if ops_per_step < self.settings["min_ops"] or unprofiled.share < min_share:
@@ -178,7 +180,7 @@ class LaunchBound(RankAnalyzer):
         line = find_busiest_line(rank)
         loop = line if line and _is_loop(line) else None
         advice = advise("bound by ops on the CPU", rank.context)
-        median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
+        median_us = rank.to_unprofiled_ns(float(np.median(rank.trace.ops.dur_ns[ops]))) / 1e3
         where = f", most of them in a loop at {loop.location.short}" if loop else ""
         yield self.finding(
             rank,
@@ -194,7 +196,7 @@ class LaunchBound(RankAnalyzer):
             evidence=(
                 Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
-                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
                 Evidence("the line that calls most ops", str(line.location) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),

@@ -103,7 +103,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _report_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Finding:
         captured = captured_settings_of(rank, steps.optimizer)
-        kernels, cost_ns = rank.per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
+        kernels, cost_ns = rank.count_per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
         advice = advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer)
         return self.finding(
             rank,
@@ -131,7 +131,7 @@ class UnfusedOptimizer(RankAnalyzer):
     def _analyze_on_cpu(self, rank: Rank, steps: CpuOptimizer) -> Iterator[Finding]:
         unprofiled = rank.unprofiled_time(steps.time)
         captured = captured_settings_of(rank, steps.optimizer)
-        ops = rank.per_step(steps.op_count)
+        ops = rank.count_per_step(steps.op_count)
         if steps.optimizer not in _HAS_FUSED or captured.get("fused") or ops < self.settings["min_kernels"]:
             return
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
@@ -151,7 +151,7 @@ class UnfusedOptimizer(RankAnalyzer):
             confidence=0.8,
             location=_locate_step(rank, steps.optimizer),
             evidence=(
-                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
                 Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),
                 Evidence("foreach, as captured", yes_or_no(captured.get("foreach"))),
                 Evidence("fused, as captured", yes_or_no(captured.get("fused"))),

@@ -53,6 +53,26 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     return round(median(steps)) if steps else None
 
 
+def captured_step_ns(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> int | None:
+    """The median step of one window in ns, for as much work as the recorded steps have; None where none was timed.
+
+    Where the windows' steps have other numbers of batches, as gradient accumulation that ramps up makes them, the time
+    of a batch is compared.
+    """
+    step_ns = captured_median_ns(facts, window)
+    batches, recorded_batches = _median_count(facts, f"{window}_batches"), _median_count(facts, "timing_batches")
+    if step_ns is None or not batches or not recorded_batches or batches == recorded_batches:
+        return step_ns
+    return round(step_ns * recorded_batches / batches)
+
+
+def _median_count(facts: Mapping[str, Any] | None, name: str) -> float | None:
+    values = (facts or {}).get(name)
+    if not isinstance(values, list) or not values or not all(type(value) is int and value >= 0 for value in values):
+        return None
+    return float(median(values))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSteps:
     """The steps of a whole run that were timed without a profiler, in their order.

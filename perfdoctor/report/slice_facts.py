@@ -54,6 +54,7 @@ class SliceFacts:
         locations: The lines of the user's code.
         collectives: The collectives.
         captured: What was captured beside the trace; None without a capture.
+        time_scale: Time without the profiler over recorded time.
     """
 
     rank: int | None
@@ -73,6 +74,11 @@ class SliceFacts:
     locations: Locations
     collectives: CollectiveTable
     captured: Mapping[str, Any] | None = None
+    time_scale: float = 1.0
+
+    def format_time(self, recorded_ns: float) -> str:
+        """A recorded length of time, as it is without the profiler."""
+        return format_time(self.time_scale * recorded_ns)
 
     @property
     def window_ns(self) -> int:

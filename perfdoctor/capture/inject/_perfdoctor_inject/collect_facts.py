@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,8 +20,10 @@ from .core_usage import CoreUsage, describe_cores
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
+from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -39,13 +42,18 @@ class Recording(Protocol):
     totals: RunTotals
     core_usage: CoreUsage
     loaders: LoaderRecords
+    optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
 
-def describe_program() -> dict[str, Any]:
-    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
-    return {"models": describe_models(), "libraries": machine_facts.describe_libraries()}
+def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
+
+    Args:
+        wrapped: The line that made each DistributedDataParallel.
+    """
+    return {"models": describe_models(wrapped), "libraries": machine_facts.describe_libraries()}
 
 
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +71,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "world_size": recording.world_size,
         "pid": recording.pid,
         "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+        "program": describe_folders(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "exit": recording.exit_reason,
@@ -73,8 +82,10 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "base_loader_wait_ns": totals.wait_ns["base"],
         "timing_step_ns": totals.step_ns["timing"],
         "evidence_step_ns": totals.step_ns["evidence"],
+        **totals.describe_work(),
+        "run": totals.describe_run(),
         "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
-        "optimizers": list(totals.optimizers.values()),
+        "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
@@ -88,6 +99,20 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,
     }
+
+
+def describe_folders() -> dict[str, str | None]:
+    """Where the program lies and where it runs, so that a report can name its files as its author does."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else None
+    return {"folder": folder, "working_directory": _working_directory()}
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
