@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import mean
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,7 +193,8 @@ def measure_shared_cores(rank: Rank, captured: Mapping[str, Any]) -> SharedCores
     steps, waits = captured_steps(rank.facts, "base"), (rank.facts or {}).get("base_loader_wait_ns")
     if not steps or not isinstance(waits, list) or len(waits) != len(steps):
         return None
-    step_ns, wait_ns = mean(steps), mean(waits)
+    step_ns = float(median(steps))  # one step in which the machine did something else moves a mean
+    wait_ns = step_ns * sum(waits) / sum(steps)
     batches = _count_batches(rank)
     loaded_here = 0 if workers else batches * fetch["process_cpu_ns"]
     training_ns = max(step_ns - wait_ns, 1)

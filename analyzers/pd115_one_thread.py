@@ -56,8 +56,8 @@ class OneThread(RankAnalyzer):
     name: ClassVar[str] = "one-thread"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
     # min_share: of the step in large ops. Below a tenth more threads give less than a medium finding (3 %).
-    # min_idle_cores: half a core: threads that share a core wait for each other.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_idle_cores": 0.5})
+    # min_idle_cores: on half a core a second thread would make the first one wait for it.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_idle_cores": 0.6})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-openmp",

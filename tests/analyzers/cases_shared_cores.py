@@ -96,7 +96,7 @@ PD101: list[RuleCase] = [
                 location="train.py:12",
                 title="train.py:12, whose DataLoader has no workers; with 3 workers about 22.3 ms",
                 fix="num_workers=3",
-                evidence={"used at": "train.py:20", "num_workers": 0, "cores that training uses": 1.0},
+                evidence={"used at": "train.py:20", "num_workers": 0, "threads of PyTorch": 1},
             ),
         ),
         facts=measured(40, 60, load_ms=40, load_cpu_ms=2, used=0.37, threads=1),
@@ -178,6 +178,12 @@ PD101: list[RuleCase] = [
         lambda: training(2, 40, WORKERS),
         facts=measured(2, 40, load_ms=100, load_cpu_ms=50, workers=4, used=1.0, cores=8.0),
     ),
+    RuleCase(
+        "PD101",
+        "a-computing-worker-that-keeps-up",
+        lambda: training(3, 30, WORKERS),
+        facts=measured(3, 30, load_ms=25, load_cpu_ms=25, workers=1, used=1.0),
+    ),
 ]
 
 _SHARING = measured(3, 30, load_ms=20, load_cpu_ms=12, workers=1, used=1.6, threads=2)
@@ -226,6 +232,13 @@ PD114 = [
         lambda: training(3, 30, WORKERS),
         (ExpectedFinding("high", 3 * MS, location="train.py:12"),),
         facts=measured(3, 30, load_ms=20, load_cpu_ms=12, workers=1, used=1.9, threads=3),
+    ),
+    RuleCase(
+        "PD114",
+        "four-workers",
+        lambda: training(2, 30, WORKERS),
+        (ExpectedFinding("medium", 2 * MS, title="4 workers", location="train.py:12"),),
+        facts=measured(2, 30, load_ms=40, load_cpu_ms=25, workers=4, used=1.2, threads=2),
     ),
     RuleCase(
         "PD114",
@@ -303,6 +316,34 @@ PD115 = [
         lambda: training(6, 30),
         (ExpectedFinding("high", 24 * MS),),
         facts=measured(6, 30, load_ms=6, load_cpu_ms=6),
+    ),
+    RuleCase(
+        "PD115",
+        "one-of-three-cores",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(3)", title="2 cores of 3 idle"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=3.0),
+    ),
+    RuleCase(
+        "PD115",
+        "a-worker-that-sleeps",
+        lambda: training(3, 30, WORKERS),
+        (ExpectedFinding("high", 27 * MS, title="One thread computes"),),
+        facts=measured(3, 30, load_ms=25, load_cpu_ms=1, workers=1),
+    ),
+    RuleCase(
+        "PD115",
+        "others-use-a-core-of-four",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(3)"),),
+        facts={**_ONE, "cores": {"available": 4.0, "training": 1.0, "workers": 0.0, "others": 1.0}},
+    ),
+    RuleCase(
+        "PD115",
+        "two-ranks-on-four-cores",
+        lambda: training(0, 30),
+        (ExpectedFinding("high", 30 * MS, fix="torch.set_num_threads(2)"),),
+        facts=measured(0, 30, load_ms=0, load_cpu_ms=0, cores=4.0, world_size=2),
     ),
     RuleCase("PD115", "two-threads", lambda: training(0, 30), facts={**_ONE, "cpu": {"torch_threads": 2}}),
     RuleCase("PD115", "tiny-ops", lambda: training(0, 30, op_us=10), facts=_ONE),
