@@ -40,7 +40,7 @@ def find_cell_loop(rank: Rank) -> CellLoop | None:
     """The loop over recurrent cells in each step; None where there is none."""
     trace = rank.trace
     cells = rank.ops.named(_CELL_OP).in_steps()
-    calls = rank.per_step(len(cells))
+    calls = rank.count_per_step(len(cells))
     if calls < _MIN_CELLS:
         return None
     name = trace.strings[int(trace.ops.name[cells.mask][0])].lower()
@@ -75,7 +75,7 @@ def bound_ns(rank: Rank, time: Intervals, unprofiled: UnprofiledTime) -> int:
     step_ns = rank.unprofiled_step_ns
     if not unprofiled.timed or step_ns is None:
         return unprofiled.max_ns
-    others_ns = rank.per_step(rank.window_ns - intervals.total(time))
+    others_ns = round((rank.window_ns - intervals.total(time)) / max(rank.steps.count, 1))
     return min(unprofiled.max_ns, max(unprofiled.program_ns, step_ns - others_ns))
 
 

@@ -81,7 +81,7 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str
     is_small = _has_small_tensors(rank, steps, captured)
     name = "plain SGD" if steps.optimizer == "SGD" and steps.pass_count < 2 else steps.optimizer
     fused = (_FUSED_SMALL if is_small else _FUSED_LARGE).get(name)
-    has_many_ops = rank.per_step(steps.op_count) >= _LEAST_OPS
+    has_many_ops = rank.count_per_step(steps.op_count) >= _LEAST_OPS
     if any(each.get("fused") for each in captured):
         return CpuFix(FUSED_ALREADY, None)
     if fused is not None and (has_many_ops or not is_small):
