@@ -353,13 +353,8 @@ class Rank:
         All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
         them, and what has no Rank by its `time_scale`.
         """
-        unprofiled_ns, recorded_ns = self.unprofiled_step_ns, self._all_steps.median_ns
+        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
-
-    @property
-    def unprofiled_step_ns(self) -> int | None:
-        """The median step that a capture timed without the profiler; None when there is none to compare with."""
-        return comparable_unprofiled_ns(self.facts, self.run_steps)
 
     @cached_property
     def time_scale(self) -> float:
