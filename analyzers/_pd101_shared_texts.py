@@ -77,7 +77,7 @@ def _advise_workers(
     if choice.threads is not None:
         fix = f"torch.set_num_threads({choice.threads}); {fix}"
         text += (
-            f", and train with one thread: the training's ops are too small to gain much from {loader.threads} "
+            f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
             "threads, and a thread waits for a worker on its core"
         )
     text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
@@ -86,7 +86,7 @@ def _advise_workers(
             f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
         )
     text += (
-        f". The training uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
+        f". The program itself uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
         f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
     )
     expected = f"about {format_ms(choice.step.expected_ns)}"
@@ -107,7 +107,7 @@ def _advise_cheaper_batch(
         cheaper = cheaper.split(", or ")[0]  # this program has none
     text = (
         f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. "
-        f"More workers would not help: the training uses {loader.training_cores:.2g} of {loader.cores:.3g} cores"
+        f"More workers would not help: the program itself uses {loader.training_cores:.2g} of {loader.cores:.3g} cores"
     )
     if loader.workers:
         text += f" and {count_workers(loader.workers)} the others"

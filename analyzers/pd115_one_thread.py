@@ -86,7 +86,7 @@ class OneThread(RankAnalyzer):
         why, fix = f"torch.set_num_threads at {location.short}" if location else "", f"torch.set_num_threads({threads})"
         advice = f"Let PyTorch use {threads} threads: large ops, {large.top} above all, divide their work among them."
         if location is not None:
-            advice += f" The call at {location.short} set one thread: remove it, or set {threads}."
+            advice += f" This line sets one: remove it, or set {threads}."
         elif omp == "1":
             why, fix = "OMP_NUM_THREADS=1", f"OMP_NUM_THREADS={threads}"
             advice += " The environment variable OMP_NUM_THREADS set one thread (some launchers and clusters set it)."
