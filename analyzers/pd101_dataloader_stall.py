@@ -141,7 +141,7 @@ class DataLoaderStall(RankAnalyzer):
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
             evidence=(*_evidence(rank, loader, parts, work), _evidence_of_use(captured)),
-            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
     def _report_shared_cores(
@@ -172,7 +172,7 @@ class DataLoaderStall(RankAnalyzer):
                 _evidence_of_use(captured),
                 *_evidence_of_work(work),
             ),
-            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
     def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
@@ -201,7 +201,7 @@ class DataLoaderStall(RankAnalyzer):
                 Evidence("iterations", captured.get("iterations")),
             ),
             subject="start-up",
-            recurrence=count_recurrence(idle, rank.steps, rank.time_scale),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
 

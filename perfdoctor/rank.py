@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_step_ns, captured_steps
+from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
@@ -38,6 +38,11 @@ from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_lim
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
+from perfdoctor.analysis.step_times import (
+    comparable_unprofiled_ns,
+    comparable_unprofiled_steps,
+    describe_sample,
+)
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,
@@ -167,8 +172,8 @@ class Rank:
         return round(count / max(self.steps.count, 1))
 
     def to_unprofiled_ns(self, recorded_ns: float) -> int:
-        """Recorded time as it is without the profiler: what users are shown."""
-        return round(self.time_scale * recorded_ns)
+        """The length of something in one step, as it is without the profiler: what users are shown."""
+        return round(recorded_ns / (self.profiler_factor or 1))
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
@@ -308,8 +313,9 @@ class Rank:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Warnings about the figures: kernel rules that the trace contradicts, and rates that were measured."""
+        """Warnings about the figures: kernel rules that the trace contradicts, rates that were measured, the sample."""
         notes = [str(violation) for violation in self.verdicts.violations]
+        notes += describe_sample(self.facts, self.run_steps)
         if self.device is not None and self.device.measured_on is not None:
             notes.append(
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
@@ -347,17 +353,24 @@ class Rank:
         All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
         them, and what has no Rank by its `time_scale`.
         """
-        unprofiled_ns, recorded_ns = captured_step_ns(self.facts, "base"), self._all_steps.median_ns
+        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
 
-    @property
+    @cached_property
     def time_scale(self) -> float:
-        """Unprofiled time over recorded time; 1 where the profiler's part is not known."""
-        return 1 / (self.profiler_factor or 1)
+        """What recorded time in the window becomes; 1 where the profiler's part is not known.
+
+        It makes the mean recorded step as long as the median one without the profiler: a few steps in which the machine
+        did something else are no part of the step that users have.
+        """
+        steps = self._all_steps
+        if self.profiler_factor is None or steps.median_ns is None:
+            return 1.0
+        return steps.median_ns / self.profiler_factor / (iv.total(steps.window) / steps.count)
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
-        base_steps_ns = captured_steps(self.facts, "base")
+        base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
         return unprofiled_time_of(self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale)
 
     # --- where the time went --------------------------------------------------------------------------------------

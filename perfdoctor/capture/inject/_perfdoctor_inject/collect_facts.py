@@ -103,16 +103,14 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
 
 def describe_folders() -> dict[str, str | None]:
     """Where the program lies and where it runs, so that a report can name its files as its author does."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else None
-    return {"folder": folder, "working_directory": _working_directory()}
-
-
-def _working_directory() -> str | None:
     try:
-        return os.getcwd()
+        working_directory = os.getcwd()
     except OSError:  # it was deleted
-        return None
+        return {"folder": None, "working_directory": None}
+    # Python takes __file__ away again before exit handlers run; a program may have changed its arguments.
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) and os.path.isfile(file) else None
+    return {"folder": folder, "working_directory": working_directory}
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
