@@ -122,8 +122,10 @@ def _why_no_workers(loader: SharedCores) -> tuple[str, str]:
         handover = format_ms(loader.handover_ns / max(loader.batches, 1))
         fetch = format_ms(loader.fetch_ns / max(loader.batches, 1))
         subject = "More workers" if more else "Workers"
-        sentence = f"{subject} would save nothing: handing a batch over takes {handover}, loading one {fetch}."
-        return f"{more}workers would save nothing", sentence
+        sentence = (
+            f"{subject} would save little or nothing: handing a batch over takes {handover}, loading one {fetch}."
+        )
+        return f"{more}workers would save little or nothing", sentence
     used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
     sentence = f"More workers would not help: the program itself uses {used}"
     if loader.workers:
