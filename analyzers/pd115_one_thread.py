@@ -33,8 +33,8 @@ class OneThread(RankAnalyzer):
         by default one for each core. With one thread all cores but one wait.
 
     How it is measured:
-        The ops of the training that compute for at least 50 us themselves and that PyTorch divides; random numbers, sorting and
-        the gradient of an embedding, which it does not divide, are left out. The cores that may be used (affinity, and
+        The ops of the training that compute for at least 50 us themselves and that PyTorch divides; random numbers,
+        sorting and the gradient of an embedding, which it does not divide, are left out. The cores that may be used (affinity, and
         quotas of control groups) less those that the program, its DataLoader workers and other programs used in the
         window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.45 and n.
 
