@@ -120,4 +120,4 @@ def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mappi
     if tensors and elements:
         return elements <= _MOST_SMALL_ELEMENTS * tensors
     ops = rank.trace.ops
-    return float(np.median(ops.dur_ns[steps.rows])) <= _MOST_SMALL_OP_NS
+    return not steps.uses_foreach and float(np.median(ops.dur_ns[steps.rows])) <= _MOST_SMALL_OP_NS

@@ -18,6 +18,8 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     evidence_of_compiling,
     find_cell_loop,
     is_loop_over_rows,
+    passes_of,
+    saving_by_lstm,
     situation_of,
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
@@ -173,6 +175,12 @@ class LaunchBound(RankAnalyzer):
         )
 
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        cells = find_cell_loop(rank)
+        if cells is not None and cells.module == "LSTM":
+            of_cells = self._report_cells(rank, cells)
+            if self.exceeds_min_share(rank, of_cells.cost_ns, self.settings["min_cpu_share"]):
+                yield of_cells
+                return
         time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
         ops = ops_of_program(rank.trace, rank.window)
         ops_per_step = rank.per_step(len(ops))
@@ -182,7 +190,6 @@ class LaunchBound(RankAnalyzer):
             return
         line = find_busiest_line(rank)
         loop = line if line and is_loop_over_rows(line) else None
-        cells = find_cell_loop(rank)
         median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
         saving = unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None)
         most_ns = bound_ns(rank, time, unprofiled)
@@ -206,6 +213,23 @@ class LaunchBound(RankAnalyzer):
                 Evidence("the line that calls most ops", str(line.location) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),
+        )
+
+    def _report_cells(self, rank: Rank, cells: CellLoop) -> Finding:
+        passes = passes_of(rank)
+        advice = advise("recurrent cells in a loop on the CPU", rank.context, module=cells.module)
+        return self.finding(
+            rank,
+            title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times a {rank.unit_name} in a loop",
+            cost_ns=round(rank.per_step(iv.total(passes)) * cells.share),
+            saving=saving_by_lstm(rank, cells),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(passes),
+            confidence=0.7,
+            location=rank.locations.of_op(cells.op),
+            evidence=(Evidence("share of the ops' time in the forward pass", round(100 * cells.share, 1), "%"),),
+            subject=cells.module,
         )
 
 
