@@ -160,3 +160,23 @@ def test_lightning(launcher: Any, capture_kit: dict[str, Any]) -> None:
     assert optimizer["location"]["file"] == optimizer["created"]["file"]
     lines = {name for name in recorded.names("evidence") if name.startswith("@")}
     assert not [line for line in lines if "site-packages" in line]
+
+
+DATA_PARALLEL = """
+torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+class Wrapper(nn.parallel.DistributedDataParallel):
+    def __init__(self, module):
+        super().__init__(module)
+model = Wrapper(model)  # here
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(data, batch_size=4):
+    train_step(batch, optimizer)
+leave_group()
+"""
+
+
+def test_the_line_that_wraps_a_model(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    _, recorded, here = run_program(launcher, capture_kit, DATA_PARALLEL)
+    assert recorded.exit_code == 0, recorded.stderr
+    wrapped = [model["ddp"] for model in recorded.facts()["models"] if model["ddp"]]
+    assert [each["created"]["line"] for each in wrapped] == [here]
