@@ -51,7 +51,7 @@ def find_cell_loop(rank: Rank) -> CellLoop | None:
     """The loop over recurrent cells in each step; None where there is none."""
     trace = rank.trace
     cells = rank.ops.named(_CELL_OP).in_steps()
-    calls = rank.per_step(len(cells))
+    calls = rank.count_per_step(len(cells))
     if calls < _MIN_CELLS:
         return None
     op = trace.strings[int(trace.ops.name[cells.mask][0])]
@@ -71,11 +71,11 @@ def passes_of(rank: Rank) -> Intervals:
 def saving_by_lstm(rank: Rank, cells: CellLoop) -> Saving:
     """What nn.LSTM saves in place of the loop; bounds alone where no step was timed without the profiler."""
     share = cells.share * (rank.share(rank.per_step(intervals.total(passes_of(rank)))) or 0.0)
-    step_ns = rank.unprofiled_step_ns or rank.per_step(rank.window_ns)
+    step_ns = rank.per_step(rank.window_ns)
     high, expected, low = (round(step_ns * share * (1 - remaining)) for remaining in _LSTM_REMAINS)
-    return (
-        Saving(0, None, high, "bounded") if rank.unprofiled_step_ns is None else Saving(low, expected, high, "bounded")
-    )
+    if rank.profiler_factor is None:
+        return Saving(0, None, high, "bounded")
+    return Saving(low, expected, high, "bounded")
 
 
 def situation_of(rank: Rank) -> str:
@@ -100,13 +100,13 @@ def situation_of(rank: Rank) -> str:
 def bound_ns(rank: Rank, time: Intervals, unprofiled: UnprofiledTime) -> int:
     """The most that goes when calling ops takes no time: the unprofiled step less all else that it does.
 
-    All else is what the recorded step does outside of `time`: it computes, loads, and updates the weights.
+    All else is what the recorded step does outside of `time`: it computes, loads, and updates the weights. The profiler
+    makes that hardly longer.
     """
-    step_ns = rank.unprofiled_step_ns
-    if not unprofiled.timed or step_ns is None:
+    if not unprofiled.timed or rank.profiler_factor is None:
         return unprofiled.max_ns
-    others_ns = rank.per_step(rank.window_ns - intervals.total(time))
-    return min(unprofiled.max_ns, max(unprofiled.program_ns, step_ns - others_ns))
+    recorded_ns = rank.count_per_step(rank.window_ns - intervals.total(time))
+    return min(unprofiled.max_ns, max(unprofiled.program_ns, rank.per_step(rank.window_ns) - recorded_ns))
 
 
 def evidence_of_compiling(saved_ns: int) -> Evidence:

@@ -81,7 +81,7 @@ def find_cpu_fix(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str
     is_small = _has_small_tensors(rank, steps, captured)
     name = "plain SGD" if steps.optimizer == "SGD" and steps.pass_count < 2 else steps.optimizer
     fused = (_FUSED_SMALL if is_small else _FUSED_LARGE).get(name)
-    has_many_ops = rank.per_step(steps.op_count) >= _LEAST_OPS
+    has_many_ops = rank.count_per_step(steps.op_count) >= _LEAST_OPS
     if any(each.get("fused") for each in captured):
         return CpuFix(FUSED_ALREADY, None)
     if fused is not None and (has_many_ops or not is_small):
@@ -104,9 +104,9 @@ def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str,
     by_trace = rank.unprofiled_time(steps.time)
     own_ns = [each.get("own_ns") for each in captured]
     timed_ns = sum(ns for ns in own_ns if isinstance(ns, int))
-    step_ns = rank.unprofiled_step_ns
-    if step_ns is None or not timed_ns or any(ns is None for ns in own_ns):
+    if rank.profiler_factor is None or not timed_ns or any(ns is None for ns in own_ns):
         return by_trace
+    step_ns = rank.per_step(rank.window_ns)
     own_ns_a_step = min(timed_ns, step_ns)
     return UnprofiledTime(own_ns_a_step, own_ns_a_step, own_ns_a_step / max(step_ns, 1), True)
 

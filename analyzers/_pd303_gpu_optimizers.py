@@ -79,7 +79,7 @@ def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator
     for steps in gpu_optimizers_of(rank):
         if steps.optimizer == "LBFGS":  # its products of vectors are no passes that one kernel could make
             continue
-        kernels = rank.per_step(len(steps.rows))
+        kernels = rank.count_per_step(len(steps.rows))
         is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
         if not is_starved_loop and steps.pass_count < settings["min_passes"]:
             continue

@@ -115,7 +115,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _report_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Finding:
         captured = captured_settings_of(rank, steps.optimizer)
-        kernels, cost_ns = rank.per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
+        kernels, cost_ns = rank.count_per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
         advice = advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer)
         return self.finding(
             rank,
@@ -144,7 +144,7 @@ class UnfusedOptimizer(RankAnalyzer):
     def _analyze_on_cpu(self, rank: Rank, steps: CpuOptimizer) -> Iterator[Finding]:
         captured = captured_optimizers_of(rank, steps.optimizer)
         unprofiled = own_time_of(rank, steps, captured)
-        ops = rank.per_step(steps.op_count)
+        ops = rank.count_per_step(steps.op_count)
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if ops < self.settings["min_kernels"] or unprofiled.share < min_share:
             return
@@ -172,7 +172,7 @@ class UnfusedOptimizer(RankAnalyzer):
             location=_locate_constructor(rank, steps.optimizer),
             evidence=(
                 Evidence("used at", _place_of_use(rank, steps.optimizer)),
-                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
                 Evidence("of the step without the profiler", round(100 * unprofiled.share, 1), "%"),
                 Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),
                 Evidence("foreach, as captured", yes_or_no(settings.get("foreach"))),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .collect_facts import collect_facts, describe_program
+from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
@@ -28,6 +29,7 @@ from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .step_meter import StepMeter
 from .user_code import Location, constructor_location, user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
@@ -86,6 +88,8 @@ class Recorder:
         self.optimizers = OptimizerRecords()
         self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
+        self.core_usage = CoreUsage()
+        self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
@@ -114,17 +118,19 @@ class Recorder:
         if self._in_loader:
             return False
         self._loader_threads.add(threading.get_ident())
+        self.meter.on_loader_next()
         self._end_step_if(self.detector.on_loader_next())
         if self.profiler.recording:
             self._close_window_in_long_step()
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+        """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
-        self._loader_wait_ns += wait_ns
-        self.loaders.add_wait(iterator, wait_ns, cpu_ns)
+        self._loader_wait_ns += wait[0]
+        self.loaders.add_batch(iterator, batch)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -134,6 +140,7 @@ class Recorder:
         """A backward pass is about to begin; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
+        self.meter.add_backward()
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`."""
@@ -158,6 +165,7 @@ class Recorder:
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
         self._bind_training_thread()
+        self.meter.optimizer_steps += 1
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
         self.optimizers.count_step(optimizer)
@@ -255,7 +263,7 @@ class Recorder:
         if self._make_rank_folder():
             self._begin_stage()
             self._open_step_ranges()
-        self._step_start_ns = time.perf_counter_ns()
+        self._begin_step()
 
     def end_step(self) -> None:
         """End a step and begin the next one.
@@ -271,7 +279,7 @@ class Recorder:
         self._record_step(dur_ns)
         self.step += 1
         if self._all_recorded:  # no window is open, and none will be
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
             return
         if self.plan.stage.counted and self._stacks_are_expensive(dur_ns):
             self._close_window(partial=False)
@@ -280,12 +288,17 @@ class Recorder:
             self._add_note(f"{USER_PROFILER} was running, so the windows waited for its end")
         else:
             self._advance_plan()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Start the clocks of a step, after all work of ours."""
+        self.meter.begin_step()
         self._step_start_ns = time.perf_counter_ns()
 
     def _end_step_if(self, detected: bool) -> None:
         """End the step when a boundary was detected; the first event of all begins the first step."""
         if not self._step_start_ns:
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
         if detected and self.automatic:
             self.end_step()
 
@@ -299,10 +312,13 @@ class Recorder:
             self._step_range = None
         if not self.profiler.prepared and self.profiler.user_profiler_is_active:
             window = "user_profiler"
+        compiled = self.totals.compiles.end_step(window)
+        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
-            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns)
-        self.totals.add_step(window, dur_ns, self._loader_wait_ns)
+            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns, work)
+        self.totals.add_step(window, dur_ns, self._loader_wait_ns, work)
         self.optimizers.end_step(window)
+        self.core_usage.end_step(window, dur_ns)
         if stage.counted and self.profiler.recording:
             self._open_window["steps"] += 1
         self._loader_wait_ns = 0
@@ -375,6 +391,7 @@ class Recorder:
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
         self._open_step_ranges()
+        self.core_usage.begin_step()
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -457,6 +474,7 @@ class Recorder:
         if self.folder is None:
             return
         try:
+            self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")
