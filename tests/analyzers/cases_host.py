@@ -70,8 +70,7 @@ PD104 = [
                 820_000,
                 (0, None, 820_000),
                 title="201 a step, 2.0 us each in the median",
-                advice="bigger batch",
-                fix="torch.compile",
+                advice="Or try torch.compile(model)",
                 confidence=0.6,
                 evidence={
                     "in short pieces of ops": 400_000,
