@@ -187,9 +187,9 @@ class LaunchBound(RankAnalyzer):
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         cells = find_cell_loop(rank)
         if cells is not None and cells.module == "LSTM":
-            of_cells = self._report_cells(rank, cells)
-            if self.exceeds_min_share(rank, of_cells.cost_ns, self.settings["min_cpu_share"]):
-                yield of_cells
+            cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)
+            if self.exceeds_min_share(rank, cells_ns, self.settings["min_cpu_share"]):
+                yield self._report_cells(rank, cells)
                 return
         time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
         ops = ops_of_program(rank.trace, rank.window)
