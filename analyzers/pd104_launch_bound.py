@@ -231,7 +231,7 @@ class LaunchBound(RankAnalyzer):
         return self.finding(
             rank,
             title=f"nn.{cells.module}Cell is called {cells.calls_per_step:,} times a {rank.unit_name} in a loop",
-            cost_ns=round(rank.per_step(iv.total(passes)) * cells.share),
+            cost_ns=rank.per_step(iv.total(passes)),
             saving=saving_by_lstm(rank, cells),
             advice=advice.sentence,
             fix=advice.code,

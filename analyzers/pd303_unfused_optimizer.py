@@ -78,7 +78,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     How to fix:
         fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one, on a CPU for many small
-        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are told for information.
+        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are for information.
 
     When it is wrong:
         Fused steps round differently in the last bits. Optimizers that do more than move data (Shampoo, K-FAC) are

@@ -13,12 +13,12 @@ NODE = "autograd::engine::evaluate_function: MulBackward0"
 
 
 def own_us(trace: TraceBuilder) -> list[list[int]]:
-    return (optimizer_steps_of(trace.build()).own_time() // US).tolist()
+    return (optimizer_steps_of(trace.trace()).own_time() // US).tolist()
 
 
 def inside(trace: TraceBuilder, *at_us: int) -> list[bool]:
     """For each instant whether the optimizer's own code runs then, on the first thread."""
-    built = trace.build()
+    built = trace.trace()
     thread = np.full(len(at_us), built.ranges.thread[0], np.int32)
     return (optimizer_steps_of(built).around(np.array(at_us, np.int64) * US, thread) >= 0).tolist()
 
@@ -56,7 +56,7 @@ def test_a_backward_pass_of_another_training_loop_does_not() -> None:
 
 def test_an_optimizer_that_calls_another_one() -> None:
     trace = TraceBuilder().range("Optimizer.step#Lookahead.step", 0, 100).range(STEP, 20, 50)
-    steps = optimizer_steps_of(trace.build())
+    steps = optimizer_steps_of(trace.trace())
     outer, inner = sorted(steps.rows.tolist(), key=lambda row: steps.trace.ranges.start_ns[row])
     assert (steps.own_time(np.array([outer])) // US).tolist() == [[0, 20], [70, 100]]
     assert (steps.own_time(np.array([inner])) // US).tolist() == [[20, 70]]
@@ -68,6 +68,6 @@ def test_a_step_in_the_closure_of_another_step() -> None:
 
 
 def test_a_trace_without_optimizers() -> None:
-    steps = optimizer_steps_of(TraceBuilder().op("aten::mm", 0, 10).build())
+    steps = optimizer_steps_of(TraceBuilder().op("aten::mm", 0, 10).trace())
     assert not len(steps.rows)
     assert not len(steps.own_time())

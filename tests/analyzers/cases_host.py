@@ -390,7 +390,7 @@ PD303 = [
                 504_000,
                 saved_by_fused(300_000, 0.35, 0.3, 0.25),
                 location="model.py:3",
-                evidence={"used at": "train.py:9", "without the profiler's part": 300_000},
+                evidence={"used at": "train.py:9", "of the step without the profiler": 33.3},
             ),
         ),
         {**base(900), **optimizer_settings(own_ns=300_000, created={"file": "model.py", "line": 3, "function": "f"})},

@@ -1,4 +1,4 @@
-"""Optimizers: their own time is told from that of closures, and the lines are those of the program."""
+"""Optimizers: their own time is separate from that of closures, and the lines are those of the program."""
 
 from __future__ import annotations
 
