@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer
 from perfdoctor.rules import Rank, captured_list
 from perfdoctor.savings.unprofiled_time import UnprofiledTime
@@ -104,11 +105,12 @@ def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str,
     by_trace = rank.unprofiled_time(steps.time)
     own_ns = [each.get("own_ns") for each in captured]
     timed_ns = sum(ns for ns in own_ns if isinstance(ns, int))
-    if rank.profiler_factor is None or not timed_ns or any(ns is None for ns in own_ns):
+    base_ns = captured_median_ns(rank.facts, "base")
+    if rank.profiler_factor is None or not base_ns or not timed_ns or any(ns is None for ns in own_ns):
         return by_trace
-    step_ns = rank.per_step(rank.window_ns)
-    own_ns_a_step = min(timed_ns, step_ns)
-    return UnprofiledTime(own_ns_a_step, own_ns_a_step, own_ns_a_step / max(step_ns, 1), True)
+    share = min(timed_ns / base_ns, 1.0)  # both are of the same steps
+    own_ns_a_step = round(share * rank.per_step(rank.window_ns))
+    return UnprofiledTime(own_ns_a_step, own_ns_a_step, share, True)
 
 
 def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str, object]]) -> bool:
