@@ -22,6 +22,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
@@ -187,17 +188,13 @@ def _areas_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
 
 
 def _optimizer_areas(trace: Trace) -> list[_Area]:
-    """The own time of each class of optimizer: of a step with a closure what comes after its last backward pass."""
-    ranges, ops = trace.ranges, trace.ops
-    nodes = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)
-    node_start_ns, node_end_ns = ops.start_ns[nodes], np.append(np.maximum.accumulate(ops.end_ns[nodes]), 0)
+    """The own time of each class of optimizer, without closures in its steps."""
+    ranges, steps = trace.ranges, optimizer_steps_of(trace)
     areas = []
-    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)]).tolist():
-        rows = ranges.name == code
-        start, end = ranges.start_ns[rows], ranges.end_ns[rows]
-        backward_end_ns = node_end_ns[np.searchsorted(node_start_ns, end) - 1]
-        own = iv.union(np.clip(backward_end_ns, start, end), end)
-        areas.append(_Area(f"{vocabulary.optimizer_class(trace.strings[code])}.step", own, start))
+    for code in np.unique(ranges.name[steps.rows]).tolist():
+        rows = steps.rows[ranges.name[steps.rows] == code]
+        name = f"{vocabulary.optimizer_class(trace.strings[code])}.step"
+        areas.append(_Area(name, steps.own_time(rows), ranges.start_ns[rows]))
     return areas
 
 
