@@ -28,7 +28,8 @@ from perfdoctor.rules import (
 # min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
 # min_passes: 1 is fused, unless the GPU waits for a loop over at least min_loop tensors (the smallest network of
 # the real traces, a ResNet-50, has 161; optimizers of another kind launch up to 24).
-# min_cpu_share: min_share for a program on the CPU alone, where the profiler's part is known less well.
+# min_cpu_share: what an optimizer takes of the step of a program on the CPU alone, which a look at that step would stop
+# at (contracts.md: every slice of 5 % is explained).
 # min_kernels: fewer kernels a step are a toy, or fused in all but name.
 SETTINGS: Mapping[str, float] = MappingProxyType(
     {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
@@ -76,6 +77,8 @@ class GpuOptimizer:
 def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator[GpuOptimizer]:
     """Those of `gpu_optimizers_of` of which a fused one would save enough; see the thresholds of PD303."""
     for steps in gpu_optimizers_of(rank):
+        if steps.optimizer == "LBFGS":  # its products of vectors are no passes that one kernel could make
+            continue
         kernels = rank.count_per_step(len(steps.rows))
         is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
         if not is_starved_loop and steps.pass_count < settings["min_passes"]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_step_ns, captured_steps
+from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
@@ -31,6 +31,11 @@ from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_lim
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
+from perfdoctor.analysis.step_times import (
+    comparable_unprofiled_ns,
+    comparable_unprofiled_steps,
+    describe_sample,
+)
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,
@@ -308,8 +313,9 @@ class Rank:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Warnings about the figures: kernel rules that the trace contradicts, and rates that were measured."""
+        """Warnings about the figures: kernel rules that the trace contradicts, rates that were measured, the sample."""
         notes = [str(violation) for violation in self.verdicts.violations]
+        notes += describe_sample(self.facts, self.run_steps)
         if self.device is not None and self.device.measured_on is not None:
             notes.append(
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
@@ -347,7 +353,7 @@ class Rank:
         All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
         them, and what has no Rank by its `time_scale`.
         """
-        unprofiled_ns, recorded_ns = captured_step_ns(self.facts, "base"), self._all_steps.median_ns
+        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
 
     @cached_property
@@ -364,7 +370,7 @@ class Rank:
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
-        base_steps_ns = captured_steps(self.facts, "base")
+        base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
         return unprofiled_time_of(self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale)
 
     # --- where the time went --------------------------------------------------------------------------------------

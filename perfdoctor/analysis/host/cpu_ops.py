@@ -62,6 +62,7 @@ class CpuOptimizer:
 
     Attributes:
         optimizer: Name of the class.
+        rows: The ops that they call, rows of `trace.ops`.
         time: When its steps ran, without closures in them.
         op_count: How many ops they call.
         pass_count: How often a step goes over the parameters with these ops.
@@ -70,6 +71,7 @@ class CpuOptimizer:
     """
 
     optimizer: str
+    rows: Int64Array
     time: Intervals
     op_count: int
     pass_count: int
@@ -96,6 +98,7 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
         longest_ns, passes = _longest_pass(trace, of_class)
         yield CpuOptimizer(
             optimizer=vocabulary.optimizer_class(trace.strings[code]),
+            rows=of_class,
             time=iv.intersect(all_steps.own_time(steps), window),
             op_count=len(of_class),
             pass_count=passes,

@@ -16,6 +16,7 @@ import torch
 
 from . import machine_facts
 from .compile_counters import describe_compilation
+from .core_usage import CoreUsage, describe_cores
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
@@ -39,6 +40,7 @@ class Recording(Protocol):
     detector: StepDetector
     windows: dict[str, dict[str, Any]]
     totals: RunTotals
+    core_usage: CoreUsage
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
@@ -62,6 +64,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         program: What `describe_program` returned; empty before it was called.
     """
     totals = recording.totals
+    base_span_ns = recording.core_usage.span_ns
     return {
         "schema": SCHEMA,
         "rank": recording.rank,
@@ -81,14 +84,15 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "evidence_step_ns": totals.step_ns["evidence"],
         **totals.describe_work(),
         "run": totals.describe_run(),
-        "loaders": [record.to_dict() for record in recording.loaders.records],
+        "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
         "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
-        "cpu": machine_facts.describe_cpu(),
+        "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},
+        "cores": describe_cores(recording.core_usage, recording.loaders.count_worker_cores(base_span_ns)),
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),

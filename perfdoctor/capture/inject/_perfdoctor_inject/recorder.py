@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .collect_facts import collect_facts, describe_program
+from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
@@ -87,6 +88,7 @@ class Recorder:
         self.optimizers = OptimizerRecords()
         self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
+        self.core_usage = CoreUsage()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
@@ -123,11 +125,12 @@ class Recorder:
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+        """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
-        self._loader_wait_ns += wait_ns
-        self.loaders.add_wait(iterator, wait_ns, cpu_ns)
+        self._loader_wait_ns += wait[0]
+        self.loaders.add_batch(iterator, batch)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -315,6 +318,7 @@ class Recorder:
             self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns, work)
         self.totals.add_step(window, dur_ns, self._loader_wait_ns, work)
         self.optimizers.end_step(window)
+        self.core_usage.end_step(window, dur_ns)
         if stage.counted and self.profiler.recording:
             self._open_window["steps"] += 1
         self._loader_wait_ns = 0
@@ -387,6 +391,7 @@ class Recorder:
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
         self._open_step_ranges()
+        self.core_usage.begin_step()
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -469,6 +474,7 @@ class Recorder:
         if self.folder is None:
             return
         try:
+            self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")

@@ -6,10 +6,12 @@ import statistics
 import time
 from array import array
 from collections import Counter
+from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
 from .step_meter import StepWork
+from .user_code import Location, user_location
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -32,6 +34,7 @@ class RunTotals:
         steps: Steps that have ended.
         unrecorded: Sentences on what was not seen of the run.
         compiles: What was compiled in the steps of each window.
+        threads_set: The line that called `torch.set_num_threads` last; None where none did.
     """
 
     def __init__(self) -> None:
@@ -42,6 +45,7 @@ class RunTotals:
         self.steps = 0
         self.unrecorded: list[str] = []
         self.compiles = CompilesByWindow()
+        self.threads_set: Location | None = None
         self._gradients_are_scaled = False
         self._last_step_ns = 0
         self._first_step_end_ns = 0
@@ -57,6 +61,10 @@ class RunTotals:
             self._gradients_are_scaled = False
         elif name == "clipped" and self._gradients_are_scaled:
             self.counts["clipped_before_unscale"] += 1
+
+    def note_threads_set(self, frame: FrameType | None) -> None:
+        """Remember the line that has set the number of threads."""
+        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended."""

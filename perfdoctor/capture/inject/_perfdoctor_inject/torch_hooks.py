@@ -18,10 +18,11 @@ import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import dataloader
+from torch.utils.data import _utils, dataloader, get_worker_info
 
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
+from .worker_fetches import wrap_fetch
 
 Function = Callable[..., Any]
 # What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
@@ -37,6 +38,9 @@ class Hooks:
 
     def install(self) -> None:
         """Replace the functions by their wrappers."""
+        for fetcher in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
+            self._patch(fetcher, "fetch", wrap_fetch)
+        self._patch(torch, "set_num_threads", self._wrap_set_num_threads)
         loader_iterator, optimizer = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
         self._patch(loader_iterator, "__next__", self._wrap_loader_next)
         self._patch(dataloader.DataLoader, "__init__", self._wrap_loader_init)
@@ -108,7 +112,8 @@ class Hooks:
             if not recorder.is_listening() or not self.call_recorder(recorder.on_loader_next_begin):
                 return original(iterator)
             depth = recorder.ranges.begin("data")
-            start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            start = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
+            batch = None
             try:
                 batch = original(iterator)
                 recorder.meter.add_batch()
@@ -117,11 +122,21 @@ class Hooks:
                 remove_own_frames(error)
                 raise
             finally:
-                cpu_ns = time.thread_time_ns() - start_cpu_ns
-                self.call_recorder(recorder.on_loader_next_end, iterator, time.perf_counter_ns() - start_ns, cpu_ns)
+                end = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
+                wait = end[0] - start[0], end[1] - start[1], end[2] - start[2]
+                self.call_recorder(recorder.on_loader_next_end, iterator, batch, wait)
                 recorder.ranges.end(depth, "data")
 
         return __next__
+
+    def _wrap_set_num_threads(self, original: Function) -> Function:
+        def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not self.recorder.finished and get_worker_info() is None:  # each worker sets one thread for itself
+                self.call_recorder(self.recorder.totals.note_threads_set, sys._getframe(1))
+            return result
+
+        return set_num_threads
 
     def _wrap_loader_init(self, original: Function) -> Function:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807

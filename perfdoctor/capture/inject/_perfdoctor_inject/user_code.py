@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import sys
 import sysconfig
@@ -42,7 +43,7 @@ def user_location(frame: FrameType | None) -> Location | None:
     if outside_torch is None:
         return None
     code = outside_torch.f_code
-    return {"file": code.co_filename, "line": outside_torch.f_lineno, "function": code.co_name}
+    return {"file": name_file(code.co_filename), "line": outside_torch.f_lineno, "function": code.co_name}
 
 
 def constructor_location(frame: FrameType | None, made: Any) -> Location | None:
@@ -76,7 +77,26 @@ def user_line(frame: FrameType | None) -> str | None:
             outside_torch = frame
         frame = frame.f_back
     frame = frame or outside_torch
-    return None if frame is None else f"@{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+    return None if frame is None else f"@{name_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def name_file(file: str) -> str:
+    """The name of a file for the user: In[5] for the code of a notebook's cell, which has a file name of no file.
+
+    linecache then has the cell's lines under that name as well, for the report that is made in the same notebook.
+    """
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return file
+    try:
+        found = ipython.get_ipython().compile.format_code_name(file)
+        if found is None:
+            return file
+        if linecache.cache.get(found[1]) is not linecache.cache[file]:
+            linecache.cache[found[1]] = linecache.cache[file]
+        return str(found[1])
+    except (AttributeError, TypeError, KeyError, IndexError):  # no notebook runs, or IPython is older than 8
+        return file
 
 
 _TORCH, _LIBRARY, _USER = 1, 2, 3
