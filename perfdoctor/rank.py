@@ -368,6 +368,11 @@ class Rank:
             return 1.0
         return steps.median_ns / self.profiler_factor / (iv.total(steps.window) / steps.count)
 
+    @property
+    def unprofiled_step_ns(self) -> int | None:
+        """The step that all amounts are of, where a capture timed steps without the profiler; else None."""
+        return None if self.profiler_factor is None else self.per_step(self.window_ns)
+
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
         base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
@@ -509,8 +514,7 @@ class Rank:
     @cached_property
     def replay(self) -> Replay | None:
         """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
-        unprofiled_step_ns = None if self.profiler_factor is None else self.per_step(self.window_ns)
-        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, unprofiled_step_ns)
+        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
 
     def counterfactual_cost_ns(self, edit: Edit) -> int | None:
         """What a cause costs: the step less its replay without it, alone; None where the replay cannot be trusted."""
