@@ -151,6 +151,6 @@ def _find_largest_excess(
     largest_ns = excess_ns.max()
     if largest_ns <= 0:
         return None
-    best = min(np.flatnonzero(excess_ns == largest_ns).tolist(), key=lambda row: strings[codes[row]])
+    best: int = min(np.flatnonzero(excess_ns == largest_ns).tolist(), key=lambda row: strings[int(codes[row])])
     calls, usual_calls = (float(per_step(chosen, ones)[best]) for chosen in (is_slow, ~is_slow))
-    return Activity(strings[codes[best]], int(largest_ns), calls, usual_calls, is_annotation=False)
+    return Activity(strings[int(codes[best])], int(largest_ns), calls, usual_calls, is_annotation=False)

@@ -46,6 +46,10 @@ class Recording(Protocol):
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
+    def list_unrecorded(self) -> list[str]:
+        """Sentences on what was not seen of the run."""
+        ...
+
 
 def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
     """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
@@ -78,12 +82,13 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "steps_seen": recording.step,
         "step_source": recording.detector.source if recording.automatic else "session",
         "windows": recording.windows,
-        "base_step_ns": totals.step_ns["base"],
-        "base_loader_wait_ns": totals.wait_ns["base"],
-        "timing_step_ns": totals.step_ns["timing"],
-        "evidence_step_ns": totals.step_ns["evidence"],
+        "base_step_ns": [step.dur_ns for step in totals.steps_of("base")],
+        "base_loader_wait_ns": [step.wait_ns for step in totals.steps_of("base")],
+        "timing_step_ns": [step.dur_ns for step in totals.steps_of("timing")],
+        "evidence_step_ns": [step.dur_ns for step in totals.steps_of("evidence")],
         **totals.describe_work(),
-        "run": totals.describe_run(),
+        "run": {**totals.describe_run(), "unrecorded": recording.list_unrecorded()},
+        "trace_writing": {"events": totals.written_events, "ns": totals.writing_ns},
         "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
         "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),

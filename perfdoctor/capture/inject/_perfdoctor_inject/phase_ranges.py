@@ -97,6 +97,11 @@ class PhaseRanges:
             self._close_to(0)
         self._emitting = self._profiled = False
 
+    def forget(self) -> None:
+        """Forget the open ranges and close none: they belong to the process that this one was forked from."""
+        self._open.clear()
+        self._emitting = self._profiled = False
+
     def begin_step(self) -> None:
         """Open the step's range, around all others."""
         self._previous_phases, self._phases = self._phases, []

@@ -48,6 +48,11 @@ class StepWork:
     optimizer_steps: int = 0
     contains: tuple[str, ...] = ()
 
+    @property
+    def amount(self) -> int:
+        """Micro-batches of the step, by which steps of unequal work are compared; at least 1."""
+        return self.backwards or self.batches or 1
+
     def to_dict(self) -> dict[str, Any]:
         """The work as it stands in a row of steps.jsonl."""
         values: dict[str, Any] = {

@@ -27,6 +27,7 @@ from .worker_fetches import wrap_fetch
 Function = Callable[..., Any]
 # What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
 CLOSURE_TYPES = (types.FunctionType, types.MethodType, functools.partial)
+STEP_MARK = "ProfilerStep#"
 
 
 class Hooks:
@@ -52,6 +53,8 @@ class Hooks:
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.nn.Module, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.autograd, "backward", self._wrap_backward)
+        self._patch(torch.autograd, "grad", self._wrap_grad)
+        self._patch(autograd_profiler.record_function, "__init__", self._wrap_record_function)
         self._patch(autograd_profiler.profile, "_prepare_trace", self._wrap_profiler_open)
         self._patch(autograd_profiler.profile, "__exit__", self._wrap_profiler_close)
         for name in ("emit_nvtx", "emit_itt"):
@@ -285,6 +288,31 @@ class Hooks:
                 recorder.ranges.end(depth, "backward")
 
         return backward
+
+    def _wrap_grad(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if recorder.is_listening():
+                self.call_recorder(recorder.on_gradient)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return grad
+
+    def _wrap_record_function(self, original: Function) -> Function:
+        """Rename the steps that the program's own profiler marks while ours records: one step, one mark."""
+        recorder = self.recorder
+
+        def __init__(block: Any, name: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            if recorder.profiler.recording and isinstance(name, str) and name.startswith(STEP_MARK):
+                name = name.replace(STEP_MARK, "step of the program's own profiler ")
+            original(block, name, *args, **kwargs)
+
+        return __init__
 
     def _wrap_profiler_open(self, original: Function) -> Function:
         def open_profiler(profile: Any, *args: Any, **kwargs: Any) -> Any:
