@@ -27,12 +27,14 @@ class SlowCause(NamedTuple):
         advice: What to do about it, or how to find out.
         is_seen: Whether a recording shows it.
         is_intended: Whether it is work that the program was written to do now and then, such as an evaluation.
+        took_cpu_time: Whether the steps took more CPU time, though not for what: the program is at work.
     """
 
     text: str
     advice: str
     is_seen: bool = True
     is_intended: bool = False
+    took_cpu_time: bool = False
 
 
 _BY_CONTENT = {
@@ -137,11 +139,11 @@ def cause_in_trace(
     if part in waits:
         return waits[part]
     if activity is not None and activity.excess_ns >= _MOST_OF_EXCESS * excess_ns:
+        does_more = activity.calls > _MORE_CALLS * activity.usual_calls
         if activity.is_annotation:
-            return SlowCause(
-                f"more time in {activity.name}", f"See what {activity.name} does there, and how often it must."
-            )
-        if activity.calls > _MORE_CALLS * activity.usual_calls:
+            advice = f"See what {activity.name} does there, and how often it must."
+            return SlowCause(f"more time in {activity.name}", advice, is_seen=does_more)
+        if does_more:
             return SlowCause(
                 f"more calls of {activity.name} ({activity.calls:.3g} instead of {activity.usual_calls:.3g})",
                 _WORK_VARIES,
@@ -151,7 +153,7 @@ def cause_in_trace(
         if on_gpu:
             return SlowCause("more GPU work", _WORK_VARIES)
         if cpu_time_known:
-            return SlowCause("more work in the ops", _WORK_VARIES)
+            return SlowCause("more work in the ops", _WORK_VARIES, is_seen=False, took_cpu_time=True)
         return SlowCause(
             "the same ops take longer",
             f"{_WORK_VARIES} Else other programs shared the machine, and nothing is to be done.",

@@ -9,8 +9,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_step_times
-from perfdoctor.analysis.step_times import count_work, even_out_work, find_preemption
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.step_times import (
+    Preemption,
+    count_work,
+    even_out_work,
+    find_preemption,
+    find_preemption_beside_run,
+    is_shared_throughout,
+)
 from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace
 from perfdoctor.analyzers._pd003_slow_steps import (
     Activity,
@@ -160,6 +167,8 @@ class UnstableSteps(RankAnalyzer):
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
             title = f"Once in this trace: a step takes {_format_ms(rank, longest_ns)} ms, {times}"
         seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
+        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+            return None
         return seen.limit_severity(
             rank,
             self.finding(
@@ -195,6 +204,8 @@ class UnstableSteps(RankAnalyzer):
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
         seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
+        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+            return None
         return seen.limit_severity(
             rank,
             self.finding(
@@ -256,6 +267,8 @@ class UnstableSteps(RankAnalyzer):
         steps, count = run.steps, len(run.even_ns)
         spacing = slow.spacing(steps.number)
         cause = cause_in_run(steps, slow, _skip_to_record(rank, steps, slow, spacing), is_regular=spacing is not None)
+        if not cause.is_seen and (run.is_shared or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
+            return None
         longest_ns = int(run.even_ns.max())
         every = f", every {spacing} steps" if spacing else ""
         finding = self.finding(
@@ -349,8 +362,9 @@ class _OwnSteps:
 
     def __init__(self, steps: RunSteps) -> None:
         self.steps = steps
-        preemption = find_preemption(steps)
-        self.own_ns, self.is_preempted = preemption.own_ns, preemption.is_preempted
+        found = find_preemption(steps)
+        self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
+        self.is_shared = is_shared_throughout(steps)
         self.even_ns = even_out_work(self.own_ns, steps)
 
 
@@ -390,17 +404,40 @@ class _Seen(NamedTuple):
 
 def _limit(finding: Finding, cause: SlowCause) -> Finding:
     """The finding, low at most where its cause was not seen or is intended."""
-    may_be_right = cause.is_intended or not cause.is_seen
+    may_be_right = cause.is_intended or not (cause.is_seen or cause.took_cpu_time)
     return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
 
 
 def _own_durations(rank: Rank) -> Int64Array:
     """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    dur_ns, recorded = rank.steps.durations_ns, captured_step_times(rank.facts, "timing")
-    if recorded is None or len(recorded) != len(dur_ns):  # a part of the steps, or a trace that was cut short
+    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
+    if recorded is None:
         return dur_ns
-    own_ns = even_out_work(find_preemption(recorded).own_ns, recorded)
+    own_ns = even_out_work(_preemption_of(rank, recorded).own_ns, recorded)
     return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _recorded_steps(rank: Rank) -> StepTimes | None:
+    """What was captured of the steps of the trace; None where that is not known."""
+    recorded = captured_step_times(rank.facts, "timing")
+    # Others are a part of the steps, or of a trace that was cut short.
+    return recorded if recorded is not None and len(recorded) == rank.steps.count else None
+
+
+def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
+    """Preemption in the steps of the trace, by what is usual without the profiler, too."""
+    base = captured_step_times(rank.facts, "base")
+    found = find_preemption_beside_run([recorded] if base is None else [recorded, base], rank.run_steps)
+    count = len(recorded)
+    return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
+
+
+def _may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
+    """Whether other programs may have made these steps of the trace slow, though the step times do not show it."""
+    recorded = _recorded_steps(rank)
+    if recorded is None:
+        return False
+    return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
 
 
 def _skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
