@@ -18,7 +18,7 @@ from perfdoctor.analysis.step_times import (
     find_preemption_beside_run,
     is_shared_throughout,
 )
-from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace
+from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace, find_steps_with_content
 from perfdoctor.analyzers._pd003_slow_steps import (
     Activity,
     SlowSteps,
@@ -261,15 +261,25 @@ class UnstableSteps(RankAnalyzer):
         )
 
     def _check_run(self, rank: Rank, run: _OwnSteps | None) -> _InRun | None:
-        slow = None if run is None else self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
-        if run is None or slow is None:
+        if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         steps, count = run.steps, len(run.even_ns)
-        spacing = slow.spacing(steps.number)
-        cause = cause_in_run(steps, slow, _skip_to_record(rank, steps, slow, spacing), is_regular=spacing is not None)
-        if not cause.is_seen and (run.is_shared or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
-            return None
-        longest_ns = int(run.even_ns.max())
+        min_excess_ns = self.settings["min_share"] * int(run.even_ns.sum())
+        with_content = find_steps_with_content(steps, run.even_ns, self.settings["most_share"])
+        costly = [pair for pair in with_content if pair[0].excess_ns >= min_excess_ns]
+        if costly:
+            slow, cause = max(costly, key=lambda pair: pair[0].excess_ns)
+            spacing = slow.spacing(steps.number)
+        else:
+            found = self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
+            if found is None:
+                return None
+            slow, spacing = found, found.spacing(steps.number)
+            skip = _skip_to_record(rank, steps, slow, spacing)
+            cause = cause_in_run(steps, slow, skip, is_regular=spacing is not None)
+            if not cause.is_seen and (run.is_shared or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
+                return None
+        longest_ns = int(run.even_ns[slow.rows].max())
         every = f", every {spacing} steps" if spacing else ""
         finding = self.finding(
             rank,
@@ -323,6 +333,8 @@ class UnstableSteps(RankAnalyzer):
         if slow is None or work is None:
             return
         usual, most = round(float(np.median(work))), int(work[slow.rows].max())
+        if most <= usual:
+            return
         yield self.finding(
             rank,
             title=f"{_describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
@@ -465,7 +477,7 @@ def _excess_in(values: Int64Array | None, slow: SlowSteps) -> int | None:
 
 def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array, rank: Rank | None = None) -> Recurrence:
     """In how many of the steps it is slow, and by how much these exceed the median; `rank` where they were recorded."""
-    excess_ns = dur_ns[slow.rows] - slow.median_ns
+    excess_ns = np.maximum(dur_ns[slow.rows] - slow.median_ns, 0)
     median_ns, max_ns = int(np.median(excess_ns)), int(excess_ns.max())
     if rank is not None:
         median_ns, max_ns = rank.to_unprofiled_ns(median_ns), rank.to_unprofiled_ns(max_ns)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_list, captured_step_times
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 
 # The longest that a preempted thread waits for its core: schedulers give a program 3 to 6 ms at a turn (EEVDF's base
@@ -88,8 +88,9 @@ def is_shared_throughout(times: StepTimes) -> bool:
     """Whether other programs take a part of the usual step, so that no step shows what the program does by itself."""
     if times.cpu_ns is None or times.preempted is None or not len(times):
         return False
-    busy_share = float(np.median(times.cpu_ns / np.maximum(times.dur_ns, 1)))
-    return float(np.median(times.preempted)) >= 1 and busy_share < _QUIET_SHARE
+    turns, away_ns = float(np.median(times.preempted)), float(np.median(times.dur_ns - times.cpu_ns))
+    is_away = away_ns > (1 - _QUIET_SHARE) * float(np.median(times.dur_ns))
+    return is_away and 2 * turns * _LONGEST_TURN_NS > away_ns  # else it waits for most of that: a GPU, a loader
 
 
 def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
@@ -109,7 +110,7 @@ def count_work(times: StepTimes) -> Int64Array | None:
 
 
 def even_out_work(dur_ns: Int64Array, times: StepTimes) -> Int64Array:
-    """Durations as if each step held the usual number of micro-batches."""
+    """Durations as if each step had the usual number of micro-batches."""
     work = count_work(times)
     return dur_ns if work is None else (dur_ns * (float(np.median(work)) / work)).astype(np.int64)
 
@@ -124,7 +125,7 @@ def work_ratio(base: StepTimes, recorded: StepTimes) -> float:
 
 
 class ComparableSteps(NamedTuple):
-    """Lengths in ns of the steps without and with the profiler, as if they held the same work and nobody else ran."""
+    """Lengths in ns of the steps without and with the profiler, as if they had the same work and nobody else ran."""
 
     unprofiled_ns: FloatArray
     recorded_ns: FloatArray
@@ -194,7 +195,7 @@ def _columns() -> list[str]:
 
 
 def comparable_unprofiled_steps(facts: Mapping[str, Any] | None, run: RunSteps | None = None) -> tuple[int, ...]:
-    """Lengths in ns of the steps without a profiler, as if they held the work of the recorded steps.
+    """Lengths in ns of the steps without a profiler, as if they had the work of the recorded steps.
 
     Without what other programs took, and no longer than the recorded steps in the median: a profiler makes no step
     shorter. Empty where no step was timed.
@@ -228,7 +229,15 @@ def describe_sample(facts: Mapping[str, Any] | None, run: RunSteps | None) -> tu
                 "figures without the profiler are scaled to the recorded work"
             )
     sample = base or recorded
-    if sample is not None and run is not None:
+    everything = [each for each in (sample, run) if each is not None]
+    has_workers = any(loader.get("num_workers") for loader in captured_list(facts, "loaders"))
+    if everything and all(map(is_shared_throughout, everything)) and not has_workers:
+        share = float(np.median(everything[-1].cpu_ns / np.maximum(everything[-1].dur_ns, 1)))
+        sentences.append(
+            f"other programs had the machine all the time: the training thread ran in {share:.0%} of a step; its times "
+            "are too long, and what waits is not known: record again when the machine is quiet"
+        )
+    elif sample is not None and run is not None:
         sentence = _compare_with_run(sample, run)
         sentences += [sentence] if sentence else []
     return tuple(sentences)

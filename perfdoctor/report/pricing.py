@@ -97,7 +97,7 @@ class _Priced:
 
     @property
     def saves_nothing(self) -> bool:
-        """Whether the fix is known to save nothing, even alone: then nobody is told to apply it."""
+        """Whether the fix is known to save nothing, even alone: then it is not offered."""
         alone = self.saving.alone
         return alone.expected_ns == 0 or (alone.expected_ns is None and alone.high_ns == 0)
 
