@@ -98,6 +98,11 @@ def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
     return float(np.median(process_cpu_ns - cpu_ns)) > _MIN_THREADS_SHARE * float(np.median(cpu_ns))
 
 
+def _busy_share(times: StepTimes) -> float:
+    """The share (0 to 1) of the usual step in which the training thread ran; 1.0 where not known."""
+    return 1.0 if times.cpu_ns is None else float(np.median(times.cpu_ns / np.maximum(times.dur_ns, 1)))
+
+
 def count_work(times: StepTimes) -> Int64Array | None:
     """How much work each step holds: its micro-batches (backward passes, else batches); None where not recorded.
 
@@ -232,7 +237,7 @@ def describe_sample(facts: Mapping[str, Any] | None, run: RunSteps | None) -> tu
     everything = [each for each in (sample, run) if each is not None]
     has_workers = any(loader.get("num_workers") for loader in captured_list(facts, "loaders"))
     if everything and all(map(is_shared_throughout, everything)) and not has_workers:
-        share = float(np.median(everything[-1].cpu_ns / np.maximum(everything[-1].dur_ns, 1)))
+        share = _busy_share(everything[-1])
         sentences.append(
             f"other programs had the machine all the time: the training thread ran in {share:.0%} of a step; its times "
             "are too long, and what waits is not known: record again when the machine is quiet"
