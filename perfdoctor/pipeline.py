@@ -390,9 +390,9 @@ def _tables_of_longest_step(fleet: Fleet) -> dict[str, tuple[Mapping[str, Any], 
 
 
 def _program_folders(fleet: Fleet) -> tuple[str, ...]:
-    """Where the program lies, and where it runs, as captured on the first rank."""
+    """Where the program runs, and where it lies, as captured on the first rank."""
     program = captured_part(fleet.summaries[0].facts if fleet.summaries else None, "program")
-    folders = (program.get("folder"), program.get("working_directory"))
+    folders = (program.get("working_directory"), program.get("folder"))
     return tuple(folder for folder in folders if isinstance(folder, str) and folder.startswith("/"))
 
 
@@ -415,7 +415,7 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         locations=rank.locations,
         collectives=rank.collectives,
         captured=rank.facts,
-        time_scale=rank.time_scale,
+        profiler_factor=rank.profiler_factor,
     )
 
 

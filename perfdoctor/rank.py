@@ -172,8 +172,8 @@ class Rank:
         return round(count / max(self.steps.count, 1))
 
     def to_unprofiled_ns(self, recorded_ns: float) -> int:
-        """Recorded time as it is without the profiler: what users are shown."""
-        return round(self.time_scale * recorded_ns)
+        """The length of something in one step, as it is without the profiler: what users are shown."""
+        return round(recorded_ns / (self.profiler_factor or 1))
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
@@ -356,10 +356,17 @@ class Rank:
         unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
         return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
 
-    @property
+    @cached_property
     def time_scale(self) -> float:
-        """Unprofiled time over recorded time; 1 where the profiler's part is not known."""
-        return 1 / (self.profiler_factor or 1)
+        """What recorded time in the window becomes; 1 where the profiler's part is not known.
+
+        It makes the mean recorded step as long as the median one without the profiler: a few steps in which the machine
+        did something else are no part of the step that users have.
+        """
+        steps = self._all_steps
+        if self.profiler_factor is None or steps.median_ns is None:
+            return 1.0
+        return steps.median_ns / self.profiler_factor / (iv.total(steps.window) / steps.count)
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""

@@ -12,6 +12,8 @@ from perfdoctor.report.finding import Evidence, Finding
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
+# A cell of the notebook that made the recording.
+_CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
 
 
@@ -37,7 +39,7 @@ def with_quoted_rows(
 def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) -> str | None:
     """The text of a line that ran; None where it cannot be read, or is a definition."""
     # A relative path would be opened in the current folder, where another file may have that name.
-    if line is None or not (isabs(file) and file.endswith(".py")):
+    if line is None or not ((isabs(file) and file.endswith(".py")) or _CELL.fullmatch(file)):
         return None
     text = text_of(file, line).strip()
     return None if not text or _DEFINITION.match(text) else text[:_MAX_LENGTH]

@@ -54,7 +54,7 @@ class SliceFacts:
         locations: The lines of the user's code.
         collectives: The collectives.
         captured: What was captured beside the trace; None without a capture.
-        time_scale: Time without the profiler over recorded time.
+        profiler_factor: A recorded step over the one without the profiler; None where that was not timed.
     """
 
     rank: int | None
@@ -74,11 +74,11 @@ class SliceFacts:
     locations: Locations
     collectives: CollectiveTable
     captured: Mapping[str, Any] | None = None
-    time_scale: float = 1.0
+    profiler_factor: float | None = None
 
     def format_time(self, recorded_ns: float) -> str:
         """A recorded length of time, as it is without the profiler."""
-        return format_time(self.time_scale * recorded_ns)
+        return format_time(recorded_ns / (self.profiler_factor or 1))
 
     @property
     def window_ns(self) -> int:

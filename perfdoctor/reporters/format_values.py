@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import USED_AT, Evidence, Finding
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.clean_text import clean_line, shorten_path
 from perfdoctor.savings.saving import Saving
 
 UNKNOWN = "n/a"
@@ -85,13 +85,16 @@ def format_location(location: SourceLocation) -> str:
     return f"{place} in {clean_line(location.function)}" if location.function else place
 
 
-def format_place(finding: Finding) -> str:
-    """The line to change, and where the thing that it makes is used: "train.py:12 in main (used at train.py:41)"."""
+def format_place(finding: Finding, width: int = 1000) -> str:
+    """The line to change, and where the thing that it makes is used: "train.py:12 in main (used at train.py:41)".
+
+    Each path loses leading folders until it fits into `width`.
+    """
     if finding.location is None:
         return ""
-    place = format_location(finding.location)
+    place = shorten_path(format_location(finding.location), width - len("at "))
     used = next((each.value for each in finding.evidence if each.label == USED_AT), None)
-    used = clean_line(used) if isinstance(used, str) else ""
+    used = shorten_path(clean_line(used), width - len("(used at )")) if isinstance(used, str) else ""
     return f"{place} (used at {used})" if used and used != str(finding.location) else place
 
 

@@ -29,8 +29,8 @@ def with_relative_paths(report: Report) -> Report:
 
 
 def _make_shortener(folders: tuple[str, ...]) -> Callable[[str], str]:
-    """What takes the folders of the program away from the paths in a text; the longest folder first."""
-    prefixes = sorted({f"{folder.rstrip('/')}/" for folder in folders if len(folder) > 1}, key=len, reverse=True)
+    """What takes the first folder of the program that fits away from the paths in a text."""
+    prefixes = [f"{folder.rstrip('/')}/" for folder in folders if len(folder) > 1]
     ours = re.compile("|".join(rf"(?<![\w/.]){re.escape(prefix)}" for prefix in prefixes)) if prefixes else None
 
     def shorten(text: str) -> str:

@@ -237,7 +237,7 @@ class Terminal(Reporter):
         yield cost
         room -= _count_lines(cost, width)
         if finding.location:
-            place = Text.assemble("at ", (shorten_path(format_place(finding), 2 * width), self._underline))
+            place = Text.assemble("at ", (format_place(finding, width), self._underline))
             yield place
             room -= _count_lines(place, width)
         fix = clean_block(finding.fix).split("\n") if finding.fix else []
@@ -387,7 +387,11 @@ def _first_sentences(text: str, max_lines: int, width: int) -> str:
 
 def _join_evidence(finding: Finding) -> str:
     shown = [each for each in finding.evidence if each.label != USED_AT and each.value is not None]
-    return "; ".join(f"{clean_line(e.label)}: {shorten_words(shorten(format_evidence(e), 60), 60)}" for e in shown)
+    return "; ".join(f"{clean_line(e.label)}: {_shorten_value(format_evidence(e))}" for e in shown)
+
+
+def _shorten_value(value: str) -> str:
+    return shorten_path(value, _MAX_WORD) if ".py" in value else shorten(value, _MAX_WORD)
 
 
 def _unbroken(line: str, style: str) -> Group:

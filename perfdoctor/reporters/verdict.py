@@ -17,6 +17,7 @@ from perfdoctor.reporters.report_facts import (
     main_findings,
     step_count_of,
 )
+from perfdoctor.reporters.report_notes import skipped_rules
 from perfdoctor.reporters.top_rows import largest_op
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
@@ -129,7 +130,8 @@ def _describe_machine(report: Report) -> str:
     device = next((clean_line(trace.device) for trace in report.traces if trace.device), None)
     if device:
         return f"(the trace names {_add_article(device)} and holds no GPU events)"
-    return "on the CPU"
+    # Of a program that perfdoctor ran it is known that there is none.
+    return "on the CPU" if report.program_folders else "on the CPU (no GPU was seen)"
 
 
 def _describe_devices(report: Report) -> str:
@@ -146,17 +148,18 @@ def _add_article(name: str) -> str:
 def _describe_no_finding(report: Report) -> str:
     """That nothing was found, by how many rules, and how busy the GPU is."""
     ran = sum(outcome.status == "ran" for outcome in report.outcomes)
-    if ran and is_cpu_program(report):
-        return _describe_healthy_cpu(report, ran)
     if not ran:
         return ", and no rule could judge it"
     if gpu_not_recorded(report):
         return ", so where its time goes is not known: record with ProfilerActivity.CUDA"
     busy = _busy_share(report)
     use = f"; the GPU is busy for {format_share(busy)} of it" if busy is not None else _describe_unexplained(report)
-    if 2 * ran < len(report.outcomes):
-        few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
+    rules = len(report.outcomes) - sum(len(group.rules) for group in skipped_rules(report) if group.needs_gpu)
+    if 2 * ran < rules:
+        few = f"; only {ran} of {rules} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
+    if is_cpu_program(report):
+        return _describe_healthy_cpu(report, ran)
     if any(each.detail not in _WORK for each in report.unexplained):
         return f", and no rule found what to change{use}, but not all of its time is explained (below)"
     if not report.explains_everything:
@@ -216,7 +219,7 @@ def describe_ladder(report: Report) -> str | None:
         rungs += [format_count(len(fixes), "fix", "fixes"), f"about {format_duration(limit.after_fixes_ns)}"]
     ladder = " -> ".join(rungs)
     if limit.step_ns is None:
-        return ladder
+        return ladder if len(rungs) > 1 else None
     known_share = limit.known_share or 0.0
     if known_share < _MIN_KNOWN_SHARE:
         return (

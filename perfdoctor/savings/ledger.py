@@ -31,7 +31,7 @@ class Ledger:
     @property
     def step_ns(self) -> int:
         """The mean step without the profiler, or the window where there are no steps."""
-        return int(self.time_scale * self.window_ns / self.steps)
+        return int(round(self.time_scale * self.window_ns, 3) / self.steps)
 
     def limit_ns(self, claim: Claim, *, kernels: bool = True) -> int:
         """The most that a claim can still save, in ns a step.
@@ -45,7 +45,7 @@ class Ledger:
             free_ns = self.window_ns
         if claim.kernels and kernels and self.kernel_budget_ns is not None:
             free_ns = min(free_ns, int(self.kernel_budget_ns))
-        return int(self.time_scale * free_ns / self.steps)
+        return int(round(self.time_scale * free_ns, 3) / self.steps)
 
     def charge(self, claim: Claim, saved_ns: int) -> None:
         """Record a promised saving of `saved_ns` a step, so that its time cannot be claimed again."""

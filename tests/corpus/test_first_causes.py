@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import pytest
 
-import perfdoctor
 from perfdoctor.report.finding import STEP_AFTER, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.trace.tables import intervals as iv
@@ -78,14 +77,9 @@ def load_cases() -> tuple[Case, ...]:
     return tuple(Case(**row) for row in rows)
 
 
-@cache
-def report_of(path: Path) -> Report:
-    return perfdoctor.analyze(path)
-
-
-@pytest.fixture
-def report_on(shared: Path) -> Callable[[str], Report]:
-    """The report on a file or folder of the shared material, made once a process; skipped where there is none."""
+@pytest.fixture(scope="session")
+def report_on(shared: Path, report_of: Callable[[Path], Report]) -> Callable[[str], Report]:
+    """The report on a file or folder of the shared material, by its path there; skipped where there is none."""
     return lambda path: report_of(shared / path)
 
 

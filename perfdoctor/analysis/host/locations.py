@@ -127,6 +127,18 @@ class Locations:
         return None
 
 
+def captured_location(captured: object) -> SourceLocation | None:
+    """A location as it stands in facts.json; None where nothing was captured."""
+    if not isinstance(captured, dict) or not captured.get("file"):
+        return None
+    line, function = captured.get("line"), captured.get("function")
+    return SourceLocation(
+        str(captured["file"]),
+        line if isinstance(line, int) else None,
+        function if isinstance(function, str) else None,
+    )
+
+
 def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:
     """The location at which most of some events start."""
     return most_common_location(find_locations(trace, thread[:_MAX_INSTANTS], start_ns[:_MAX_INSTANTS]))

@@ -38,7 +38,7 @@ MAX_ROWS = 10
 # The lines are those at so many instants, evenly spread: each stands for 0.05 % of the time.
 _INSTANTS = 2048
 _NODE_NUMBER = re.compile(r"Backward\d*$")
-_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...
     time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
     rows = np.flatnonzero(time_ns)
     known = rows[gpu.op[rows] >= 0]
-    # Compiled code has one op for all that it launches: there the kernel's name says more.
-    compiled = trace.match_rows(ops, vocabulary.COMPILED_OP)
-    known = known[~compiled[gpu.op[known]]]
+    # Compiled code has one op for all that it launches, and collectives run in whatever op ends last before them.
+    by_kernel = trace.match_rows(ops, vocabulary.COMPILED_OP)[gpu.op[known]]
+    known = known[~(by_kernel | trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[known])]
     unknown = np.setdiff1d(rows, known, assume_unique=True)
     names, label, _ = _label_ops(trace, gpu.op[known])
     launched_ns = np.where(gpu.call[known] >= 0, _at(trace.calls.start_ns, gpu.call[known]), -1)
@@ -116,7 +116,7 @@ def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...
     names += [area.name for area in areas]
     of_kernel, kernel = np.unique(gpu.name[unknown], return_inverse=True)
     label = np.concatenate((label, len(names) + kernel))
-    names += [trace.strings[code] for code in of_kernel.tolist()]
+    names += [_kernel_name(trace.strings[code]) for code in of_kernel.tolist()]
     totals_ns = np.bincount(label, weights=time_ns[np.concatenate((known, unknown))], minlength=len(names))
     return _largest(names, totals_ns.tolist(), np.bincount(label, minlength=len(names)).tolist(), window)
 
@@ -154,6 +154,11 @@ def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, I
     return names, label.astype(np.int64), np.where(in_node, top, rows).astype(np.int32)
 
 
+def _kernel_name(name: str) -> str:
+    is_collective = re.search(vocabulary.NCCL_KERNEL, name)
+    return f"{vocabulary.collective_kind(name)}, communication" if is_collective else name
+
+
 def _op_name(name: str) -> str:
     return name.removeprefix("aten::")
 
@@ -161,7 +166,7 @@ def _op_name(name: str) -> str:
 def _node_name(name: str) -> str:
     """The name of a node of the graph as the op that it belongs to: "addmm backward"."""
     node = name.removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("torch::autograd::")
-    words = _CAPITAL.sub("_", _NODE_NUMBER.sub("", node)).lower()
+    words = _NEW_WORD.sub("_", _NODE_NUMBER.sub("", node)).lower()
     return f"{words} backward" if _NODE_NUMBER.search(node) else words
 
 

@@ -66,8 +66,7 @@ class Account:
         tensor_core: By TENSOR_CORE_USE the time of gemm, convolution and attention kernels; None without a GPU.
         parts: By name of DETAILS the intervals of its time.
         steps: The analysed steps (n, 2).
-        time_scale: Time without the profiler over recorded time. Window and details are recorded time; people are shown
-            the other.
+        time_scale: What its time is multiplied by for people, who are shown the step without the profiler.
         mfu: Known FLOPs of the matrix work over one dense peak of the device (0 to 1); a lower bound unless
             `mfu_known_share` is 1. None where no FLOPs or no peak are known. See `flops_utilization`.
         mfu_known_share: The share (0 to 1) of the matrix kernels' time whose FLOPs are known; None without such

@@ -6,11 +6,12 @@ import statistics
 import time
 from array import array
 from collections import Counter
+from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
-from .model_facts import describe_optimizer
 from .step_meter import StepWork
+from .user_code import Location, user_location
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -32,8 +33,8 @@ class RunTotals:
         work: For each of these steps, what it cost and did.
         steps: Steps that have ended.
         unrecorded: Sentences on what was not seen of the run.
-        optimizers: The description of each optimizer that has stepped, by `id`.
         compiles: What was compiled in the steps of each window.
+        threads_set: The line that called `torch.set_num_threads` last; None where none did.
     """
 
     def __init__(self) -> None:
@@ -43,8 +44,8 @@ class RunTotals:
         self.work: dict[str, list[StepWork]] = {window: [] for window in TIMED_WINDOWS}
         self.steps = 0
         self.unrecorded: list[str] = []
-        self.optimizers: dict[int, dict[str, Any]] = {}
         self.compiles = CompilesByWindow()
+        self.threads_set: Location | None = None
         self._gradients_are_scaled = False
         self._last_step_ns = 0
         self._first_step_end_ns = 0
@@ -60,6 +61,10 @@ class RunTotals:
             self._gradients_are_scaled = False
         elif name == "clipped" and self._gradients_are_scaled:
             self.counts["clipped_before_unscale"] += 1
+
+    def note_threads_set(self, frame: FrameType | None) -> None:
+        """Remember the line that has set the number of threads."""
+        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended."""
@@ -91,13 +96,6 @@ class RunTotals:
             for window in TIMED_WINDOWS
             for name in WORK_NAMES
         }
-
-    def count_optimizer_step(self, optimizer: Any) -> None:
-        """Add one `Optimizer.step`; the first one of each optimizer describes it."""
-        description = self.optimizers.get(id(optimizer))
-        if description is None:
-            description = self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-        description["steps"] += 1
 
     def usual_step_ns(self) -> int:
         """The median step of the base window; before the base window, the last step."""
