@@ -95,7 +95,14 @@ def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple
         totals_ns[number] += iv.total(iv.intersect(free, area.time))
         counts[number] = int(iv.contains(window, area.start_ns).sum())
         free = iv.subtract(free, area.time)
-    return _largest([*names, PYTHON], [*totals_ns.tolist(), iv.total(free)], [*counts.tolist(), 0], window)
+    totals, calls = totals_ns.tolist(), counts.tolist()
+    for area in _collectives(trace):
+        # Other threads run them: only what nothing else takes is theirs.
+        names.append(area.name)
+        totals.append(iv.total(iv.intersect(free, area.time)))
+        calls.append(int(iv.contains(window, area.start_ns).sum()))
+        free = iv.subtract(free, area.time)
+    return _largest([*names, PYTHON], [*totals, iv.total(free)], [*calls, 0], window)
 
 
 def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
@@ -155,8 +162,11 @@ def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, I
 
 
 def _kernel_name(name: str) -> str:
-    is_collective = re.search(vocabulary.NCCL_KERNEL, name)
-    return f"{vocabulary.collective_kind(name)}, communication" if is_collective else name
+    return _collective_name(name) if re.search(vocabulary.NCCL_KERNEL, name) else name
+
+
+def _collective_name(name: str) -> str:
+    return f"{vocabulary.collective_kind(name)}, communication"
 
 
 def _op_name(name: str) -> str:
@@ -184,6 +194,17 @@ def _areas_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
         areas.append(area._replace(time=iv.subtract(area.time, taken)))
         taken = iv.union_of((taken, area.time))
     return [area for area in areas if len(area.time)]
+
+
+def _collectives(trace: Trace) -> list[_Area]:
+    """The collectives that threads of the CPU run, by their kind."""
+    ranges = trace.ranges
+    areas = []
+    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)]).tolist():
+        rows = ranges.name == code
+        start, end = ranges.start_ns[rows], ranges.end_ns[rows]
+        areas.append(_Area(_collective_name(trace.strings[code]), iv.union(start, end), start))
+    return areas
 
 
 def _optimizer_areas(trace: Trace) -> list[_Area]:
