@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.step_times import compare_windows, cpu_time_ratio
+from perfdoctor.analysis.captured_facts import captured_step_times
+from perfdoctor.analysis.step_times import compare_windows, cpu_time_ratio, is_shared_throughout
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
 
@@ -39,7 +40,7 @@ class ProfilerOverhead(RankAnalyzer):
     When it is wrong:
         The windows lie one after the other: a program whose inputs grow within a micro-batch (longer sequences)
         differs between them without the profiler's doing. Captures without CPU times cannot tell a machine that was
-        shared.
+        shared; where others had it all the time, the rule says nothing.
 
     Needs:
         Captured facts (`perfdoctor run`) with a base window.
@@ -61,6 +62,9 @@ class ProfilerOverhead(RankAnalyzer):
         steps = compare_windows(rank.facts, rank.run_steps)
         if steps is None or min(map(len, steps)) < self.settings["min_steps"]:
             return
+        windows = (captured_step_times(rank.facts, "base"), captured_step_times(rank.facts, "timing"))
+        if any(each is not None and is_shared_throughout(each) for each in windows):
+            return  # what others took is unlike in both
         base_ns, recorded_ns = (float(np.median(each)) for each in steps)
         factor = recorded_ns / base_ns
         cpu_ratio = cpu_time_ratio(rank.facts)

@@ -307,7 +307,9 @@ class UnstableSteps(RankAnalyzer):
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         growth = measure_growth(run.even_ns)
-        if growth < self.settings["slow_factor"]:
+        if run.steps.cpu_ns is not None:  # steps that wait longer and longer may wait for others
+            growth = min(growth, measure_growth(even_out_work(run.steps.cpu_ns, run.steps)))
+        if growth < self.settings["slow_factor"] or run.is_shared:
             return None
         first_ns = float(np.median(run.even_ns[: len(run.even_ns) // 4]))
         finding = self.finding(
@@ -351,7 +353,7 @@ class UnstableSteps(RankAnalyzer):
         """Steps that other programs made longer: no fault of this one."""
         lost_ns, count = int((run.steps.dur_ns - run.own_ns).sum()), int(run.is_preempted.sum())
         total_ns = int(run.steps.dur_ns.sum())
-        if len(run.own_ns) < self.settings["min_steps"] or not lost_ns:
+        if len(run.own_ns) < self.settings["min_steps"] or not lost_ns or run.is_shared:  # which the report warns of
             return
         if lost_ns < self.settings["min_share"] * total_ns:
             return
