@@ -76,7 +76,9 @@ class UnstableSteps(RankAnalyzer):
     How it is measured:
         Two things are taken out first, where the capture recorded them. What other programs took: a step is longer,
         its CPU time is the usual one, and it lost its core more often than usually (involuntary context switches).
-        And more work: the time of a step counts by its micro-batches (backward passes, else batches).
+        And more work: the time of a step counts by its micro-batches (backward passes, else batches). CPU time grows,
+        too, where threads wait busily for a preempted one: slow steps that lost their core more often than usually,
+        and those of a machine that others had all the time, are judged only where a cause was seen.
         The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
         first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
         time beyond the shortest quarter of them. A cause is named where it was seen: what slow steps of the run
