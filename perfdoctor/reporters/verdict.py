@@ -118,7 +118,9 @@ def describe_recorded_step(report: Report, *, always: bool = False) -> str | Non
         return None
     recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
     if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
-        return f"{recorded}: more than half of that is the profiler, so shares of the step are estimates"
+        return (
+            f"{recorded}: more than half of that is the profiler or other programs, so shares of the step are estimates"
+        )
     return recorded if always else None
 
 
