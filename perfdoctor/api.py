@@ -18,7 +18,7 @@ from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
-from perfdoctor.report.quote_lines import with_source_lines
+from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.reporters.write_report import print_report, render_report, save_report
 from perfdoctor.rules import registry
@@ -159,7 +159,8 @@ def analyze_traces(
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
-    return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})
+    findings = with_source_lines(report.findings, linecache.getline)
+    return Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
 
 
 def _check_device(name: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,16 @@ from perfdoctor.capture.missing_torch import explain_missing_torch
 
 USE_SESSION = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
 
+# Steps after which adapted windows have their full sizes.
+ADAPTED_STEPS = 42
+
 DUPLICATE_RANK = (
     "several processes of the program trained as the same rank, and the first of them was recorded: "
     "run perfdoctor on the one that you mean."
 )
+
+
+UNRECORDED_DUPLICATE = "Another process of the program trained as the same rank and was not recorded."
 
 
 def collect_notes(
@@ -41,6 +48,8 @@ def collect_notes(
             by_text.setdefault(text, []).append(rank)
     if "duplicate" in markers:
         by_text[DUPLICATE_RANK] = list(ranks)
+        for rank in ranks:
+            add_unrecorded(folder, rank, UNRECORDED_DUPLICATE)
     missing = sorted(set(options.ranks or ()) - set(ranks))
     if missing:
         by_text.setdefault(f"rank {', '.join(map(str, missing))} was asked for and never made a step.", list(ranks))
@@ -77,6 +86,16 @@ def read_facts(folder: Path, rank: int) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) else None
 
 
+def add_unrecorded(folder: Path, rank: int, sentence: str) -> None:
+    """Write into facts.json of a rank what only the parent process knows of the run."""
+    facts = read_facts(folder, rank)
+    if facts is None or not isinstance(facts.get("run"), dict):
+        return
+    facts["run"].setdefault("unrecorded", []).append(sentence)
+    with contextlib.suppress(OSError):
+        (folder / f"rank{rank}" / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
 def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iterator[str]:
     """Sentences on what is missing from one rank's recording.
 
@@ -92,6 +111,8 @@ def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iter
         yield f"{note}."
     if not windows.get("timing", {}).get("file"):
         yield explain_missing_timing(steps, options, facts)
+    elif options.adapts:
+        yield from explain_short_windows(windows, steps, options, facts)
     elif not windows["timing"]["complete"]:
         recorded_steps, why = windows["timing"]["steps"], ""
         if not facts.get("notes"):
@@ -104,21 +125,47 @@ def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iter
         )
 
 
+def explain_short_windows(
+    windows: dict[str, Any], steps: int, options: CaptureOptions, facts: dict[str, Any]
+) -> Iterator[str]:
+    """At most one sentence on windows that adapted to a program of few steps, or of steps with many events."""
+    timing, evidence = windows["timing"]["steps"], windows.get("evidence", {}).get("steps", 0)
+    if steps > ADAPTED_STEPS or timing >= options.timing or facts.get("notes"):
+        return
+    yield (
+        f"the program made {steps} steps, so that times are of {timing} of them and shapes and lines of {evidence}: "
+        "a longer run gives figures that are surer."
+    )
+
+
 def explain_missing_timing(steps: int, options: CaptureOptions, facts: dict[str, Any]) -> str:
     """The reason why a rank has no trace of the timing window."""
     if any(note.startswith(USER_PROFILER) for note in facts.get("notes", ())):
         return (
-            "there is no trace of the timing window: run the program without its profiler, or give what that one "
-            "writes to `perfdoctor analyze`."
+            f"there is no trace of the timing window{describe_step_times(facts)}: run the program without its "
+            "profiler, or give what that one writes to `perfdoctor analyze`."
         )
     if facts.get("notes"):
         return "there is no trace of the timing window."
     if steps > options.first_timing_step:
         return "there is no trace of the timing window: the process was killed before it was saved."
+    if options.adapts:
+        return (
+            f"the program ended after {steps} step{'s' * (steps != 1)}, and five are the least that give a report: "
+            "let it run longer."
+        )
     return (
         f"the program ended after {steps} steps, before the timing window begins at step "
         f"{options.first_timing_step}: let it run for {options.steps} steps{suggest_windows(steps)}."
     )
+
+
+def describe_step_times(facts: dict[str, Any]) -> str:
+    """The steps of a run without a trace, for the middle of a sentence; empty when the facts do not have them."""
+    run = facts.get("run")
+    if not isinstance(run, dict) or not run.get("steps"):
+        return ""
+    return f" (its {run['steps']} steps took {run['seen_ns'] / run['steps'] / 1e6:.3g} ms each, its profiler included)"
 
 
 def suggest_windows(steps: int) -> str:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES
 from perfdoctor.errors import UsageError
 
 
@@ -16,6 +17,9 @@ class CaptureOptions:
     A run passes through `skip` -> `base` -> `warmup` -> `timing` -> one warm-up step -> `evidence`. The base window
     runs without any profiler and gives the true step time. The timing window records without stacks and shapes. The
     evidence window records stacks, shapes, memory and source lines; its times are not to be trusted.
+
+    Windows of the standard sizes adapt: a program is recorded three times, in windows that grow, so that a program of
+    six steps has windows, too. What is recorded later replaces what was recorded before. Other sizes are kept exactly.
 
     Attributes:
         out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory.
@@ -49,6 +53,11 @@ class CaptureOptions:
                 raise UsageError(f"--{name} {value!r} is no number of steps: give a whole number of at least {least}.")
         if self.ranks is not None and (not self.ranks or any(rank < 0 for rank in self.ranks)):
             raise UsageError("--ranks names no rank that exists: give numbers from 0 up, such as --ranks 0,7.")
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the windows adapt to the number of steps: their sizes are the standard ones."""
+        return (self.skip, self.base, self.warmup, self.timing, self.evidence) == STANDARD_SIZES
 
     @property
     def first_timing_step(self) -> int:

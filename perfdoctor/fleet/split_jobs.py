@@ -120,7 +120,7 @@ def _read_head(path: object) -> bytes:
             filled += count
             if not count or b'"traceEvents"' in buffer[:filled]:
                 break
-    if buffer[:filled].lstrip()[:1] not in (b"{", b"["):
+    if bytes(buffer[:filled]).lstrip()[:1] not in (b"{", b"["):
         raise TraceError(f"{path} does not begin as JSON does")
     return bytes(buffer[:filled])
 

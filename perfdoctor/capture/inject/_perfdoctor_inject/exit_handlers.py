@@ -103,7 +103,8 @@ class ExitHandlers:
         self.recorder.on_fork_in_child()
         if self.recorder.profiler.used:
             skip_destructors()
-        if self.recorder.finished and signal.getsignal(signal.SIGTERM) == self._handle_sigterm:
+        is_helper = self.recorder.finished or self.recorder.is_forked_helper
+        if is_helper and signal.getsignal(signal.SIGTERM) == self._handle_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

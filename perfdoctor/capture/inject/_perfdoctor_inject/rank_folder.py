@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import json
 import os
-import shutil
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,14 +14,21 @@ from .messages import warn
 
 if TYPE_CHECKING:
     from .long_calls import LongCall
+    from .step_meter import StepWork
 
 COPY_BYTES = 1 << 20
+COMPLETE_EVENT = b'"ph": "X"'
 # Kineto writes each of these at the start of a line.
 BASE_TIME_KEY, EVENTS_KEY = b'"baseTimeNanoseconds":', b'"traceEvents": ['
 
 
 class RankFolder:
-    """`<capture>/rank<R>/`: steps.jsonl and nvml.jsonl, written while the program runs, facts.json, and the traces."""
+    """`<capture>/rank<R>/`: steps.jsonl and nvml.jsonl, written while the program runs, facts.json, and the traces.
+
+    Attributes:
+        events: Events of the trace that was written last.
+        writing_ns: Time for writing it.
+    """
 
     def __init__(self, capture: str, rank: int) -> None:
         """Make the folder for this process.
@@ -33,6 +40,7 @@ class RankFolder:
         self.path = os.path.join(capture, f"rank{rank}")
         os.mkdir(self.path)
         self.broken = False
+        self.events = self.writing_ns = 0
         # Append mode and one write for each line: a process that is killed leaves whole lines.
         self._samples: int | None = None
         self._steps = os.open(os.path.join(self.path, "steps.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -43,13 +51,13 @@ class RankFolder:
             self.broken = True
             warn(f"cannot write to {self.path} ({error.strerror or error}); recording stops, the program runs on.")
 
-    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int) -> None:
+    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int, work: StepWork) -> None:
         """Append one step, so that it is on disk even if the process is killed in the next step."""
         if self.broken:
             return
-        line = f'{{"step":{step},"dur_ns":{dur_ns},"window":"{window}","loader_wait_ns":{loader_wait_ns}}}\n'
+        row = {"step": step, "dur_ns": dur_ns, "window": window, "loader_wait_ns": loader_wait_ns, **work.to_dict()}
         try:
-            os.write(self._steps, line.encode())
+            os.write(self._steps, (json.dumps(row, separators=(",", ":")) + "\n").encode())
         except OSError as error:
             self.fail(error)
 
@@ -96,11 +104,13 @@ class RankFolder:
         plain = os.path.join(self.path, f".{name}.json")
         packed = plain + ".gz"
         try:
+            start_ns = time.perf_counter_ns()
             results.save(plain)
             # Level 1: traces shrink about tenfold at any level, and this runs inside the user's program.
             with open(plain, "rb") as source, gzip.open(packed, "wb", 1) as target:
                 copy_head_and_insert(source, target, calls)  # type: ignore[arg-type]
-                copy_trace(source, target, partial_step)  # type: ignore[arg-type]
+                self.events = copy_trace(source, target, partial_step)  # type: ignore[arg-type]
+            self.writing_ns = time.perf_counter_ns() - start_ns
             os.replace(packed, os.path.join(self.path, f"{name}.json.gz"))
         except OSError as error:
             self.fail(error)
@@ -135,11 +145,12 @@ def copy_head_and_insert(source: BinaryIO, target: BinaryIO, calls: Sequence[Lon
         target.write(call.to_trace_row(base_ns))
 
 
-def copy_trace(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> None:
-    """Copy the rest of a trace; line by line (Kineto writes one field a line) when a step must be renamed."""
-    if partial_step is None:
-        shutil.copyfileobj(source, target, COPY_BYTES)
-        return
-    name = f'"ProfilerStep#{partial_step}"'.encode()
-    for line in source:
-        target.write(line.replace(name, b'"perfdoctor::partial_step"') if name in line else line)
+def copy_trace(source: BinaryIO, target: BinaryIO, partial_step: int | None) -> int:
+    """Copy the rest of a trace, with the range of a partial step renamed, and return the number of its events."""
+    name = b"" if partial_step is None else f'"ProfilerStep#{partial_step}"'.encode()
+    events = 0
+    while chunk := source.read(COPY_BYTES):
+        chunk += source.readline()  # Kineto writes the head of an event on one line
+        events += chunk.count(COMPLETE_EVENT)
+        target.write(chunk.replace(name, b'"perfdoctor::partial_step"') if name and name in chunk else chunk)
+    return events

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -16,18 +17,21 @@ from typing import Any
 import torch
 
 from .collect_facts import collect_facts, describe_program
+from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
 from .nvml_sampler import GpuSampler, devices_in_use
+from .optimizer_records import OptimizerRecords
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
-from .user_code import user_location
-from .window_plan import WindowPlan
+from .step_meter import StepMeter
+from .user_code import Location, constructor_location, user_location
+from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS, WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
@@ -36,10 +40,28 @@ LONG_STEP_FACTOR = 20
 LONG_STEP_NS = 5_000_000_000
 # Stacks cost about 0.25 us for every Python call; to save the trace of a step takes fifty times as long again.
 EXPENSIVE_STACKS_NS = 20_000_000
+# An early step that takes longer may have 100,000 events and more: one of them is recorded, and its events counted.
+LONG_EARLY_STEP_NS = 300_000_000
+# Gradient accumulation may grow every few steps: a base window of equal steps is worth some attempts, not all.
+MAX_BASE_RESTARTS = 3
+# Windows are recorded again this often at most, and never sooner than this after the first steps.
+MAX_LATE_SAMPLES = 2
+MIN_LOOK_NS = 3_000_000_000
 # A profiler of the user's that opens again and again leaves no room for ours.
 MAX_INTERRUPTIONS = 3
 # 80 bytes a step: a run of days must not fill the disk with step times.
 MAX_STREAMED_STEPS = 200_000
+
+
+class StepRange:
+    """A range in the trace, opened when made; not by `record_function`, whose marks of steps are the program's own."""
+
+    def __init__(self, name: str) -> None:
+        self._handle = torch.autograd._record_function_with_args_enter(name)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """End the range."""
+        torch.autograd._record_function_with_args_exit(self._handle)  # type: ignore[attr-defined]
 
 
 class StopProgram(SystemExit):
@@ -58,6 +80,7 @@ class Recorder:
         step: Number of the running step.
         windows: The recorded windows, as they stand in facts.json.
         notes: What went wrong, without a full stop.
+        is_forked_helper: Whether this process was forked from one that is recorded.
     """
 
     def __init__(self, settings: RecorderSettings, *, automatic: bool = True) -> None:
@@ -81,11 +104,16 @@ class Recorder:
         self.profiler = WindowProfiler(self._on_training_thread_end)
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
+        self.optimizers = OptimizerRecords()
+        self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
+        self.core_usage = CoreUsage()
+        self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
+        self.is_forked_helper = False
         self._training_thread: int | None = None
         self._loader_threads: set[int] = set()
         self._step_start_ns = 0
@@ -94,8 +122,15 @@ class Recorder:
         self._step_range: Any = None
         self._program_facts: dict[str, Any] | None = None
         self._all_recorded = False
+        self._late_samples = 0
+        self._next_look_ns = 0
+        self._events_per_step: dict[str, int] = {}
+        self._base_restarts = 0
+        self._late_optimizers = 0
+        self._optimizer_was_built_late = False
         self._interruptions = 0
         self._open_window: dict[str, Any] = {}
+        self._recorded_steps = 0
 
     # What the hooks call -------------------------------------------------------------------------------------------
 
@@ -110,17 +145,18 @@ class Recorder:
         if self._in_loader:
             return False
         self._loader_threads.add(threading.get_ident())
+        self.meter.on_loader_next()
         self._end_step_if(self.detector.on_loader_next())
-        if self.profiler.recording:
-            self._close_window_in_long_step()
+        self._close_window_in_long_step()
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+        """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
-        self._loader_wait_ns += wait_ns
-        self.loaders.add_wait(iterator, wait_ns, cpu_ns)
+        self._loader_wait_ns += wait[0]
+        self.loaders.add_batch(iterator, batch)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -130,24 +166,50 @@ class Recorder:
         """A backward pass is about to begin; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
+        self._close_window_in_long_step()
+        self.meter.add_backward()
+
+    def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
+        """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
+        self.detector.on_optimizer_built()
+        self.optimizers.add_optimizer(optimizer, frame)
+        if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
+            self._late_optimizers += 1
+            self._optimizer_was_built_late = True
+
+    def on_model_wrapped(self, model: Any, frame: FrameType | None) -> None:
+        """A DistributedDataParallel was made by the code in `frame`."""
+        self.wrapped_models[model] = constructor_location(frame, model)
 
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
+        is_outermost = not self.detector.is_in_optimizer
         self._end_step_if(self.detector.on_optimizer_begin())
+        if is_outermost:
+            self._close_window_in_long_step()
+        self.optimizers.begin_call()
 
-    def on_optimizer_end(self) -> None:
-        """`Optimizer.step` has returned or raised."""
+    def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
+        """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
+        self.optimizers.end_optimizer_step(optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
         self._bind_training_thread()
+        self.meter.optimizer_steps += 1
+        self.totals.counts["optimizer_step"] += 1
+        self._optimizer_was_built_late = False
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
-        self.totals.count_optimizer_step(optimizer)
-        if self.detector.is_training and not was_training and self.plan.can_restart:
-            self.plan.restart()  # the steps so far were validation, not training
+        self.optimizers.count_step(optimizer)
+        if self.detector.is_training and not was_training:
+            self._restart_plan()  # the steps so far were validation, not training
+
+    def on_gradient(self) -> None:
+        """`torch.autograd.grad` is about to run."""
+        self._end_step_if(self.detector.on_gradient())
 
     def on_scaler_update(self) -> None:
         """`GradScaler.update` was called."""
@@ -192,9 +254,15 @@ class Recorder:
 
     def on_fork_in_child(self) -> None:
         """Continue in the child of a fork: as a rank of its own when nothing is recorded yet, else as a mere helper."""
-        if self.folder is not None:
-            self.finished = True
+        if self.finished:
             return
+        if self.folder is not None:
+            # Should the child train as the same rank, its first step finds the folder taken and leaves a marker.
+            self.is_forked_helper = True
+            self.folder = None
+            self._step_range, self.gpu_sampler = None, None
+            self.profiler = WindowProfiler(self._on_training_thread_end)
+            self.ranges.forget()
         self._training_thread = None
         self._loader_threads.clear()
         self._in_loader = False
@@ -240,7 +308,7 @@ class Recorder:
         if self._make_rank_folder():
             self._begin_stage()
             self._open_step_ranges()
-        self._step_start_ns = time.perf_counter_ns()
+        self._begin_step()
 
     def end_step(self) -> None:
         """End a step and begin the next one.
@@ -255,46 +323,97 @@ class Recorder:
         dur_ns = now_ns - self._step_start_ns
         self._record_step(dur_ns)
         self.step += 1
-        if self._all_recorded:  # no window is open, and none will be
-            self._step_start_ns = time.perf_counter_ns()
+        if self._all_recorded and not self._begin_late_sample(now_ns):
+            self._begin_step()
             return
-        if self.plan.stage.counted and self._stacks_are_expensive(dur_ns):
-            self._close_window(partial=False)
-            self.plan.skip_trace("evidence", but_last=True)
+        self._adapt_plan(dur_ns)
         if not self.profiler.prepared and self.profiler.user_profiler_is_active:
             self._add_note(f"{USER_PROFILER} was running, so the windows waited for its end")
         else:
             self._advance_plan()
+        self._begin_step()
+
+    def _adapt_plan(self, dur_ns: int) -> None:
+        """Shorten or repeat the running window, by what the step that has ended shows."""
+        stage = self.plan.stage
+        if stage.counted and stage.trace == "evidence" and self._stacks_are_expensive(dur_ns):
+            self.plan.shorten_trace()
+        if not self.plan.adapts:
+            return
+        if stage.is_early and dur_ns > LONG_EARLY_STEP_NS:
+            # Nobody knows yet how many events such a step has.
+            if stage.window == "base":
+                self.plan.skip_warm_recording()
+            elif stage.counted and stage.trace == "timing":
+                self.plan.shorten_trace()
+        if stage.window == "base" and self._base_restarts < MAX_BASE_RESTARTS and self.totals.base_work_changes():
+            self._base_restarts += 1
+            self.totals.begin_window("base")
+            self.plan.restart_base()
+
+    def _begin_late_sample(self, now_ns: int) -> bool:
+        """Whether windows are recorded once more, because the steps of late are unlike those that were recorded.
+
+        A look costs 50 us, and the time between two looks doubles.
+        """
+        if now_ns < self._next_look_ns or not self.plan.adapts or self._late_samples >= MAX_LATE_SAMPLES:
+            return False
+        is_first = not self._next_look_ns
+        self._next_look_ns = now_ns + max(self.totals.seen_ns(), MIN_LOOK_NS)
+        if is_first or not self.totals.run_has_changed():
+            return False
+        self._late_samples += 1
+        self.plan.add_sample()
+        self._all_recorded = False
+        return True
+
+    def _restart_plan(self) -> None:
+        """Take the windows again from the start, because what ran before was no training."""
+        if self.plan.can_restart:
+            self.plan.restart()
+        elif self.plan.adapts and not self._late_samples:
+            self._late_samples += 1
+            self._close_window(partial=True)
+            self.plan.add_sample()
+            self._all_recorded = False
+
+    def _begin_step(self) -> None:
+        """Start the clocks of a step, after all work of ours."""
+        self.meter.begin_step()
         self._step_start_ns = time.perf_counter_ns()
 
     def _end_step_if(self, detected: bool) -> None:
         """End the step when a boundary was detected; the first event of all begins the first step."""
         if not self._step_start_ns:
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
         if detected and self.automatic:
             self.end_step()
 
     def _record_step(self, dur_ns: int) -> None:
         """Close the ranges of the step that ends, and write its times."""
         stage = self.plan.stage
-        window = stage.window
+        window, label = stage.window, stage.label
         self.ranges.end_step()
         if self._step_range is not None:
-            self._step_range.__exit__(None, None, None)
+            self._step_range.close()
             self._step_range = None
         if not self.profiler.prepared and self.profiler.user_profiler_is_active:
-            window = "user_profiler"
+            window = label = "user_profiler"
+        compiled = self.totals.compiles.end_step(label)
+        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
-            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns)
-        self.totals.add_step(window, dur_ns, self._loader_wait_ns)
-        if stage.counted and self.profiler.recording:
-            self._open_window["steps"] += 1
+            self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
+        self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
+        self.optimizers.end_step(window)
+        self.core_usage.end_step(window, dur_ns)
+        if self.profiler.recording:
+            self._recorded_steps += 1
+            self._open_window["steps"] += stage.counted
         self._loader_wait_ns = 0
 
     def _open_step_ranges(self) -> None:
         if self.plan.stage.counted and self.profiler.recording:
-            self._step_range = torch.autograd.profiler.record_function(f"ProfilerStep#{self.step}")
-            self._step_range.__enter__()
+            self._step_range = StepRange(f"ProfilerStep#{self.step}")
         if self.profiler.recording:
             self.ranges.start(profiled=True)
         self.ranges.begin_step()
@@ -353,12 +472,15 @@ class Recorder:
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
         self.plan.advance()
+        if self.plan.stage.window == "base" and old.window != "base":
+            self.totals.begin_window("base")
         self._start_gpu_sampler()
         if self.plan.stage is not old:
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
         self._open_step_ranges()
+        self.core_usage.begin_step()
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -367,10 +489,13 @@ class Recorder:
         if not self.profiler.prepared:
             self._describe_program()
             self._write_facts("running")
-            self.profiler.prepare(stage.trace)
+            self.totals.begin_window(stage.trace)
+            lean = EVIDENCE_FACTOR * self._events_per_step.get("timing", 0) > MAX_EVIDENCE_EVENTS
+            self.profiler.prepare(stage.trace, lean=lean)
         if stage.recording and not self.profiler.recording:
             self.profiler.start()
             self._open_window = {"steps": 0, "complete": False, "file": None, "first_step": None}
+            self._recorded_steps = 0
         if stage.counted and self._open_window["first_step"] is None:
             self._open_window["first_step"] = self.step
 
@@ -392,15 +517,31 @@ class Recorder:
             self.profiler.abort()
             return
         if step_range is not None and self._is_training_thread():
-            step_range.__exit__(None, None, None)
-        earlier = self.windows.get(trace)
-        if earlier is not None and earlier["steps"] > self._open_window["steps"]:
-            self.profiler.abort()  # an earlier attempt, also interrupted, has recorded more steps
+            step_range.close()
+        earlier, steps = self.windows.get(trace), self._open_window["steps"]
+        is_late = self._late_samples and not partial
+        if earlier is not None and earlier["steps"] > steps and not is_late:
+            self.profiler.abort()  # an earlier window has recorded more steps
             return
+        start_ns = time.perf_counter_ns()
         name = self.profiler.stop_and_save(self.folder, self.step if step_range is not None else None)
         self.windows[trace] = {**self._open_window, "complete": not partial, "file": name}
+        self.totals.keep_window(trace)
+        if name is not None:
+            self._count_events(trace, self.folder.events, time.perf_counter_ns() - start_ns)
+
+    def _count_events(self, trace: str, events: int, writing_ns: int) -> None:
+        """Add up what was written, and shorten later windows when its steps have many events."""
+        self.totals.written_events += events
+        self.totals.writing_ns += writing_ns
+        if self._recorded_steps:
+            self._events_per_step[trace] = events // self._recorded_steps
+            if self.plan.adapts:
+                self.plan.limit_events(trace, self._events_per_step[trace])
 
     def _close_window_in_long_step(self) -> None:
+        if not self.profiler.recording:
+            return
         elapsed_ns = time.perf_counter_ns() - self._step_start_ns
         if elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():
             trace = self.plan.stage.trace
@@ -422,15 +563,36 @@ class Recorder:
     def _stacks_are_expensive(self, dur_ns: int) -> bool:
         """Whether one step of the evidence window is enough: Python loops make 100,000 events a step and more."""
         usual_ns = self.totals.usual_step_ns()
-        return self.plan.stage.trace == "evidence" and dur_ns > max(2 * usual_ns, usual_ns + EXPENSIVE_STACKS_NS)
+        return dur_ns > max(2 * usual_ns, usual_ns + EXPENSIVE_STACKS_NS)
 
     # Facts ---------------------------------------------------------------------------------------------------------
+
+    def list_unrecorded(self) -> list[str]:
+        """Sentences on what was not seen of the run, for facts.json."""
+        found = []
+        if self.totals.counts["optimizer_step"] and not self.loaders.records:
+            found.append(
+                "The batches come from no torch DataLoader (an iterator of the program's own, or tensors made in the "
+                "loop): the wait for them was not measured."
+            )
+        if self._late_optimizers and not self._optimizer_was_built_late:
+            times = "once" if self._late_optimizers == 1 else f"{self._late_optimizers} times"
+            found.append(
+                f"New optimizers were made {times} in the middle of the run (several trainings, one after the other?): "
+                "the windows show the steps of one of them."
+            )
+        if self.totals.user_profiled_steps:
+            found.append(
+                f"The program's own profiler ran in {self.totals.user_profiled_steps} of {self.step} steps: their "
+                "times hold its cost."
+            )
+        return found
 
     def _describe_program(self) -> None:
         """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
         if self._program_facts is None:
             self._program_facts = {}
-            self._program_facts = describe_program()
+            self._program_facts = describe_program(self.wrapped_models)
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
@@ -441,6 +603,7 @@ class Recorder:
         if self.folder is None:
             return
         try:
+            self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")

@@ -6,6 +6,8 @@ import json
 import os
 from dataclasses import dataclass
 
+# skip, base, warmup, timing and evidence as `CaptureOptions` has them.
+STANDARD_SIZES = (5, 10, 2, 8, 3)
 SETTINGS_VARIABLE = "PERFDOCTOR_CAPTURE_SETTINGS"
 
 
@@ -22,6 +24,11 @@ class RecorderSettings:
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the windows adapt to the program: their sizes are the standard ones, chosen by nobody."""
+        return (self.skip, self.base, self.warmup, self.timing, self.evidence) == STANDARD_SIZES
 
 
 def parse_settings(text: str) -> RecorderSettings:

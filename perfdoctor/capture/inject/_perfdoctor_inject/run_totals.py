@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+import time
+from array import array
+from collections import Counter, deque
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
-from .model_facts import describe_optimizer
+from .step_meter import StepWork
+from .user_code import Location, user_location
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
+# Windows without a profiler, after the warm-up of the program.
+UNPROFILED_WINDOWS = ("base", "after")
+# Of each step of a timed window, in facts.json.
+WORK_NAMES = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+# The median of the run is of this many unprofiled steps at most: 8 bytes each.
+MAX_UNPROFILED_STEPS = 200_000
+# A run has changed when the median of this many late steps has, by so much: early steps of many programs are shorter
+# (replay buffers fill, sequences grow), and 30 % is more than the noise of a shared machine.
+RECENT_STEPS = 20
+CHANGED_RATIO = 1.3
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """A step of a window: its duration, its wait in `DataLoader.__next__`, its cost and work."""
+
+    dur_ns: int
+    wait_ns: int
+    work: StepWork
 
 
 class RunTotals:
@@ -18,20 +42,29 @@ class RunTotals:
 
     Attributes:
         counts: Calls of the counted functions, by name.
-        step_ns: Durations of the steps of each window.
-        wait_ns: For each of these steps, the wait in `DataLoader.__next__`.
-        optimizers: The description of each optimizer that has stepped, by `id`.
+        recent_steps: Duration and amount of work of the latest steps after the windows.
+        written_events: Events in the traces that were written.
+        writing_ns: Time for writing them.
+        steps: Steps that have ended.
+        user_profiled_steps: Steps in which a profiler of the program ran.
         compiles: What was compiled in the steps of each window.
+        threads_set: The line that called `torch.set_num_threads` last; None where none did.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.step_ns: dict[str, list[int]] = {window: [] for window in TIMED_WINDOWS}
-        self.wait_ns: dict[str, list[int]] = {window: [] for window in TIMED_WINDOWS}
-        self.optimizers: dict[int, dict[str, Any]] = {}
+        self._sample: dict[str, list[TimedStep]] = {window: [] for window in TIMED_WINDOWS}
+        self._kept: dict[str, list[TimedStep]] = {window: [] for window in TIMED_WINDOWS}
+        self.recent_steps: deque[tuple[int, int]] = deque(maxlen=RECENT_STEPS)
+        self.written_events = self.writing_ns = 0
+        self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
+        self.threads_set: Location | None = None
         self._gradients_are_scaled = False
         self._last_step_ns = 0
+        self._first_step_end_ns = 0
+        self._first_step_ns = 0
+        self._unprofiled_ns = array("q")
 
     def count_call(self, name: str) -> None:
         """Add one call; clipping between `scale` and `unscale_` is also counted as `clipped_before_unscale`."""
@@ -43,22 +76,82 @@ class RunTotals:
         elif name == "clipped" and self._gradients_are_scaled:
             self.counts["clipped_before_unscale"] += 1
 
-    def add_step(self, window: str, dur_ns: int, wait_ns: int) -> None:
-        """Add a step that has ended."""
-        self._last_step_ns = dur_ns
-        self.compiles.end_step(window)
-        if window in self.step_ns:
-            self.step_ns[window].append(dur_ns)
-            self.wait_ns[window].append(wait_ns)
+    def note_threads_set(self, frame: FrameType | None) -> None:
+        """Remember the line that has set the number of threads."""
+        self.threads_set = user_location(frame)
 
-    def count_optimizer_step(self, optimizer: Any) -> None:
-        """Add one `Optimizer.step`; the first one of each optimizer describes it."""
-        description = self.optimizers.get(id(optimizer))
-        if description is None:
-            description = self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-        description["steps"] += 1
+    def add_step(self, window: str, label: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
+        """Add a step that has ended.
+
+        Args:
+            window: The window whose times and work stand in facts.json.
+            label: The window of the step in steps.jsonl.
+            dur_ns: Duration of the step.
+            wait_ns: Its wait in `DataLoader.__next__`.
+            work: What it cost and did.
+        """
+        if not self.steps:
+            self._first_step_end_ns, self._first_step_ns = time.perf_counter_ns(), dur_ns
+        self.steps += 1
+        self.user_profiled_steps += label == "user_profiler"
+        self._last_step_ns = dur_ns
+        if label in UNPROFILED_WINDOWS and len(self._unprofiled_ns) < MAX_UNPROFILED_STEPS:
+            self._unprofiled_ns.append(dur_ns)
+        if label == "after":
+            self.recent_steps.append((dur_ns, work.amount))
+        if window in TIMED_WINDOWS:
+            self._sample[window].append(TimedStep(dur_ns, wait_ns, work))
+
+    def begin_window(self, window: str) -> None:
+        """Forget the steps of this window that no trace was saved of."""
+        self._sample[window] = []
+
+    def keep_window(self, window: str) -> None:
+        """The trace of a window was saved: its steps stand in facts.json, those of the base before it, too."""
+        self._kept[window] = self._sample[window]
+        if window == "timing" and self._sample["base"]:
+            self._kept["base"] = self._sample["base"]
+
+    def steps_of(self, window: str) -> list[TimedStep]:
+        """The steps of a window as they stand in facts.json: those of the longer base window, and of saved traces."""
+        kept, now = self._kept[window], self._sample[window]
+        return now if not kept or (window == "base" and len(now) > len(kept)) else kept
+
+    def base_work_changes(self) -> bool:
+        """Whether the last step of the base window holds other work than its first: more micro-batches, say."""
+        base = self._sample["base"]
+        return len(base) > 1 and base[-1].work.amount != base[0].work.amount
+
+    def run_has_changed(self) -> bool:
+        """Whether the steps of late take longer or shorter than those of the base window, by 30 % and more."""
+        base = self.steps_of("base")
+        if len(self.recent_steps) < RECENT_STEPS or not base:
+            return False
+        before = statistics.median(step.dur_ns / step.work.amount for step in base)
+        now = statistics.median(dur_ns / amount for dur_ns, amount in self.recent_steps)
+        return not 1 / CHANGED_RATIO <= now / max(before, 1) <= CHANGED_RATIO
+
+    def describe_run(self) -> dict[str, Any]:
+        """The whole run: its steps, the median of those without a profiler, and its time."""
+        return {
+            "steps": self.steps,
+            "median_ns": int(statistics.median(self._unprofiled_ns)) if self._unprofiled_ns else None,
+            "seen_ns": self.seen_ns(),
+        }
+
+    def seen_ns(self) -> int:
+        """Wall time since the first step began."""
+        return time.perf_counter_ns() - self._first_step_end_ns + self._first_step_ns if self.steps else 0
+
+    def describe_work(self) -> dict[str, list[int | None]]:
+        """Of each step of each timed window its cost and work, by names such as base_cpu_ns."""
+        return {
+            f"{window}_{name}": [getattr(step.work, name) for step in self.steps_of(window)]
+            for window in TIMED_WINDOWS
+            for name in WORK_NAMES
+        }
 
     def usual_step_ns(self) -> int:
         """The median step of the base window; before the base window, the last step."""
-        base = self.step_ns["base"]
+        base = [step.dur_ns for step in self._sample["base"] or self._kept["base"]]
         return int(statistics.median(base)) if base else self._last_step_ns

@@ -25,6 +25,8 @@ ROUNDS_WITHOUT_BOUNDARY = 3
 ROUNDS_WITHOUT_LOADER = 64
 # Steps of one optimizer since the boundary after which the detector waits no longer for another that did not step.
 STEPS_WITHOUT_OTHERS = 16
+# Gradients by `torch.autograd.grad` after which a program without backward passes and optimizers has steps.
+GRADIENTS_WITHOUT_OPTIMIZER = 3
 
 
 class StepDetector:
@@ -48,6 +50,22 @@ class StepDetector:
         self._scaler_updated = False
         self._step_counts: dict[int, int] = {}
         self._expected: set[int] = set()
+        self._last_optimizer = 0
+        self._steps_in_a_row = 0
+        self._longest_row: dict[int, int] = {}
+        self._gradients = 0
+
+    @property
+    def is_in_optimizer(self) -> bool:
+        """Whether an `Optimizer.step` is running."""
+        return self._optimizer_depth > 0
+
+    def on_gradient(self) -> bool:
+        """`torch.autograd.grad` is about to run; in programs without backward passes and optimizers it marks steps."""
+        if self._uses_loader or self._backwards or self.is_training or self._optimizers_built:
+            return False
+        self._gradients += 1
+        return self._gradients > GRADIENTS_WITHOUT_OPTIMIZER and self._end_step("gradient")
 
     def on_loader_next(self) -> bool:
         """The loop asks a DataLoader for a batch."""
@@ -104,6 +122,12 @@ class StepDetector:
         """An optimizer has updated its weights."""
         self.is_training = self._has_stepped = True
         self._expected.add(optimizer_id)
+        if optimizer_id == self._last_optimizer:
+            self._steps_in_a_row += 1
+        else:
+            if self._last_optimizer:
+                self._longest_row[self._last_optimizer] = self._steps_in_a_row
+            self._last_optimizer, self._steps_in_a_row = optimizer_id, 1
         self._step_counts[optimizer_id] = self._step_counts.get(optimizer_id, 0) + 1
         rounds = min(self._step_counts.get(each, 0) for each in self._expected)
         if not self._uses_loader:
@@ -128,10 +152,19 @@ class StepDetector:
         if self._scaler_updated and not self._step_counts:
             return True  # the scaler skipped every optimizer, because the gradients overflowed
         missing = [each for each in self._expected if each not in self._step_counts]
-        if missing and max(self._step_counts.values(), default=0) >= STEPS_WITHOUT_OTHERS:
+        if missing and self._runs_alone():
             self._expected.difference_update(missing)
             return True
         return not missing
+
+    def _runs_alone(self) -> bool:
+        """Whether the last optimizer has stepped more often in a row than it did between steps of another.
+
+        A critic takes five steps before each step of the generator; layers trained one after the other, and trainings
+        of a search, take turns once in hundreds of steps.
+        """
+        row = self._longest_row.get(self._last_optimizer, 1)
+        return self._steps_in_a_row > (row if row <= STEPS_WITHOUT_OTHERS else 1)
 
     def _end_step(self, source: str) -> bool:
         """Begin a new round and return True."""

@@ -1,10 +1,21 @@
-"""Which window each step belongs to, as a list made once; nothing here knows of torch."""
+"""Which window each step belongs to; nothing here knows of torch.
+
+Nobody knows beforehand how many steps a program makes. So with windows of standard size three samples are taken, each
+longer than the one before: six steps give a report, eighteen a better one, forty the best. A later sample replaces an
+earlier one when it has recorded as many steps. Sizes that the user has chosen are one sample, to the letter.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .recorder_settings import RecorderSettings
+
+# Events of one window: the profiler takes 5 us for each to stop, save and pack it, with stacks 13 us.
+MAX_TIMING_EVENTS = 300_000
+MAX_EVIDENCE_EVENTS = 300_000
+# Stacks and memory add up to three events to each event of the timing window.
+EVIDENCE_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -16,11 +27,20 @@ class Stage:
         trace: The trace (timing or evidence) that a profiler is prepared for or records in this step; None without a
             profiler.
         recording: Whether the profiler records events. A prepared profiler costs little and records nothing.
+        sample: Number of the sample that the step belongs to.
+        is_early: Whether the sample is the one of the first steps of a program.
     """
 
     window: str
     trace: str | None = None
     recording: bool = False
+    sample: int = 0
+    is_early: bool = False
+
+    @property
+    def label(self) -> str:
+        """The window of the step in steps.jsonl: the second step of a program is no measure for the run."""
+        return "skip" if self.is_early and self.window == "base" else self.window
 
     @property
     def counted(self) -> bool:
@@ -58,12 +78,38 @@ def make_stages(settings: RecorderSettings) -> tuple[Stage, ...]:
     )
 
 
+def make_samples(settings: RecorderSettings) -> list[Stage]:
+    """The stages of three samples that end after 6, 17 and 42 steps, the last one of the sizes in the settings.
+
+    A step is left out between two samples, because the step after a trace was written is slow.
+    """
+    early = [
+        *make_stages(replace(settings, skip=1, base=1, warmup=1, timing=2, evidence=0)),
+        *stages_of_trace("evidence", 0, 1),
+    ]
+    middle = [
+        *make_stages(replace(settings, skip=1, base=3, warmup=1, timing=4, evidence=0)),
+        *stages_of_trace("evidence", 0, 2),
+    ]
+    return [
+        *[replace(stage, is_early=True) for stage in early],
+        *[replace(stage, sample=1) for stage in middle],
+        *[replace(stage, sample=2) for stage in make_stages(replace(settings, skip=1))],
+    ]
+
+
 class WindowPlan:
     """The stages of all steps, and which of them is running."""
 
     def __init__(self, settings: RecorderSettings) -> None:
-        self._stages = make_stages(settings)
+        self._settings = settings
+        self._stages = make_samples(settings) if settings.adapts else list(make_stages(settings))
         self._position = 0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the plan may change with what the program does."""
+        return self._settings.adapts
 
     @property
     def stage(self) -> Stage:
@@ -96,6 +142,51 @@ class WindowPlan:
         """Go to the first stage."""
         self._position = 0
 
+    def restart_base(self) -> None:
+        """Go to the stage before the base window, so that the next `advance` begins the window again."""
+        while self._position >= 0 and self.stage.window == "base":
+            self._position -= 1
+
+    def add_sample(self) -> None:
+        """Take one more sample after the running step: base, timing and evidence windows of full size."""
+        sample = self._stages[-1].sample + 1 if self._stages else 0
+        stages = [replace(stage, sample=sample) for stage in make_stages(replace(self._settings, skip=0))]
+        self._stages[self._position :] = [AFTER, *stages]
+
+    def limit_events(self, trace: str, events_per_step: int) -> None:
+        """Shorten what is still to come, so that no window grows beyond its events.
+
+        Where a window has no room for two steps beside its warm-up, later samples have a base window alone.
+
+        Args:
+            trace: The trace whose events were counted.
+            events_per_step: Events of one of its steps.
+        """
+        most = MAX_TIMING_EVENTS if trace == "timing" else MAX_EVIDENCE_EVENTS
+        room = most // max(events_per_step, 1) - 1
+        kept, counts = self._stages[: self._position + 1], dict[int, int]()
+        for stage in self._stages[self._position + 1 :]:
+            is_later = stage.trace == trace and stage.sample > self.stage.sample
+            if is_later and stage.window == trace:
+                counts[stage.sample] = counts.get(stage.sample, 0) + 1
+            if is_later and (room < 2 or counts.get(stage.sample, 0) > room):
+                continue
+            kept.append(stage)
+        self._stages = kept
+
+    def shorten_trace(self) -> None:
+        """Let the running step be the last one of its window."""
+        end = self._position + 1
+        while end < len(self._stages) and self._stages[end] == self.stage:
+            del self._stages[end]
+
+    def skip_warm_recording(self) -> None:
+        """Record nothing in the warm-up steps of the early sample."""
+        self._stages = [
+            replace(stage, recording=False) if stage.is_early and stage.window == "warm" else stage
+            for stage in self._stages
+        ]
+
     def skip_trace(self, trace: str, *, but_last: bool = False) -> None:
         """Go past the last stage of a trace that was closed early.
 
@@ -110,5 +201,7 @@ class WindowPlan:
 
     def repeat_trace(self, trace: str) -> None:
         """Go to the stage before the first one of a trace, so that the next `advance` begins the trace again."""
-        first = next(index for index, stage in enumerate(self._stages) if stage.trace == trace)
+        sample = self.stage.sample
+        stages = enumerate(self._stages)
+        first = next(index for index, stage in stages if stage.trace == trace and stage.sample == sample)
         self._position = first - 1
