@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import NONE, BoolArray, Intervals, Rank
+from perfdoctor.rules import NONE, Int64Array, Intervals, Rank
 from perfdoctor.rules import intervals as iv
 
 # Ops that PyTorch runs in one thread whatever their size: random numbers, sorting, scatters, embedding gradients.
@@ -51,14 +51,15 @@ def speedup_of_threads(threads: float) -> Speedup:
 
 
 def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
-    """The innermost ops that are long enough to be divided.
+    """The ops that compute themselves, and long enough to be divided.
 
     Args:
         rank: The rank.
         threads: Threads that computed in the recording: that many make an op shorter.
     """
     ops = rank.trace.ops
-    is_long = _match_innermost(rank) & ((ops.end_ns - ops.start_ns) >= _MIN_PARALLEL_NS / max(threads, 1))
+    own_ns = _own_time_of(rank)
+    is_long = (own_ns >= _MIN_PARALLEL_NS / max(threads, 1)) & (2 * own_ns > ops.dur_ns)
     rows = np.flatnonzero(is_long & ~rank.trace.match_rows(ops, _SERIAL))
     time = iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
     time = iv.subtract(time, rank.loader_waits.intervals)
@@ -69,9 +70,10 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
 
 
-def _match_innermost(rank: Rank) -> BoolArray:
-    """The ops without an op inside."""
-    parent = rank.trace.ops.parent
-    innermost = np.ones(len(parent), bool)
-    innermost[parent[parent != NONE]] = False
-    return innermost
+def _own_time_of(rank: Rank) -> Int64Array:
+    """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
+    ops = rank.trace.ops
+    inside = np.flatnonzero(ops.parent != NONE)
+    children_ns = np.bincount(ops.parent[inside], ops.dur_ns[inside], minlength=len(ops.parent))
+    own_ns: Int64Array = ops.dur_ns - children_ns.astype(np.int64)
+    return own_ns

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
-from perfdoctor.rules import BoolArray, Rank, captured_list
+from perfdoctor.rules import BoolArray, Int64Array, Rank, captured_list
 
 # Of the time by which slow steps exceed the others, what names its cause.
 _MOST_OF_EXCESS = 0.5
-# Of the slow steps those that contain something; and times as often as the others, which may contain it, too.
-_MOST_SLOW_STEPS = 0.6
-_MORE_OFTEN = 2.0
 # Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
 _MORE_CALLS = 1.2
 
@@ -27,12 +25,14 @@ class SlowCause(NamedTuple):
         advice: What to do about it, or how to find out.
         is_seen: Whether a recording shows it.
         is_intended: Whether it is work that the program was written to do now and then, such as an evaluation.
+        took_cpu_time: Whether the steps took more CPU time, though not for what: the program is at work.
     """
 
     text: str
     advice: str
     is_seen: bool = True
     is_intended: bool = False
+    took_cpu_time: bool = False
 
 
 _BY_CONTENT = {
@@ -64,22 +64,37 @@ _BY_CONTENT = {
 _WORK_VARIES = "Give steps the same work: group batches by length, or cap it, if inputs vary."
 
 
+def find_steps_with_content(
+    steps: RunSteps, dur_ns: Int64Array, most_share: float
+) -> Iterator[tuple[SlowSteps, SlowCause]]:
+    """The steps that contain something that others do not, where they are longer, and that as their cause.
+
+    Args:
+        steps: The steps of the run.
+        dur_ns: Their durations without what other programs took, for equal work.
+        most_share: The share of the steps (0 to 1) that may contain it.
+    """
+    for content, cause in _BY_CONTENT.items():
+        has = np.array([content in each for each in steps.contains])
+        if not 0 < int(has.sum()) <= most_share * len(steps):
+            continue
+        median_ns = int(np.median(dur_ns[~has]))
+        excess_ns = int((dur_ns[has] - median_ns).sum())
+        if float(np.median(dur_ns[has])) > median_ns and excess_ns > 0:
+            yield SlowSteps(np.flatnonzero(has), median_ns, excess_ns), cause
+
+
 def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regular: bool) -> SlowCause:
-    """What slow steps of a run contain that the others do not.
+    """What slow steps of a run were seen to do, none of which contains what others do not.
 
     Args:
         steps: The steps of the run.
         slow: The slow ones.
-        skip: For `perfdoctor run --skip`, so that the recording holds the next slow step; None where not known.
+        skip: For `perfdoctor run --skip`, so that the recording contains the next slow step; None where not known.
         is_regular: Whether a step is slow every so many steps.
     """
     is_slow = np.zeros(len(steps), bool)
     is_slow[slow.rows] = True
-    for content, cause in _BY_CONTENT.items():
-        has = np.array([content in each for each in steps.contains])
-        slow_share, usual_share = float(has[is_slow].mean()), float(has[~is_slow].mean())
-        if slow_share >= _MOST_SLOW_STEPS and slow_share >= _MORE_OFTEN * usual_share:
-            return cause
     excess_ns = slow.excess_ns / len(slow)
     if _excess_of(steps.loader_wait_ns, is_slow) > _MOST_OF_EXCESS * excess_ns:
         return SlowCause("they wait for the loader", _even_out_loader(None))
@@ -120,7 +135,7 @@ def cause_in_trace(
         part: The part of the account in which they exceed the others most.
         excess_ns: By how much they exceed the others.
         activity: The op or annotation that takes most more time in them; None where there is none.
-        cpu_time_known: Whether steps that other programs made slow were told apart.
+        cpu_time_known: Whether steps that other programs made slow are known.
     """
     waits = {
         "idle_dataloader": SlowCause("more waits for the loader", _even_out_loader(rank)),
@@ -137,11 +152,11 @@ def cause_in_trace(
     if part in waits:
         return waits[part]
     if activity is not None and activity.excess_ns >= _MOST_OF_EXCESS * excess_ns:
+        does_more = activity.calls > _MORE_CALLS * activity.usual_calls
         if activity.is_annotation:
-            return SlowCause(
-                f"more time in {activity.name}", f"See what {activity.name} does there, and how often it must."
-            )
-        if activity.calls > _MORE_CALLS * activity.usual_calls:
+            advice = f"See what {activity.name} does there, and how often it must."
+            return SlowCause(f"more time in {activity.name}", advice, is_seen=does_more)
+        if does_more:
             return SlowCause(
                 f"more calls of {activity.name} ({activity.calls:.3g} instead of {activity.usual_calls:.3g})",
                 _WORK_VARIES,
@@ -151,7 +166,7 @@ def cause_in_trace(
         if on_gpu:
             return SlowCause("more GPU work", _WORK_VARIES)
         if cpu_time_known:
-            return SlowCause("more work in the ops", _WORK_VARIES)
+            return SlowCause("more work in the ops", _WORK_VARIES, is_seen=False, took_cpu_time=True)
         return SlowCause(
             "the same ops take longer",
             f"{_WORK_VARIES} Else other programs shared the machine, and nothing is to be done.",

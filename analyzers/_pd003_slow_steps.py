@@ -15,7 +15,7 @@ from perfdoctor.trace.tables.model import Ops, Ranges
 from perfdoctor.trace.tables.steps import Steps
 
 # Marks of steps and lines lie around or beside what a step does.
-_MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}"
+_MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|^perfdoctor::"
 # An annotation names the excess, as its name is the user's, where it has at least this share of the largest op's.
 _ANNOTATION_SHARE = 0.8
 
@@ -140,6 +140,7 @@ def _find_largest_excess(
     if not len(rows):
         return None
     codes, which = np.unique(table.name[rows], return_inverse=True)
+    names = [strings[code] for code in codes.tolist()]
 
     def per_step(chosen: BoolArray, amounts: Int64Array) -> FloatArray:
         inside = chosen[step]
@@ -151,6 +152,6 @@ def _find_largest_excess(
     largest_ns = excess_ns.max()
     if largest_ns <= 0:
         return None
-    best: int = min(np.flatnonzero(excess_ns == largest_ns).tolist(), key=lambda row: strings[int(codes[row])])
+    best = min(np.flatnonzero(excess_ns == largest_ns).tolist(), key=names.__getitem__)
     calls, usual_calls = (float(per_step(chosen, ones)[best]) for chosen in (is_slow, ~is_slow))
-    return Activity(strings[int(codes[best])], int(largest_ns), calls, usual_calls, is_annotation=False)
+    return Activity(names[best], int(largest_ns), calls, usual_calls, is_annotation=False)

@@ -11,6 +11,8 @@ from perfdoctor.rules import Rank, Saving, SourceLocation, activity_kinds, advis
 
 # A promise that is less than this share of the step is lost in the noise of the steps, as in PD101's min_share.
 _MIN_GAIN = 0.03
+# A worker finds a core where the training leaves so much of one.
+_FREE_CORES = 0.5
 _CHEAPER_IN_GENERAL = "prepare once what does not change, and work on whole arrays or batches instead of Python loops"
 # Loading below this share of the step is not worth a change of the data set.
 _MIN_TRANSFORM_SHARE = 0.1
@@ -77,7 +79,7 @@ def _advise_workers(
     if choice.threads is not None:
         fix = f"torch.set_num_threads({choice.threads}); {fix}"
         text += (
-            f", and train with one thread: the training's ops are too small to gain much from {loader.threads} "
+            f", and compute with one thread: the program's ops are too small to gain much from {loader.threads} "
             "threads, and a thread waits for a worker on its core"
         )
     text += f": loading a batch takes {format_ms(loader.fetch_ns / max(loader.batches, 1))}"
@@ -86,7 +88,7 @@ def _advise_workers(
             f", but computes for only {loader.fetch_cpu_ns / max(loader.fetch_ns, 1):.0%} of it and waits for the rest"
         )
     text += (
-        f". The training uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
+        f". The program itself uses {loader.training_cores:.2g} of {loader.cores:.3g} cores. "
         f"To take a batch over costs about {format_ms(loader.handover_ns / max(loader.batches, 1))}, which is counted."
     )
     expected = f"about {format_ms(choice.step.expected_ns)}"
@@ -105,19 +107,30 @@ def _advise_cheaper_batch(
     cheaper = None if work is None else CHEAPER_BATCH.get(work.kind or "")
     if cheaper is not None and "GPU" in cheaper:
         cheaper = cheaper.split(", or ")[0]  # this program has none
-    text = (
-        f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. "
-        f"More workers would not help: the training uses {loader.training_cores:.2g} of {loader.cores:.3g} cores"
-    )
-    if loader.workers:
-        text += f" and {count_workers(loader.workers)} the others"
-    text += f", and a worker that computes takes its time from them.{describe_loading_work(work)}"
+    why, because = _why_no_workers(loader)
+    text = f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. {because}{describe_loading_work(work)}"
     location = (work.location if work is not None else None) or created
-    title = (
-        f"{_what_waits(loader, created)}; no core is left for {'more ' if loader.workers else ''}workers, "
-        f"so {name}{f' ({location.short})' if location and location != created else ''} has to get cheaper"
-    )
+    place = f" ({location.short})" if location and location != created else ""
+    title = f"{_what_waits(loader, created)}; {why}, so {name}{place} has to get cheaper"
     return SharedAdvice(title, text, None, Saving(0, None, round(most_ns), "bounded"), location, 0.5)
+
+
+def _why_no_workers(loader: SharedCores) -> tuple[str, str]:
+    """Why (more) workers do not make the step shorter: for the title, and as a sentence."""
+    more = "more " if loader.workers else ""
+    if loader.cores - loader.training_cores >= _FREE_CORES:
+        handover = format_ms(loader.handover_ns / max(loader.batches, 1))
+        fetch = format_ms(loader.fetch_ns / max(loader.batches, 1))
+        subject = "More workers" if more else "Workers"
+        sentence = (
+            f"{subject} would save little or nothing: handing a batch over takes {handover}, loading one {fetch}."
+        )
+        return f"{more}workers would save little or nothing", sentence
+    used = f"{loader.training_cores:.2g} of {loader.cores:.3g} cores"
+    sentence = f"More workers would not help: the program itself uses {used}"
+    if loader.workers:
+        sentence += f", {count_workers(loader.workers)} the others"
+    return f"no core is left for {more}workers", f"{sentence}, and a worker that computes takes its time from them."
 
 
 def scale_saving(rank: Rank, loader: SharedCores, choice: Choice) -> Saving:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer
 from perfdoctor.rules import Rank, captured_list
 from perfdoctor.savings.unprofiled_time import UnprofiledTime
@@ -104,11 +105,12 @@ def own_time_of(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str,
     by_trace = rank.unprofiled_time(steps.time)
     own_ns = [each.get("own_ns") for each in captured]
     timed_ns = sum(ns for ns in own_ns if isinstance(ns, int))
-    step_ns = rank.unprofiled_step_ns
-    if step_ns is None or not timed_ns or any(ns is None for ns in own_ns):
+    base_ns = captured_median_ns(rank.facts, "base")
+    if rank.profiler_factor is None or not base_ns or not timed_ns or any(ns is None for ns in own_ns):
         return by_trace
-    own_ns_a_step = min(timed_ns, step_ns)
-    return UnprofiledTime(own_ns_a_step, own_ns_a_step, own_ns_a_step / max(step_ns, 1), True)
+    share = min(timed_ns / base_ns, 1.0)  # both are of the same steps
+    own_ns_a_step = round(share * rank.per_step(rank.window_ns))
+    return UnprofiledTime(own_ns_a_step, own_ns_a_step, share, True)
 
 
 def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mapping[str, object]]) -> bool:
@@ -120,4 +122,4 @@ def _has_small_tensors(rank: Rank, steps: CpuOptimizer, captured: Sequence[Mappi
     if tensors and elements:
         return elements <= _MOST_SMALL_ELEMENTS * tensors
     ops = rank.trace.ops
-    return float(np.median(ops.dur_ns[steps.rows])) <= _MOST_SMALL_OP_NS
+    return not steps.uses_foreach and float(np.median(ops.dur_ns[steps.rows])) <= _MOST_SMALL_OP_NS

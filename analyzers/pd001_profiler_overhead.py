@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from perfdoctor.analysis.step_times import compare_windows
+from perfdoctor.analysis.captured_facts import captured_step_times
+from perfdoctor.analysis.step_times import compare_windows, cpu_time_ratio, is_shared_throughout
 from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
 
@@ -28,8 +29,9 @@ class ProfilerOverhead(RankAnalyzer):
         `perfdoctor run` times a few steps without a profiler (the base window) and then records some (the timing
         window, without stacks and shapes). The medians of both are compared; each window needs `min_steps` steps.
         Where the windows' steps hold other numbers of micro-batches (backward passes, else batches), the time of one
-        is compared. Time in which other programs had the cores is left out: CPU time as usual in a longer step, and
-        more involuntary context switches. All costs and savings of a report are scaled to the unprofiled step.
+        is compared. Time in which other programs had the cores is left out (CPU time as usual in a longer step, and
+        more involuntary context switches), and no step counts as slower than its CPU time says: the profiler's part
+        is CPU time. All costs and savings of a report are scaled to the unprofiled step.
 
     How to fix:
         There is nothing to fix in the program, so the finding has no rank. Trust the order of findings and the time
@@ -38,7 +40,7 @@ class ProfilerOverhead(RankAnalyzer):
     When it is wrong:
         The windows lie one after the other: a program whose inputs grow within a micro-batch (longer sequences)
         differs between them without the profiler's doing. Captures without CPU times cannot tell a machine that was
-        shared.
+        shared; where others had it all the time, the rule says nothing.
 
     Needs:
         Captured facts (`perfdoctor run`) with a base window.
@@ -60,12 +62,19 @@ class ProfilerOverhead(RankAnalyzer):
         steps = compare_windows(rank.facts, rank.run_steps)
         if steps is None or min(map(len, steps)) < self.settings["min_steps"]:
             return
+        windows = (captured_step_times(rank.facts, "base"), captured_step_times(rank.facts, "timing"))
+        if any(each is not None and is_shared_throughout(each) for each in windows):
+            return  # what others took is unlike in both
         base_ns, recorded_ns = (float(np.median(each)) for each in steps)
-        if recorded_ns <= (1 + self.settings["min_share"]) * base_ns:
+        factor = recorded_ns / base_ns
+        cpu_ratio = cpu_time_ratio(rank.facts)
+        if cpu_ratio is not None:  # the profiler takes CPU time: what is longer without more of it waits for others
+            factor = min(factor, cpu_ratio)
+        if factor <= 1 + self.settings["min_share"]:
             return
         yield self.finding(
             rank,
-            title=f"The profiler slows the recorded steps to {recorded_ns / base_ns:.2f} times their usual length",
+            title=f"The profiler slows the recorded steps to {factor:.2f} times their usual length",
             cost_ns=0,
             saving=Saving(),
             advice=(

@@ -9,9 +9,16 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_step_times
-from perfdoctor.analysis.step_times import count_work, even_out_work, find_preemption
-from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.step_times import (
+    Preemption,
+    count_work,
+    even_out_work,
+    find_preemption,
+    find_preemption_beside_run,
+    is_shared_throughout,
+)
+from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace, find_steps_with_content
 from perfdoctor.analyzers._pd003_slow_steps import (
     Activity,
     SlowSteps,
@@ -69,7 +76,9 @@ class UnstableSteps(RankAnalyzer):
     How it is measured:
         Two things are taken out first, where the capture recorded them. What other programs took: a step is longer,
         its CPU time is the usual one, and it lost its core more often than usually (involuntary context switches).
-        And more work: the time of a step counts by its micro-batches (backward passes, else batches).
+        And more work: the time of a step counts by its micro-batches (backward passes, else batches). CPU time grows,
+        too, where threads wait busily for a preempted one: slow steps that lost their core more often than usually,
+        and those of a machine that others had all the time, are judged only where a cause was seen.
         The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
         first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
         time beyond the shortest quarter of them. A cause is named where it was seen: what slow steps of the run
@@ -160,6 +169,8 @@ class UnstableSteps(RankAnalyzer):
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
             title = f"Once in this trace: a step takes {_format_ms(rank, longest_ns)} ms, {times}"
         seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
+        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+            return None
         return seen.limit_severity(
             rank,
             self.finding(
@@ -195,6 +206,8 @@ class UnstableSteps(RankAnalyzer):
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
         seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
+        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+            return None
         return seen.limit_severity(
             rank,
             self.finding(
@@ -250,13 +263,25 @@ class UnstableSteps(RankAnalyzer):
         )
 
     def _check_run(self, rank: Rank, run: _OwnSteps | None) -> _InRun | None:
-        slow = None if run is None else self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
-        if run is None or slow is None:
+        if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         steps, count = run.steps, len(run.even_ns)
-        spacing = slow.spacing(steps.number)
-        cause = cause_in_run(steps, slow, _skip_to_record(rank, steps, slow, spacing), is_regular=spacing is not None)
-        longest_ns = int(run.even_ns.max())
+        min_excess_ns = self.settings["min_share"] * int(run.even_ns.sum())
+        with_content = find_steps_with_content(steps, run.even_ns, self.settings["most_share"])
+        costly = [pair for pair in with_content if pair[0].excess_ns >= min_excess_ns]
+        if costly:
+            slow, cause = max(costly, key=lambda pair: pair[0].excess_ns)
+            spacing = slow.spacing(steps.number)
+        else:
+            found = self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
+            if found is None:
+                return None
+            slow, spacing = found, found.spacing(steps.number)
+            skip = _skip_to_record(rank, steps, slow, spacing)
+            cause = cause_in_run(steps, slow, skip, is_regular=spacing is not None)
+            if not cause.is_seen and (run.is_shared or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
+                return None
+        longest_ns = int(run.even_ns[slow.rows].max())
         every = f", every {spacing} steps" if spacing else ""
         finding = self.finding(
             rank,
@@ -284,7 +309,9 @@ class UnstableSteps(RankAnalyzer):
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         growth = measure_growth(run.even_ns)
-        if growth < self.settings["slow_factor"]:
+        if run.steps.cpu_ns is not None:  # steps that wait longer and longer may wait for others
+            growth = min(growth, measure_growth(even_out_work(run.steps.cpu_ns, run.steps)))
+        if growth < self.settings["slow_factor"] or run.is_shared:
             return None
         first_ns = float(np.median(run.even_ns[: len(run.even_ns) // 4]))
         finding = self.finding(
@@ -310,6 +337,8 @@ class UnstableSteps(RankAnalyzer):
         if slow is None or work is None:
             return
         usual, most = round(float(np.median(work))), int(work[slow.rows].max())
+        if most <= usual:
+            return
         yield self.finding(
             rank,
             title=f"{_describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
@@ -326,7 +355,7 @@ class UnstableSteps(RankAnalyzer):
         """Steps that other programs made longer: no fault of this one."""
         lost_ns, count = int((run.steps.dur_ns - run.own_ns).sum()), int(run.is_preempted.sum())
         total_ns = int(run.steps.dur_ns.sum())
-        if len(run.own_ns) < self.settings["min_steps"] or not lost_ns:
+        if len(run.own_ns) < self.settings["min_steps"] or not lost_ns or run.is_shared:  # which the report warns of
             return
         if lost_ns < self.settings["min_share"] * total_ns:
             return
@@ -349,8 +378,9 @@ class _OwnSteps:
 
     def __init__(self, steps: RunSteps) -> None:
         self.steps = steps
-        preemption = find_preemption(steps)
-        self.own_ns, self.is_preempted = preemption.own_ns, preemption.is_preempted
+        found = find_preemption(steps)
+        self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
+        self.is_shared = is_shared_throughout(steps)
         self.even_ns = even_out_work(self.own_ns, steps)
 
 
@@ -390,17 +420,40 @@ class _Seen(NamedTuple):
 
 def _limit(finding: Finding, cause: SlowCause) -> Finding:
     """The finding, low at most where its cause was not seen or is intended."""
-    may_be_right = cause.is_intended or not cause.is_seen
+    may_be_right = cause.is_intended or not (cause.is_seen or cause.took_cpu_time)
     return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
 
 
 def _own_durations(rank: Rank) -> Int64Array:
     """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    dur_ns, recorded = rank.steps.durations_ns, captured_step_times(rank.facts, "timing")
-    if recorded is None or len(recorded) != len(dur_ns):  # a part of the steps, or a trace that was cut short
+    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
+    if recorded is None:
         return dur_ns
-    own_ns = even_out_work(find_preemption(recorded).own_ns, recorded)
+    own_ns = even_out_work(_preemption_of(rank, recorded).own_ns, recorded)
     return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _recorded_steps(rank: Rank) -> StepTimes | None:
+    """What was captured of the steps of the trace; None where that is not known."""
+    recorded = captured_step_times(rank.facts, "timing")
+    # Others are a part of the steps, or of a trace that was cut short.
+    return recorded if recorded is not None and len(recorded) == rank.steps.count else None
+
+
+def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
+    """Preemption in the steps of the trace, by what is usual without the profiler, too."""
+    base = captured_step_times(rank.facts, "base")
+    found = find_preemption_beside_run([recorded] if base is None else [recorded, base], rank.run_steps)
+    count = len(recorded)
+    return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
+
+
+def _may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
+    """Whether other programs may have made these steps of the trace slow, though the step times do not show it."""
+    recorded = _recorded_steps(rank)
+    if recorded is None:
+        return False
+    return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
 
 
 def _skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
@@ -428,7 +481,7 @@ def _excess_in(values: Int64Array | None, slow: SlowSteps) -> int | None:
 
 def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array, rank: Rank | None = None) -> Recurrence:
     """In how many of the steps it is slow, and by how much these exceed the median; `rank` where they were recorded."""
-    excess_ns = dur_ns[slow.rows] - slow.median_ns
+    excess_ns = np.maximum(dur_ns[slow.rows] - slow.median_ns, 0)
     median_ns, max_ns = int(np.median(excess_ns)), int(excess_ns.max())
     if rank is not None:
         median_ns, max_ns = rank.to_unprofiled_ns(median_ns), rank.to_unprofiled_ns(max_ns)

@@ -121,8 +121,8 @@ class WorkerOversubscription(RankAnalyzer):
         return self.finding(
             rank,
             title=(
-                f"{count_workers(loader.workers)} and {loader.threads} threads of the training share "
-                f"{loader.cores:.3g} cores: workers take from the training what they load, and handing a batch over "
+                f"{count_workers(loader.workers)} and {loader.threads} threads of the program share "
+                f"{loader.cores:.3g} cores: workers take from the program what they load, and handing a batch over "
                 f"costs {format_ms(loader.wait_ns)} of each {format_ms(loader.step_ns)} step"
             ),
             cost_ns=cost_ns,
@@ -153,7 +153,7 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
         return None
     here = _Remedy(
         "DataLoader(..., num_workers=0)",
-        "Load in the training process: the cores are taken, so workers load no sooner than it would itself, and "
+        "Load in the program's own process: the cores are taken, so workers load no sooner than it would itself, and "
         "handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or where "
         "cores idle.",
         0.0,
@@ -166,7 +166,7 @@ def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
     step = without.predict_step(loader.workers, 1)
     one_thread = _Remedy(
         "torch.set_num_threads(1)",
-        f"Train with one thread beside {count_workers(loader.workers)}: the training's ops are too small to gain much "
+        f"Compute with one thread beside {count_workers(loader.workers)}: the program's ops are too small to gain much "
         f"from {loader.threads}, and threads that share an op wait for the one whose core a worker uses.",
         loader.step_ns - step.slow_ns,
         loader.step_ns - step.expected_ns,

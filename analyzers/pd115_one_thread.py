@@ -33,10 +33,10 @@ class OneThread(RankAnalyzer):
         by default one for each core. With one thread all cores but one wait.
 
     How it is measured:
-        The innermost ops of the training that take at least 50 us and that PyTorch divides; random numbers, sorting and
-        the gradient of an embedding, which it does not divide, are left out. The cores that may be used (affinity, and
-        quotas of control groups) less those that the program, its DataLoader workers and other programs used in the
-        window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.45 and n.
+        The ops of the training that compute for at least 50 us themselves and that PyTorch divides; random numbers,
+        sorting and the gradient of an embedding, which it does not divide, are left out. The cores that may be used
+        (affinity, and quotas of control groups) less those that the program, its DataLoader workers and other programs
+        used in the window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.45 and n.
 
     How to fix:
         Remove the call of `torch.set_num_threads`, or unset OMP_NUM_THREADS; or set the number of idle cores.
@@ -86,7 +86,7 @@ class OneThread(RankAnalyzer):
         why, fix = f"torch.set_num_threads at {location.short}" if location else "", f"torch.set_num_threads({threads})"
         advice = f"Let PyTorch use {threads} threads: large ops, {large.top} above all, divide their work among them."
         if location is not None:
-            advice += f" The call at {location.short} set one thread: remove it, or set {threads}."
+            advice += f" This line sets one: remove it, or set {threads}."
         elif omp == "1":
             why, fix = "OMP_NUM_THREADS=1", f"OMP_NUM_THREADS={threads}"
             advice += " The environment variable OMP_NUM_THREADS set one thread (some launchers and clusters set it)."

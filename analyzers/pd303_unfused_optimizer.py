@@ -78,7 +78,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     How to fix:
         fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one, on a CPU for many small
-        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are told for information.
+        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are for information.
 
     When it is wrong:
         Fused steps round differently in the last bits. Optimizers that do more than move data (Shampoo, K-FAC) are
@@ -145,7 +145,8 @@ class UnfusedOptimizer(RankAnalyzer):
         captured = captured_optimizers_of(rank, steps.optimizer)
         unprofiled = own_time_of(rank, steps, captured)
         ops = rank.count_per_step(steps.op_count)
-        if ops < self.settings["min_kernels"] or unprofiled.share < self.settings["min_cpu_share"]:
+        min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
+        if ops < self.settings["min_kernels"] or unprofiled.share < min_share:
             return
         fix = find_cpu_fix(rank, steps, captured)
         if fix.situation == FUSED_ALREADY:
@@ -157,7 +158,7 @@ class UnfusedOptimizer(RankAnalyzer):
         advice = advise(fix.situation, rank.context, optimizer=steps.optimizer)
         passes = "once" if steps.pass_count == 1 else f"{steps.pass_count} times"
         how = "with foreach" if steps.uses_foreach else "tensor by tensor"
-        yield self.finding(
+        found = self.finding(
             rank,
             title=f"{steps.optimizer} takes {unprofiled.share:.0%} of the {rank.unit_name}: {ops:,} ops"
             if remaining is None
@@ -179,6 +180,7 @@ class UnfusedOptimizer(RankAnalyzer):
             ),
             subject=steps.optimizer,
         )
+        yield replace(found, severity="info") if remaining is None else found
 
 
 def _situation_of(rank: Rank, steps: GpuOptimizer) -> str:

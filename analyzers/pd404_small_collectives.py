@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import bus_bytes
+from perfdoctor.analyzers._captured_ddp import ddp_constructor_of
 from perfdoctor.rules import (
     BoolArray,
     Claim,
@@ -131,6 +132,7 @@ class SmallCollectives(FleetAnalyzer):
             fix=advice.code,
             claim=Claim(exposed),
             confidence=0.6,
+            location=ddp_constructor_of(rank.facts) if name == "all_reduce" and advice.code else None,
             evidence=(
                 Evidence("small collectives per step", round(count, 1), "count"),
                 Evidence("median size", int(np.median(table.bytes[small])), "bytes"),

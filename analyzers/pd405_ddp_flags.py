@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._captured_ddp import captured_ddp_of, ddp_constructor_of
 from perfdoctor.analyzers._pd405_buffer_syncs import buffer_syncs_of, drop_syncs
 from perfdoctor.rules import (
     Claim,
@@ -19,8 +20,6 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     advise,
-    captured_list,
-    captured_part,
     vocabulary,
     yes_or_no,
 )
@@ -146,7 +145,8 @@ class DdpFlags(RankAnalyzer):
         cost = rank.per_step(claim.total_ns)
         if not self.exceeds_min_share(rank, cost):
             return
-        captured = _captured_settings(rank)
+        captured = captured_ddp_of(rank.facts)
+        created, used = ddp_constructor_of(rank.facts), rank.locations.of_range(vocabulary.DDP_FORWARD)
         advice = advise("DDP in one process" if rank.trace.world_size == 1 else situation, rank.context)
         yield self.finding(
             rank,
@@ -158,8 +158,9 @@ class DdpFlags(RankAnalyzer):
             claim=claim,
             edit=edit,
             confidence=0.8,
-            location=rank.locations.of_range(vocabulary.DDP_FORWARD),
+            location=created or used,
             evidence=(
+                Evidence("used at", str(used) if created and used else None),
                 *evidence,
                 *(Evidence(f"{flag}, as captured", yes_or_no(captured.get(flag))) for flag in _FLAGS if captured),
             ),
@@ -173,9 +174,3 @@ def _time_lost_in(rank: Rank, time: Intervals) -> Intervals:
         return iv.intersect(time, rank.window)
     idle = (part for name, part in rank.account.parts.items() if name.startswith("idle_"))
     return iv.intersect(time, iv.union_of(idle))
-
-
-def _captured_settings(rank: Rank) -> Mapping[str, Any]:
-    """The captured settings of the first model that is wrapped in DistributedDataParallel; empty without one."""
-    wrapped = (captured_part(model, "ddp") for model in captured_list(rank.facts, "models"))
-    return next((settings for settings in wrapped if settings), {})

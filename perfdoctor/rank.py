@@ -19,13 +19,6 @@ from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
-from perfdoctor.analysis.host.own_time import (
-    OwnTime,
-    own_time_by_line,
-    own_time_by_op,
-    own_time_of_gpu_by_line,
-    own_time_of_gpu_items,
-)
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
@@ -54,6 +47,13 @@ from perfdoctor.analysis.timeline.account import (
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
+from perfdoctor.analysis.timeline.own_time import (
+    OwnTime,
+    own_time_by_line,
+    own_time_by_op,
+    own_time_of_gpu_by_line,
+    own_time_of_gpu_items,
+)
 from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
 from perfdoctor.analysis.timeline.queue_stalls import StallCause, is_subsampled

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_list, captured_step_times
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
 
 # The longest that a preempted thread waits for its core: schedulers give a program 3 to 6 ms at a turn (EEVDF's base
@@ -28,6 +28,8 @@ _LONGEST_TURN_NS = 20_000_000
 _MIN_EXTRA_TURNS = 0.5
 _MOST_OWN_SHARE = 0.9
 _MIN_THREADS_SHARE = 0.2
+# The training thread of a program that computes and is alone uses its core all the time, but for waits.
+_QUIET_SHARE = 0.8
 # From this factor on, two windows hold different work or different steps: neighbouring windows of steady programs are
 # within 1.2 of each other.
 UNLIKE_FACTOR = 1.5
@@ -44,10 +46,13 @@ class Preemption:
     Attributes:
         own_ns: Duration of each step without the time in which others had its cores.
         is_preempted: Whether others took a step's cores more than those of the usual step, so that it was longer.
+        lost_core: Whether a step lost its core more often than usually for its length. It may have been longer even
+            where its CPU time says nothing of it: a host that runs several machines takes time unseen.
     """
 
     own_ns: Int64Array
     is_preempted: BoolArray
+    lost_core: BoolArray
 
 
 def find_preemption(times: StepTimes) -> Preemption:
@@ -59,7 +64,7 @@ def find_preemption(times: StepTimes) -> Preemption:
     """
     dur_ns = times.dur_ns
     if times.cpu_ns is None or times.preempted is None or not len(dur_ns):
-        return Preemption(dur_ns, np.zeros(len(dur_ns), bool))
+        return Preemption(dur_ns, np.zeros(len(dur_ns), bool), np.zeros(len(dur_ns), bool))
     length_ns = np.maximum(dur_ns, 1)
     work = count_work(times)
     usual_ns = np.full(len(dur_ns), np.median(dur_ns)) if work is None else np.median(dur_ns / work) * work
@@ -74,13 +79,28 @@ def find_preemption(times: StepTimes) -> Preemption:
         own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * _LONGEST_TURN_NS)
     own_ns = np.maximum(own_ns, np.minimum(usual_ns, dur_ns))
     # Less than a tenth is within what clocks and ops vary by.
-    is_preempted = (extra_turns >= _MIN_EXTRA_TURNS) & (own_ns < _MOST_OWN_SHARE * dur_ns)
-    return Preemption(np.where(is_preempted, own_ns, dur_ns).astype(np.int64), is_preempted)
+    lost_core = extra_turns >= _MIN_EXTRA_TURNS
+    is_preempted = lost_core & (own_ns < _MOST_OWN_SHARE * dur_ns)
+    return Preemption(np.where(is_preempted, own_ns, dur_ns).astype(np.int64), is_preempted, lost_core)
+
+
+def is_shared_throughout(times: StepTimes) -> bool:
+    """Whether other programs take a part of the usual step, so that no step shows what the program does by itself."""
+    if times.cpu_ns is None or times.preempted is None or not len(times):
+        return False
+    turns, away_ns = float(np.median(times.preempted)), float(np.median(times.dur_ns - times.cpu_ns))
+    is_away = away_ns > (1 - _QUIET_SHARE) * float(np.median(times.dur_ns))
+    return is_away and 2 * turns * _LONGEST_TURN_NS > away_ns  # else it waits for most of that: a GPU, a loader
 
 
 def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:
     """Whether other threads than the training thread compute in the usual step."""
     return float(np.median(process_cpu_ns - cpu_ns)) > _MIN_THREADS_SHARE * float(np.median(cpu_ns))
+
+
+def _busy_share(times: StepTimes) -> float:
+    """The share (0 to 1) of the usual step in which the training thread ran; 1.0 where not known."""
+    return 1.0 if times.cpu_ns is None else float(np.median(times.cpu_ns / np.maximum(times.dur_ns, 1)))
 
 
 def count_work(times: StepTimes) -> Int64Array | None:
@@ -95,7 +115,7 @@ def count_work(times: StepTimes) -> Int64Array | None:
 
 
 def even_out_work(dur_ns: Int64Array, times: StepTimes) -> Int64Array:
-    """Durations as if each step held the usual number of micro-batches."""
+    """Durations as if each step had the usual number of micro-batches."""
     work = count_work(times)
     return dur_ns if work is None else (dur_ns * (float(np.median(work)) / work)).astype(np.int64)
 
@@ -110,7 +130,7 @@ def work_ratio(base: StepTimes, recorded: StepTimes) -> float:
 
 
 class ComparableSteps(NamedTuple):
-    """Lengths in ns of the steps without and with the profiler, as if they held the same work and nobody else ran."""
+    """Lengths in ns of the steps without and with the profiler, as if they had the same work and nobody else ran."""
 
     unprofiled_ns: FloatArray
     recorded_ns: FloatArray
@@ -130,9 +150,32 @@ def compare_windows(facts: Mapping[str, Any] | None, run: RunSteps | None = None
 
 
 def _own_beside_run(windows: Sequence[StepTimes], run: RunSteps | None) -> Int64Array:
-    """The steps of some windows, one after the other, without what others took, by what is usual in the run."""
+    return find_preemption_beside_run(windows, run).own_ns
+
+
+def find_preemption_beside_run(windows: Sequence[StepTimes], run: RunSteps | None) -> Preemption:
+    """Preemption in the steps of some windows, one after the other, by what is usual in them and in the run."""
     parts = [*windows, *([_select(run, run.is_after)] if run is not None else [])]
-    return find_preemption(_concatenate(parts)).own_ns[: sum(map(len, windows))]
+    found, count = find_preemption(_concatenate(parts)), sum(map(len, windows))
+    return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
+
+
+def cpu_time_ratio(facts: Mapping[str, Any] | None) -> float | None:
+    """How many times as much CPU time a recorded step takes as one of the base window, for the same work.
+
+    Of the training thread or of the process, whichever grew more; None where not recorded.
+    """
+    base, recorded = captured_step_times(facts, "base"), captured_step_times(facts, "timing")
+    if base is None or recorded is None:
+        return None
+    work = work_ratio(base, recorded)
+    pairs = ((base.cpu_ns, recorded.cpu_ns), (base.process_cpu_ns, recorded.process_cpu_ns))
+    ratios = [
+        float(np.median(after)) / max(float(np.median(before)) * work, 1.0)
+        for before, after in pairs
+        if before is not None and after is not None
+    ]
+    return max(ratios, default=None)
 
 
 def _concatenate(parts: Sequence[StepTimes]) -> StepTimes:
@@ -157,7 +200,7 @@ def _columns() -> list[str]:
 
 
 def comparable_unprofiled_steps(facts: Mapping[str, Any] | None, run: RunSteps | None = None) -> tuple[int, ...]:
-    """Lengths in ns of the steps without a profiler, as if they held the work of the recorded steps.
+    """Lengths in ns of the steps without a profiler, as if they had the work of the recorded steps.
 
     Without what other programs took, and no longer than the recorded steps in the median: a profiler makes no step
     shorter. Empty where no step was timed.
@@ -191,7 +234,15 @@ def describe_sample(facts: Mapping[str, Any] | None, run: RunSteps | None) -> tu
                 "figures without the profiler are scaled to the recorded work"
             )
     sample = base or recorded
-    if sample is not None and run is not None:
+    everything = [each for each in (sample, run) if each is not None]
+    has_workers = any(loader.get("num_workers") for loader in captured_list(facts, "loaders"))
+    if everything and all(map(is_shared_throughout, everything)) and not has_workers:
+        share = _busy_share(everything[-1])
+        sentences.append(
+            f"other programs had the machine all the time: the training thread ran in {share:.0%} of a step; its times "
+            "are too long, and what waits is not known: record again when the machine is quiet"
+        )
+    elif sample is not None and run is not None:
         sentence = _compare_with_run(sample, run)
         sentences += [sentence] if sentence else []
     return tuple(sentences)

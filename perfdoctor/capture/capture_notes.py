@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import find_isolating_flag
 from perfdoctor.capture.inject._perfdoctor_inject.messages import USER_PROFILER
+from perfdoctor.capture.missing_torch import explain_missing_torch
 
 USE_SESSION = "mark the steps yourself: with perfdoctor.profile() as session, and with session.step() around each step"
 
@@ -67,7 +69,9 @@ def explain_empty_capture(command: Sequence[str], options: CaptureOptions, marke
             f"environment, or a container); run the training script directly, or {USE_SESSION}."
         )
     if "torch" not in markers:
-        return "nothing was recorded: the program never imported torch."
+        # Behind the interpreter of a script or module stands the program; other commands may start any Python.
+        hint = explain_missing_torch(command[1:]) if command[0] == sys.executable else None
+        return f"nothing was recorded: {hint or 'the program never imported torch'}."
     if options.ranks is not None:
         return f"nothing was recorded: no rank of --ranks {','.join(map(str, options.ranks))} made a training step."
     return f"nothing was recorded: no training step was seen; {USE_SESSION}."

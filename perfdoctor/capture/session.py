@@ -21,6 +21,7 @@ from perfdoctor.capture.capture_notes import notes_of_rank, read_facts
 from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import to_file_name
 from perfdoctor.capture.inject._perfdoctor_inject.tracebacks import remove_own_frames
+from perfdoctor.capture.missing_torch import install_command
 from perfdoctor.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -226,9 +227,7 @@ def load_recorder() -> tuple[type[Recorder], type[Hooks]]:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise CaptureError(
-            f"Recording needs PyTorch in this Python ({sys.executable}): pip install 'perfdoctor[torch]'."
-        ) from error
+        raise CaptureError(f"Recording needs PyTorch in this Python: {install_command()}") from error
     from perfdoctor.capture.inject._perfdoctor_inject.recorder import Recorder
     from perfdoctor.capture.inject._perfdoctor_inject.torch_hooks import Hooks
 

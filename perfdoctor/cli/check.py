@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from perfdoctor.capture.missing_torch import explain_missing_torch
 from perfdoctor.errors import GateError
 from perfdoctor.reporters.output import write_stdout
 
@@ -159,7 +160,7 @@ def _probe_torch() -> dict[str, Any] | Check:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return facts
     if "No module named 'torch'" in last:
-        return Check("torch", MISSING, "not installed here: needed to record, not to analyse")
+        return Check("torch", MISSING, f"needed to record, not to analyse: {explain_missing_torch() or last}")
     reason = last or f"it ended with code {done.returncode}"
     return Check("torch", BROKEN, f"importing it fails: {reason}; reinstall it")
 

@@ -46,7 +46,7 @@ def split_jobs(files: Sequence[TraceFile], *, in_order: bool = False) -> list[Jo
 
     Ranks of one job have the same number of ranks and the same device, and different numbers. Where a job without
     a known size is concerned, its ranks lie in one folder. Ranks of the same number are of different jobs, or of
-    different windows of one: these are told apart by the rest of their names, else by their order.
+    different windows of one: these differ by the rest of their names, else by their order.
 
     Args:
         files: The traces. Where one is a URL, all are taken for one job: looking into each costs a request.

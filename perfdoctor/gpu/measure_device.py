@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -166,7 +167,7 @@ def _import_torch() -> Any:
         return importlib.import_module("torch")
     except ImportError:
         raise InputError(
-            "torch is not installed here: pip install torch, or calibrate where the training runs"
+            f"this Python has no torch: {sys.executable} -m pip install torch, or calibrate where the training runs"
         ) from None
 
 

@@ -6,6 +6,8 @@
     from perfdoctor.integrations import TransformersCallback
     trainer = transformers.Trainer(..., callbacks=[TransformersCallback("capture")])
 
+Both print the report when training has ended, unless `print_report=False`.
+
 `perfdoctor run` needs none of them: it finds the steps of both trainers.
 """
 

@@ -95,6 +95,12 @@ class _Priced:
             finding.severity, severity_of(alone_ns / self.step_ns if self.step_ns else None), key=SEVERITIES.index
         )
 
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether the fix is known to save nothing, even alone: then it is not offered."""
+        alone = self.saving.alone
+        return alone.expected_ns == 0 or (alone.expected_ns is None and alone.high_ns == 0)
+
     def cap(self, limit_ns: int) -> int:
         """Cap the saving at `limit_ns` per step; returns the most that it promises now."""
         self.saving = self.saving.cap(max(limit_ns, 0))
@@ -137,6 +143,7 @@ class _Priced:
             saving=self.saving,
             order_key_ns=self.order_key_ns,
             evidence=(*finding.evidence, *self.evidence),
+            fix=None if self.saves_nothing else finding.fix,
             claim=claim,
             covering_key=finding.covering_key if self.covered_by is None else self.covered_by.finding.key,
             edit=None,  # row numbers mean nothing without their trace

@@ -118,7 +118,9 @@ def describe_recorded_step(report: Report, *, always: bool = False) -> str | Non
         return None
     recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
     if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
-        return f"{recorded}: more than half of that is the profiler, so shares of the step are estimates"
+        return (
+            f"{recorded}: more than half of that is the profiler or other programs, so shares of the step are estimates"
+        )
     return recorded if always else None
 
 
@@ -182,7 +184,8 @@ def _describe_unexplained(report: Report) -> str:
     if not is_cpu_program(report) or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
         return ""
     share = format_share(unexplained_ns / window_ns)
-    return f"; but {share} of it passes outside of PyTorch, where a profiler for Python sees more"
+    where = "the lines below say where" if report.tables.get("lines") else "where a profiler for Python sees more"
+    return f"; but {share} of it passes outside of PyTorch, {where}"
 
 
 def _busy_share(report: Report) -> float | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoctor.analysis.host.own_time import (
+from perfdoctor.analysis.timeline.own_time import (
     PYTHON,
     own_time_by_line,
     own_time_by_op,
@@ -61,6 +61,12 @@ def test_of_several_threads_an_instant_counts_once() -> None:
     trace = TraceBuilder(device=None).step(0, 1000).op("aten::addmm", 0, 600)
     trace.op("aten::mm", 400, 500, thread=7)
     assert rows_of(trace) == {"addmm": (600, 1), "mm": (300, 1), PYTHON: (100, None)}
+
+
+def test_a_collective_takes_what_no_op_does() -> None:
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::addmm", 0, 600)
+    trace.range("gloo:all_reduce", 500, 400, thread=9)
+    assert rows_of(trace) == {"addmm": (600, 1), "all_reduce, communication": (300, 1), PYTHON: (100, None)}
 
 
 spans = st.tuples(st.sampled_from(["aten::mm", NODE, "aten::add_"]), st.integers(0, 1900), st.integers(1, 300))

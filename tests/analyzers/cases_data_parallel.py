@@ -194,6 +194,13 @@ PD405 = [
     ),
     RuleCase(
         "PD405",
+        "constructor-as-captured",
+        lambda: search_step((200, 300), (0, 200), (310, 1000)),
+        (ExpectedFinding("medium", 100_000, location="model.py:8"),),
+        captured_model(ddp={**FLAGS, "created": {"file": "model.py", "line": 8, "function": "wrap"}}),
+    ),
+    RuleCase(
+        "PD405",
         "copies-out-of-the-buckets",
         lambda: bucket_copies(20),
         (ExpectedFinding("medium", 80_000, title="copied out of", fix="gradient_as_bucket_view=True"),),

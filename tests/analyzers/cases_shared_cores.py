@@ -198,7 +198,7 @@ PD114 = [
                 3 * MS,
                 (0, 3 * MS, 3 * MS),
                 location="train.py:12",
-                title="one worker and 2 threads of the training share 2 cores",
+                title="one worker and 2 threads of the program share 2 cores",
                 fix="num_workers=0",
                 evidence={"threads together": 3, "used at": "train.py:20"},
             ),

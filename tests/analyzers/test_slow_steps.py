@@ -166,7 +166,7 @@ def test_threads_that_wait_busily_for_a_preempted_one_do_no_work() -> None:
 
 
 def test_slow_steps_that_compute_more_are_the_programs_own() -> None:
-    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), (0, 1)))
+    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), (1, 4)))
     assert "10 of 100 steps of the run take up to 4.0 times the median, every 10 steps: they take more CPU time" in (
         finding.title
     )

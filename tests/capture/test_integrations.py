@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from perfdoctor.integrations.session_callback import SessionCallback  # noqa: E402
+
 SIZES = {"skip": 1, "base": 1, "warmup": 1, "timing": 2, "evidence": 1}
 STEPS = 9
 
@@ -75,12 +77,15 @@ def lightning_fit(callback: Any, folder: Path, fail_at: int | None = None) -> No
 
 
 @pytest.mark.usefixtures("frameworks_may_warn")
-def test_lightning_steps_are_optimizer_steps(tmp_path: Path) -> None:
+def test_lightning_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     from perfdoctor.integrations import LightningCallback
 
     callback = LightningCallback(tmp_path / "out", **SIZES)
     lightning_fit(callback, tmp_path)
+    printed = capsys.readouterr()
+    assert "\nTraining: a step takes " in printed.out
+    assert f"perfdoctor: recorded in {tmp_path / 'out'}\n" in printed.err
     facts = facts_of(tmp_path / "out")
     assert (facts["steps_seen"], facts["step_source"], facts["exit"]) == (STEPS, "session", "session")
     assert facts["windows"]["timing"]["complete"]
@@ -89,18 +94,21 @@ def test_lightning_steps_are_optimizer_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("frameworks_may_warn")
-def test_an_exception_under_lightning_leaves_what_was_recorded(tmp_path: Path) -> None:
+def test_an_exception_under_lightning_leaves_what_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     from perfdoctor.integrations import LightningCallback
 
     with pytest.raises(ValueError, match="bad batch"):
         lightning_fit(LightningCallback(tmp_path / "out", **SIZES), tmp_path, fail_at=9)
+    assert "a step takes" not in capsys.readouterr().out
     facts = facts_of(tmp_path / "out")
     assert (facts["exit"], facts["windows"]["timing"]["steps"]) == ("exception", 1)
 
 
 @pytest.mark.usefixtures("frameworks_may_warn")
-def test_transformers_steps_are_optimizer_steps(tmp_path: Path) -> None:
+def test_transformers_steps_are_optimizer_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from perfdoctor.integrations import TransformersCallback
@@ -127,9 +135,68 @@ def test_transformers_steps_are_optimizer_steps(tmp_path: Path) -> None:
     data = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(2 * STEPS)]
     callback = TransformersCallback(tmp_path / "out", **SIZES)
     transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[callback]).train()
+    assert "\nTraining: a step takes " in capsys.readouterr().out
     facts = facts_of(tmp_path / "out")
     assert (facts["steps_seen"], facts["step_source"], facts["exit"]) == (STEPS, "session", "session")
     assert facts["windows"]["timing"]["complete"]
+
+
+def record_by_callback(folder: Path, steps: int = STEPS, **options: Any) -> None:
+    """What a trainer does with a callback."""
+    callback = SessionCallback(folder, **{**SIZES, **options})
+    layer = torch.nn.Linear(4, 1)
+    callback.begin()
+    for _ in range(steps):
+        layer(torch.ones(2, 4)).sum().backward()
+        callback.step()
+    callback.end()
+    callback.end()
+
+
+def test_a_report_that_nobody_wants_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record_by_callback(tmp_path / "out", print_report=False)
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "out" / "rank0" / "facts.json").exists()
+
+
+def test_a_training_that_is_too_short_says_so_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record_by_callback(tmp_path / "out", steps=1)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "was not reported: the program ended after 1 steps" in printed.err
+
+
+def test_ranks_name_the_command_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        record_by_callback(tmp_path / "out")
+    printed = capsys.readouterr()
+    out = tmp_path / "out"
+    assert printed.out == ""
+    assert printed.err == f"perfdoctor: recorded in {out}; when all ranks have ended: perfdoctor analyze {out}\n"
+
+
+def test_under_run_the_report_is_that_of_run(launcher: Any) -> None:
+    recorded = launcher.record(
+        """
+        import torch
+        from perfdoctor.integrations.session_callback import SessionCallback
+        callback = SessionCallback(skip=1, base=1, warmup=1, timing=2, evidence=1)
+        layer = torch.nn.Linear(4, 1)
+        callback.begin()
+        for _ in range(9):
+            layer(torch.ones(2, 4)).sum().backward()
+            callback.step()
+        callback.end()
+        print("done")
+        """
+    )
+    assert (recorded.exit_code, recorded.stdout, recorded.stderr) == (0, "done\n", "")
+    assert recorded.ranks == [0]
 
 
 def test_accelerate_launch_is_recorded(launcher: Any, capture_kit: dict[str, Any]) -> None:

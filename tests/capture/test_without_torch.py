@@ -107,4 +107,82 @@ def test_a_session_without_torch_is_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.startswith("Recording needs PyTorch in this Python")
-    assert "pip install 'perfdoctor[torch]'" in done.stdout
+    assert f"{sys.executable} -m pip install torch" in done.stdout
+
+
+def test_a_python_without_torch_names_the_one_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfdoctor.capture import capture_notes, missing_torch
+    from perfdoctor.capture.capture_options import CaptureOptions
+
+    def explain(command: list[str]) -> str:
+        return capture_notes.explain_empty_capture(command, CaptureOptions(), frozenset({"python"}))
+
+    def find_all_but_torch(name: str) -> Any:
+        return None if name == "torch" else object()
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "env"))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setattr(missing_torch, "find_spec", find_all_but_torch)
+    here = [sys.executable, "train.py", "--epochs", "1"]
+    assert explain(here) == (
+        f"nothing was recorded: the Python that runs perfdoctor ({sys.executable}) has no torch: run the program in "
+        "the Python that has it, perfdoctor run -- /path/to/python train.py --epochs 1; or install it: "
+        f"{sys.executable} -m pip install torch."
+    )
+    package = tmp_path / "env" / "lib" / "python3.10" / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    python = tmp_path / "env" / "bin" / "python"
+    assert f"which has it, perfdoctor run -- {python} train.py --epochs 1" in explain(here)
+    assert explain(["/other/python", "train.py"]) == "nothing was recorded: the program never imported torch."
+    monkeypatch.setattr(missing_torch, "find_spec", lambda name: object() if name == "torch" else None)
+    assert explain(here) == "nothing was recorded: the program never imported torch."
+
+
+def test_what_is_injected_is_python_3_9() -> None:
+    """The program's Python may be older than perfdoctor's, as under `perfdoctor run -- other/python train.py`."""
+    import ast
+
+    from perfdoctor.capture.child_process import INJECT_FOLDER
+
+    files = sorted(INJECT_FOLDER.rglob("*.py"))
+    assert len(files) > 20
+    for path in files:
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 9))
+
+
+def test_a_program_in_another_python_is_recorded(launcher: Any, tmp_path: Path) -> None:
+    """An environment of its own, that has torch and no perfdoctor."""
+    torch = pytest.importorskip("torch")
+    import venv
+
+    venv.create(tmp_path / "other", with_pip=False)
+    python = tmp_path / "other" / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = tmp_path / "other" / "lib" / version / "site-packages"
+    # What torch needs lies beside it; perfdoctor is hidden, which may lie there as well.
+    (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
+    (packages / "sitecustomize.py").write_text(
+        "import sys\nclass Hide:\n    def find_spec(self, name, *_):\n        if name == 'perfdoctor':\n"
+        "            raise ModuleNotFoundError(name)\nsys.meta_path.insert(0, Hide())\n"
+    )
+    script = launcher.write(
+        """
+        import sys, torch
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in torch.utils.data.DataLoader(torch.ones(14, 4)):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+        try:
+            import perfdoctor
+        except ModuleNotFoundError:
+            print(sys.prefix)
+        """,
+        "other_python.py",
+    )
+    recorded = launcher.run("--", str(python), str(script))
+    assert (recorded.exit_code, recorded.stdout) == (0, f"{tmp_path / 'other'}\n"), recorded.stderr
+    assert recorded.facts()["windows"]["timing"]["complete"]

@@ -270,3 +270,21 @@ def test_the_order_of_the_input_does_not_matter(many: list[Finding], random):
         return [(f.rule, f.saving.high_ns) for f in prioritize_fleet((), merge_findings(permuted), ledgers)]
 
     assert promises(distinct) == promises(shuffled)
+
+
+def test_a_fix_that_saves_nothing_is_not_offered():
+    known, unknown = (
+        replace(finding_of(high, (at, at + 100), rule=rule, cost=100, expected=expected), fix="do(this)")
+        for high, at, rule, expected in ((100, 0, "PD001", 0), (100, 200, "PD002", None))
+    )
+    fixes = {finding.rule: (finding.fix, finding.severity) for finding in prioritize(known, unknown)}
+    assert fixes["PD001"] == (None, "info")
+    assert fixes["PD002"][0] == "do(this)"
+
+
+def test_a_fix_that_another_one_covers_is_still_offered():
+    _, second = prioritize(
+        finding_of(300, (0, 300), rule="PD001"), replace(finding_of(250, (40, 290), rule="PD002"), fix="do(this)")
+    )
+    assert second.saving.high_ns == 0
+    assert second.fix == "do(this)"

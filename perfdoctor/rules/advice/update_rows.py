@@ -73,7 +73,7 @@ UPDATE_ROWS = (
         (
             ANY,
             "Let LBFGS remember fewer updates, if it converges as well: each iteration multiplies with all of them. "
-            "It has no fused form, and what torch.compile makes of its loop is compiled again and again.",
+            "It has no fused form, and torch.compile would start again at most of its steps.",
             None,
             "",
             "https://docs.pytorch.org/docs/stable/generated/torch.optim.LBFGS.html",

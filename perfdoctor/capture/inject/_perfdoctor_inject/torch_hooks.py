@@ -207,7 +207,8 @@ class Hooks:
                 self.call_recorder(recorder.on_optimizer_begin)
                 depth = recorder.ranges.begin("optimizer")
                 line = OptimizerLine(self, optimizer, sys._getframe(1))
-                args, kwargs = self._wrap_closure(line, args, kwargs)
+                if args or kwargs:
+                    args, kwargs = self._wrap_closure(line, args, kwargs)
                 line.open()
                 try:
                     return torch_step(optimizer, *args, **kwargs)

@@ -22,6 +22,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import SourceLocation, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
@@ -95,7 +96,14 @@ def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple
         totals_ns[number] += iv.total(iv.intersect(free, area.time))
         counts[number] = int(iv.contains(window, area.start_ns).sum())
         free = iv.subtract(free, area.time)
-    return _largest([*names, PYTHON], [*totals_ns.tolist(), iv.total(free)], [*counts.tolist(), 0], window)
+    totals, calls = totals_ns.tolist(), counts.tolist()
+    for area in _collectives(trace):
+        # Other threads run them: only what nothing else takes is theirs.
+        names.append(area.name)
+        totals.append(iv.total(iv.intersect(free, area.time)))
+        calls.append(int(iv.contains(window, area.start_ns).sum()))
+        free = iv.subtract(free, area.time)
+    return _largest([*names, PYTHON], [*totals, iv.total(free)], [*calls, 0], window)
 
 
 def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
@@ -155,8 +163,11 @@ def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, I
 
 
 def _kernel_name(name: str) -> str:
-    is_collective = re.search(vocabulary.NCCL_KERNEL, name)
-    return f"{vocabulary.collective_kind(name)}, communication" if is_collective else name
+    return _collective_name(name) if re.search(vocabulary.NCCL_KERNEL, name) else name
+
+
+def _collective_name(name: str) -> str:
+    return f"{vocabulary.collective_kind(name)}, communication"
 
 
 def _op_name(name: str) -> str:
@@ -186,18 +197,25 @@ def _areas_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
     return [area for area in areas if len(area.time)]
 
 
-def _optimizer_areas(trace: Trace) -> list[_Area]:
-    """The own time of each class of optimizer: of a step with a closure what comes after its last backward pass."""
-    ranges, ops = trace.ranges, trace.ops
-    nodes = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)
-    node_start_ns, node_end_ns = ops.start_ns[nodes], np.append(np.maximum.accumulate(ops.end_ns[nodes]), 0)
+def _collectives(trace: Trace) -> list[_Area]:
+    """The collectives that threads of the CPU run, by their kind."""
+    ranges = trace.ranges
     areas = []
-    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)]).tolist():
+    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)]).tolist():
         rows = ranges.name == code
         start, end = ranges.start_ns[rows], ranges.end_ns[rows]
-        backward_end_ns = node_end_ns[np.searchsorted(node_start_ns, end) - 1]
-        own = iv.union(np.clip(backward_end_ns, start, end), end)
-        areas.append(_Area(f"{vocabulary.optimizer_class(trace.strings[code])}.step", own, start))
+        areas.append(_Area(_collective_name(trace.strings[code]), iv.union(start, end), start))
+    return areas
+
+
+def _optimizer_areas(trace: Trace) -> list[_Area]:
+    """The own time of each class of optimizer, without closures in its steps."""
+    ranges, steps = trace.ranges, optimizer_steps_of(trace)
+    areas = []
+    for code in np.unique(ranges.name[steps.rows]).tolist():
+        rows = steps.rows[ranges.name[steps.rows] == code]
+        name = f"{vocabulary.optimizer_class(trace.strings[code])}.step"
+        areas.append(_Area(name, steps.own_time(rows), ranges.start_ns[rows]))
     return areas
 
 

@@ -1,0 +1,20 @@
+"""What a capture says of the model that is wrapped in DistributedDataParallel: its settings, and the line to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.rules import SourceLocation, captured_list, captured_part
+
+
+def captured_ddp_of(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The captured settings of the first wrapped model; empty without one."""
+    wrapped = (captured_part(model, "ddp") for model in captured_list(facts, "models"))
+    return next((settings for settings in wrapped if settings), {})
+
+
+def ddp_constructor_of(facts: Mapping[str, Any] | None) -> SourceLocation | None:
+    """The line that makes the DistributedDataParallel, where its arguments stand; None where none was captured."""
+    return captured_location(captured_ddp_of(facts).get("created"))
