@@ -35,7 +35,7 @@ def test_three_steps_give_one_true_sentence(launcher: Any, capture_kit: dict[str
     recorded = launcher.record(capture_kit["TRAIN"].replace("STEPS = 14", "STEPS = 3"), **STANDARD)
     assert recorded.exit_code == 0
     assert recorded.notes == (
-        "the program ended after 3 steps, and five are the least that give a report: let it run longer."
+        "the program ended after 3 steps, before a whole step was recorded: let it run for six steps and more."
     )
 
 
