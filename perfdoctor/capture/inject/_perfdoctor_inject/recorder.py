@@ -28,7 +28,7 @@ from .run_totals import RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import user_location
-from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS, WindowPlan
+from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
@@ -476,8 +476,7 @@ class Recorder:
             self._describe_program()
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
-            lean = EVIDENCE_FACTOR * self._events_per_step.get("timing", 0) > MAX_EVIDENCE_EVENTS
-            self.profiler.prepare(stage.trace, lean=lean)
+            self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
         if stage.recording and not self.profiler.recording:
             self.profiler.start()
             self._open_window = {"steps": 0, "complete": False, "file": None, "first_step": None}

@@ -32,6 +32,7 @@ class Hooks:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._undo: list[Callable[[], None]] = []
+        self._is_in_backward = False
 
     def install(self) -> None:
         """Replace the functions by their wrappers."""
@@ -45,6 +46,8 @@ class Hooks:
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.nn.Module, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.autograd, "backward", self._wrap_backward)
+        # Called first by `loss.backward()`, outside the calls that a mode of torch functions handles.
+        self._patch(torch.Tensor, "backward", self._wrap_backward)
         self._patch(torch.autograd, "grad", self._wrap_grad)
         self._patch(autograd_profiler.record_function, "__init__", self._wrap_record_function)
         self._patch(autograd_profiler.profile, "_prepare_trace", self._wrap_profiler_open)
@@ -224,16 +227,19 @@ class Hooks:
         recorder = self.recorder
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not recorder.is_listening():
+            # A backward pass inside another one belongs to it: reentrant checkpoints, and the second of our wrappers.
+            if self._is_in_backward or not recorder.is_listening():
                 return original(*args, **kwargs)
             self.call_recorder(recorder.on_backward)
             depth = recorder.ranges.begin("backward")
+            self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
             finally:
+                self._is_in_backward = False
                 recorder.ranges.end(depth, "backward")
 
         return backward
@@ -242,13 +248,17 @@ class Hooks:
         recorder = self.recorder
 
         def grad(*args: Any, **kwargs: Any) -> Any:
-            if recorder.is_listening():
-                self.call_recorder(recorder.on_gradient)
+            if self._is_in_backward or not recorder.is_listening():
+                return original(*args, **kwargs)
+            self.call_recorder(recorder.on_gradient)
+            self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
+            finally:
+                self._is_in_backward = False
 
         return grad
 
