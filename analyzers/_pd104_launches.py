@@ -26,10 +26,13 @@ class LaunchFacts(NamedTuple):
         ahead_share: Share of launches (0 to 1) before which another was waiting already.
         runtime_ns: In calls of the CUDA or HIP runtime.
         dispatcher_ns: In PyTorch's ops outside those calls; None when the file has no ops.
-        python_ns: Outside both, waits and the DataLoader left out; None when the file has no ops.
+        python_ns: Outside both, waits, pauses and the DataLoader left out; None when the file has no ops.
+        interval_ns: Median time from one launch to the next on their thread; None with fewer than two.
         steady: Whether every step launches the same, but for a few; None with fewer than two steps.
         syncs: The calls between the first and the last launch of a step, or of the window, in which the CPU waits: what
             a CUDA graph of the step cannot capture. Copies of input are not among them: they can stay outside of it.
+        graphable_share: The share of the launches (0 to 1) in the longest parts of steps without such a call: what one
+            graph can launch.
     """
 
     launches: int
@@ -41,6 +44,8 @@ class LaunchFacts(NamedTuple):
     python_ns: int | None
     steady: bool | None
     syncs: CallRows
+    interval_ns: int | None
+    graphable_share: float
 
     @property
     def cpu_ns(self) -> int:
@@ -58,6 +63,7 @@ def launch_facts_of(rank: Rank) -> LaunchFacts | None:
     queue_depth = _queue_depth(rank, all_rows)[np.isin(all_rows, rows)]
     runtime, dispatcher, python = _split_cpu_time(rank, distinct(calls.thread[rows]))
     count = len(rows)
+    syncs = _find_syncs_between(rank, calls.start_ns[rows])
     return LaunchFacts(
         launches=count,
         graphs=int(trace.match_rows(calls, vocabulary.GRAPH_LAUNCH_CALL)[rows].sum()),
@@ -67,8 +73,36 @@ def launch_facts_of(rank: Rank) -> LaunchFacts | None:
         dispatcher_ns=round(iv.total(dispatcher) / count) if len(trace.ops) else None,
         python_ns=round(iv.total(python) / count) if len(trace.ops) else None,
         steady=_launch_equally(rank, calls.start_ns[rows]),
-        syncs=_find_syncs_between(rank, calls.start_ns[rows]),
+        syncs=syncs,
+        interval_ns=_median_interval_ns(rank, rows),
+        graphable_share=_share_without_syncs(rank, calls.start_ns[rows], calls.start_ns[syncs.index]),
     )
+
+
+def _median_interval_ns(rank: Rank, launches: Int64Array) -> int | None:
+    """The median time from the start of one launch to that of the next on the same thread; None with fewer than two."""
+    calls = rank.trace.calls
+    threads = distinct(calls.thread[launches]).tolist()
+    apart_ns = np.concatenate(
+        [np.diff(np.sort(calls.start_ns[launches[calls.thread[launches] == thread]])) for thread in threads]
+    )
+    return int(np.median(apart_ns)) if len(apart_ns) else None
+
+
+def _share_without_syncs(rank: Rank, launch_ns: Int64Array, sync_ns: Int64Array) -> float:
+    """The share of the launches in the longest parts of steps, or of the window, in which no sync is.
+
+    For example, in one step 5 of 7::
+
+        launches   | |   | | | | |
+        syncs          s
+    """
+    step = np.searchsorted(rank.steps.intervals[:, 0], launch_ns, side="right")
+    part = np.searchsorted(np.sort(sync_ns), launch_ns) + step * (len(sync_ns) + 1)
+    parts, counts = np.unique(part, return_counts=True)
+    longest = np.zeros(len(rank.steps.intervals) + 1, np.int64)
+    np.maximum.at(longest, parts // (len(sync_ns) + 1), counts)
+    return float(longest.sum() / max(len(launch_ns), 1))
 
 
 def _queue_depth(rank: Rank, launches: Int64Array) -> Int64Array:
@@ -89,12 +123,13 @@ def _queue_depth(rank: Rank, launches: Int64Array) -> Int64Array:
 
 
 def _split_cpu_time(rank: Rank, threads: Int32Array) -> tuple[Intervals, Intervals, Intervals]:
-    """The window without waits and loading: when the launching threads were in runtime calls, in ops, in neither.
+    """When the launching threads were in runtime calls, in ops and in neither; waits, pauses and loading left out.
 
     Threads take turns (forward in one, backward in another): what none of them is in is Python.
     """
     blocking = match_blocking_calls(rank.trace)
-    active = iv.subtract(iv.subtract(rank.window, rank.calls.where(blocking).time), rank.loader_waits.intervals)
+    inactive = (rank.calls.where(blocking).time, rank.loader_waits.intervals, *(group.time for group in rank.pauses))
+    active = iv.subtract(rank.window, iv.union_of(inactive))
     in_calls = rank.calls.where(np.isin(rank.trace.calls.thread, threads) & ~blocking).time
     in_ops = rank.ops.where(np.isin(rank.trace.ops.thread, threads)).time
     runtime, dispatcher, python = iv.partition(active, (in_calls, in_ops))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -35,6 +36,8 @@ from perfdoctor.rules import intervals as iv
 
 # So many of the longest pauses name the line at which most of the time is lost.
 _LONGEST_PAUSES = 16
+# Where an op takes less of its pauses, the title says how much: a pause begins and ends with some Python, too.
+_NEARLY_ALL = 0.9
 
 
 class GpuIdle(RankAnalyzer):
@@ -61,7 +64,8 @@ class GpuIdle(RankAnalyzer):
 
         What the CPU did in the pauses is found by inclusive time: the deepest function, range, op or call that takes
         60 % of them, on the thread that launched what came after. Its name says what kind of work that is. Pauses that
-        have no such thing in common are findings of their own.
+        have no such thing in common are findings of their own. Where that is an op or a call, its own time is all that
+        the fix can save of the pauses.
 
         Pauses that stand out in one or two steps, or only in the first half of the steps, happen once: they cost the
         median step nothing. In a trace of one step or none those do that load code, capture a graph or compile, and
@@ -126,22 +130,29 @@ class GpuIdle(RankAnalyzer):
         location = _location_of(rank, group)
         pauses = "one pause" if count == 1 else f"{count} pauses"
         per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
+        avoidable_ns = rank.per_step(iv.total(_avoidable_time(rank, group)))
+        part = f", {format_time(avoidable_ns)} of it in this" if avoidable_ns < _NEARLY_ALL * cost_ns else ""
+        may_be_once = not rank.steps.count and group.path.deepest is None
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
-            f"{pauses}, {format_time(cost_ns)}{per_step}",
+            f"{pauses}, {format_time(cost_ns)}{per_step}{part if idle is group.time else ''}",
             cost_ns=cost_ns,
             # The advice is about the pauses of this group alone.
-            saving=Saving(0, None, rank.per_step(_avoidable_ns(group)), "bounded"),
+            saving=Saving(0, None, avoidable_ns, "bounded"),
             advice=work.advice,
             fix=work.fix,
             claim=Claim(idle),
             edit=_remove_pauses(rank, group),
-            confidence=0.7,
+            confidence=0.4 if may_be_once else 0.7,
             location=location,
-            evidence=(*_gap_evidence(rank, idle, count), *work.evidence),
+            evidence=(
+                *_gap_evidence(rank, idle, count),
+                *work.evidence,
+                *([Evidence("whether it comes back", "unknown: no steps, no names")] if may_be_once else ()),
+            ),
             subject=f"pauses {group.path.kind or number}",
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
     def _report_once(self, rank: Rank, group: PauseGroup) -> Finding:
@@ -243,21 +254,28 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     return group.path.kind == activity_kinds.COMPILATION and in_later
 
 
-def _avoidable_ns(group: PauseGroup) -> int:
-    """How much of some pauses their cause takes: of a launch that is too slow only the call itself."""
-    is_call = group.path.deepest is not None and group.path.deepest.table == "call"
-    return iv.total(iv.intersect(group.path.named_time, group.time) if is_call else group.time)
+def _avoidable_time(rank: Rank, group: PauseGroup) -> Intervals:
+    """What of some pauses their cause takes: of a slow launch only the call itself, of a slow op only the op."""
+    path = group.path
+    if path.deepest is not None and path.deepest.table == "call":
+        return iv.intersect(path.named_time, group.time)
+    if path.kind is None and path.outermost_op is not None:
+        ops = rank.ops.named(f"^{re.escape(path.outermost_op.name)}$")
+        threads = distinct(pausing_threads(rank.trace, rank.gaps, group.time))
+        return iv.intersect(ops.where(np.isin(rank.trace.ops.thread, threads)).time, group.time)
+    return group.time
 
 
 def _remove_pauses(rank: Rank, group: PauseGroup) -> Edit | None:
-    """The edit in which the pauses are gone, but for what a worker that works ahead is waited for.
+    """The edit in which what causes the pauses is gone, but for what a worker that works ahead is waited for.
 
     None where the CPU is in the launch itself, which no replay starts earlier.
     """
     if group.path.deepest is not None and group.path.deepest.table == "call":
         return None
-    threads, remaining = pausing_threads(rank.trace, rank.gaps, group.time), remaining_share_of(group, rank)
-    spans = group.time[:, 0], group.time[:, 1]
+    time = _avoidable_time(rank, group)
+    threads, remaining = pausing_threads(rank.trace, rank.gaps, time), remaining_share_of(group, rank)
+    spans = time[:, 0], time[:, 1]
     return remove_cpu_time(threads, spans, rank.window, remaining or 0.0, is_upper_bound=remaining is None)
 
 

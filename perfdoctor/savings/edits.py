@@ -341,18 +341,24 @@ def remove_cpu_time(
 
 
 def shorten_launches(
-    calls: CallRows, window: Intervals, remaining_share: float = 0.0, *, is_upper_bound: bool = True
+    calls: CallRows,
+    window: Intervals,
+    remaining_share: float = 0.0,
+    *,
+    is_upper_bound: bool = True,
+    pause_ns: int = _MAX_LAUNCH_WORK_NS,
 ) -> Edit:
     """An edit that lets the CPU launch faster, by CUDA graphs or compiled code: a share of its time remains.
 
-    The time of a launch begins at the end of the call before it on the same thread. A break of more than a millisecond
-    is no launch overhead: of that, as much counts as before the launches in the median.
+    The time of a launch begins at the end of the call before it on the same thread. A longer break than
+    `pause_ns` is no launch overhead: of that, as much counts as before the launches in the median.
 
     Args:
         calls: The launches.
         window: The analysed time; time outside of it remains.
         remaining_share: The share of the time that remains, 0 to 1.
         is_upper_bound: Whether that is the best that the fix can do.
+        pause_ns: From this length on a break between calls is a pause.
     """
     _require_rows(calls, CallRows)
     table, rows = calls.table, calls.index
@@ -364,7 +370,7 @@ def shorten_launches(
         launches = np.isin(on_thread, rows)
         start_ns, end_ns = table.start_ns[on_thread[launches]], table.end_ns[on_thread[launches]]
         work_ns = np.maximum(start_ns - end_before_ns[launches], 0)
-        is_launch_work = work_ns <= _MAX_LAUNCH_WORK_NS
+        is_launch_work = work_ns <= pause_ns
         typical_ns = int(np.median(work_ns[is_launch_work])) if is_launch_work.any() else 0
         spans = iv.union(start_ns - np.where(is_launch_work, work_ns, typical_ns), end_ns)
         removed.append(RemovedCpuTime(thread, iv.intersect(spans, window), remaining_share))

@@ -269,10 +269,21 @@ def test_an_unnamed_device_lacks_bfloat16_by_its_kernels() -> None:
     assert not with_kernel("ampere_sgemm_128x64_nn").lacks_bfloat16
 
 
-@pytest.mark.parametrize("name", ["wait_sparse_data_dist", "start_sparse_data_dist 1", "sparse_data_dist"])
+@pytest.mark.parametrize(
+    "name", ["wait_sparse_data_dist", "start_sparse_data_dist 1", "sparse_data_dist", "sdd_preprocess_splits"]
+)
 def test_the_train_pipeline_of_torchrec_shows_by_its_ranges(name: str) -> None:
     assert "torchrec train pipeline" in context_of(training().range(f"## {name} ##", 0, 5)).frameworks
     assert "torchrec train pipeline" not in context_of(training().range("## wait_for_batch ##", 0, 5)).frameworks
+
+
+def test_the_exchange_of_torchrec_in_8_bits_shows_by_its_ops() -> None:
+    def frameworks_with(op: str) -> tuple[str, ...]:
+        return context_of(training().range("## KJT ##", 0, 5).op(op, 2000, 5)).frameworks
+
+    assert "torchrec 8-bit exchange" in frameworks_with("fbgemm::FloatToHFP8Quantized")
+    assert "torchrec 8-bit exchange" not in frameworks_with("fbgemm::FP8RowwiseQuantizedToFloat_backward")
+    assert "torchrec 8-bit exchange" not in frameworks_with("fbgemm::block_bucketize_sparse_features")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ PROGRAMS: Mapping[str, tuple[Context, str]] = {
         replace(TRAINING, frameworks=("PyTorch", "torchrec", "torchrec train pipeline")),
         rf"TrainPipelineSparseDist|{DDP_SETTINGS}",
     ),
+    "torchrec in 8 bits": (
+        replace(TRAINING, frameworks=("PyTorch", "torchrec", "torchrec 8-bit exchange")),
+        rf"CommType|{DDP_SETTINGS}",
+    ),
     "torchrec, forward": (
         replace(INFERENCE, frameworks=("PyTorch", "torchrec"), parallelism=("embedding sharding",)),
         rf"{TRAINING_WORDS}|TrainPipeline|{DDP_SETTINGS}",

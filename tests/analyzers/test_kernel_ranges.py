@@ -9,7 +9,7 @@ from rule_cases import SGEMM
 from perfdoctor.gpu.roofline import efficiencies
 from perfdoctor.gpu.roofline.efficiencies import Cell, Efficiency
 from perfdoctor.rank import Rank
-from perfdoctor.rules.kernel_ranges import apply_remedy, catch_up, find_roofs
+from perfdoctor.rules.kernel_ranges import apply_remedy, catch_up, find_roofs, name_generation
 from perfdoctor.rules.matrix_kernels import Remedy
 from perfdoctor.testing import TraceBuilder
 
@@ -103,3 +103,23 @@ def test_no_kernel_is_expected_under_the_shortest_time_of_any() -> None:
 def test_an_empty_cell_is_replaced_by_the_nearest_wider_one(cell: Cell, expected: float | None) -> None:
     found = efficiencies.find_efficiency(cell)
     assert (found and found.expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "gfx_arch", "generation"),
+    [
+        ((7, 0), None, "Volta"),
+        ((7, 5), None, "Turing"),
+        ((8, 6), None, "Ampere"),
+        ((8, 9), None, "Ada"),
+        ((9, 0), None, "Hopper"),
+        ((12, 0), None, "Blackwell"),
+        ((6, 1), None, "any"),
+        (None, "gfx942", "gfx942"),
+        (None, None, "any"),
+    ],
+)
+def test_a_generation_has_the_name_of_the_table(
+    capability: tuple[int, int] | None, gfx_arch: str | None, generation: str
+) -> None:
+    assert name_generation(capability, gfx_arch) == generation

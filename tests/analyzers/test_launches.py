@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perfdoctor.analyzers._pd104_launches import launch_facts_of
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.trace.tables import intervals as iv
 
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
 
@@ -35,6 +38,33 @@ def test_waits_and_loading_are_not_the_cpus_time_for_launches() -> None:
     facts = launch_facts_of(Rank(trace.trace()))
     assert facts is not None
     assert facts.python_ns == 60_000 - (80_000 + 120_000) // 8
+
+
+def test_pauses_are_not_the_cpus_time_for_launches() -> None:
+    trace = program(steps=3)
+    for number in range(3):
+        trace.op("aten::split_with_sizes", 5_000 + 4_000 * number, 3_000)
+        trace.kernel(POINTWISE, 8_100 + 4_000 * number, 10, launch_us=8_050 + 4_000 * number)
+    rank = Rank(trace.step(4_950, 12_000).trace())
+    facts = launch_facts_of(rank)
+    assert facts is not None
+    assert sum(iv.total(group.time) for group in rank.pauses) > 8_000_000
+    assert facts.cpu_ns * facts.launches < 5_000_000
+
+
+@pytest.mark.parametrize(("syncs_at", "share"), [((), 1.0), ((255,), 0.75), ((155, 255), 0.5), ((105, 155, 205), 0.4)])
+def test_a_graph_reaches_from_one_sync_to_the_next(syncs_at: tuple[float, ...], share: float) -> None:
+    trace = TraceBuilder()
+    for number in range(2):
+        at = 1000 * number
+        trace.step(at, 1000)
+        for row in range(4 if share != 0.4 else 5):
+            trace.kernel(POINTWISE, at + 800 + 10 * row, 10, launch_us=at + 50 + 70 * row)
+        for sync in syncs_at:
+            trace.call("cudaStreamSynchronize", at + sync, 5)
+    facts = launch_facts_of(Rank(trace.trace()))
+    assert facts is not None
+    assert facts.graphable_share == share
 
 
 def test_queue_depth_counts_what_was_launched_and_had_not_started() -> None:

@@ -13,6 +13,12 @@ from perfdoctor.report.report import Report
 
 
 @pytest.fixture(scope="session")
-def report_on(corpus: Path) -> Callable[[str], Report]:
+def report_of() -> Callable[[Path], Report]:
+    """The report on a file or folder, by its path."""
+    return cache(lambda path: perfdoctor.analyze(path))
+
+
+@pytest.fixture(scope="session")
+def report_on(corpus: Path, report_of: Callable[[Path], Report]) -> Callable[[str], Report]:
     """The report on a file or folder of the corpus, by its name there."""
-    return cache(lambda name: perfdoctor.analyze(corpus / name))
+    return lambda name: report_of(corpus / name)

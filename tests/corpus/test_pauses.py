@@ -73,7 +73,7 @@ def test_workers_are_advised_only_where_there_is_a_loader(corpus: Path, report_o
     checked = 0
     for path in sorted(corpus.rglob("*.json.gz")):
         trace = perfdoctor.read(path)
-        rank = Rank((split_ranks(trace) or (trace,))[0])
+        rank = Rank(split_ranks(trace)[0])
         for finding in report_on(str(path.relative_to(corpus))).findings:
             if finding.rule == "PD103":
                 checked += 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from perfdoctor.gpu.roofline.efficiencies import (
     SIZES,
     Cell,
     _read_table,
     efficiencies_of,
-    name_generation,
     size_classes,
 )
 
@@ -35,23 +33,3 @@ def test_a_family_that_nobody_recorded_is_unknown() -> None:
 
 def test_sizes_begin_at_their_limits() -> None:
     assert size_classes(np.array([0, 2_999, 3_000, 10_000, 49_999, 50_000, np.nan])).tolist() == [0, 0, 1, 2, 2, 3, 3]
-
-
-@pytest.mark.parametrize(
-    ("capability", "gfx_arch", "generation"),
-    [
-        ((7, 0), None, "Volta"),
-        ((7, 5), None, "Turing"),
-        ((8, 6), None, "Ampere"),
-        ((8, 9), None, "Ada"),
-        ((9, 0), None, "Hopper"),
-        ((12, 0), None, "Blackwell"),
-        ((6, 1), None, "any"),
-        (None, "gfx942", "gfx942"),
-        (None, None, "any"),
-    ],
-)
-def test_a_generation_has_the_name_of_the_table(
-    capability: tuple[int, int] | None, gfx_arch: str | None, generation: str
-) -> None:
-    assert name_generation(capability, gfx_arch) == generation

@@ -6,12 +6,14 @@ import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from advice_contexts import DDP_SETTINGS, INFERENCE, LOADER_WORDS, PROGRAMS, TRAINING, VLLM
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.context.name_signs import FRAMEWORK_SIGNS, PARALLELISM_SIGNS
+from perfdoctor.reporters.terminal import _SENTENCE_END
 from perfdoctor.rules.advice import AdviceRow, When, advise
 from perfdoctor.rules.advice.advice_row import is_older
 from perfdoctor.rules.advice.advice_table import TABLE
@@ -24,8 +26,6 @@ SITUATIONS = sorted({row.situation for row in TABLE})
 FRAMEWORKS = {sign.title for sign in FRAMEWORK_SIGNS}
 KINDS_OF_PARALLELISM = {sign.title for sign in PARALLELISM_SIGNS} | {"data parallel"}
 
-# What the report cuts an advice at, as it shows only so many whole sentences.
-SENTENCE_END = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 # An action begins with a verb; words in braces do, too, and what follows another advice may begin with "Or".
 ACTION = re.compile(
     r"$|\{(ahead|stream|Way)\}|(First |Or )?(?i:allocate|allow|balance|bring|broadcast|build|call|capture|cast|change|"
@@ -102,7 +102,7 @@ def test_a_row_names_its_source_and_known_programs(row: AdviceRow) -> None:
 
 @pytest.mark.parametrize("row", rows_named())
 def test_the_first_sentence_is_the_action_and_what_is_said_is_short(row: AdviceRow) -> None:
-    sentences = SENTENCE_END.split(row.sentence)
+    sentences = _SENTENCE_END.split(row.sentence)
     assert ACTION.match(sentences[0]), sentences[0]
     assert len(sentences) <= 3
     assert len((row.code or "").splitlines()) <= 2
@@ -206,6 +206,20 @@ def test_the_pipeline_of_torchrec_is_offered_only_where_training_lacks_it(situat
         replace(without, phase="inference"),
     ):
         assert "TrainPipelineSparseDist" not in str(advise(situation, context))
+
+
+@pytest.mark.parametrize("phase", ["training", "inference"])
+@pytest.mark.parametrize("pipeline", [(), ("torchrec train pipeline",)])
+@pytest.mark.parametrize("situation", ["exposed all_to_all", "exposed all_gather or reduce_scatter"])
+def test_half_precision_is_advised_only_where_lookups_travel_in_more(
+    situation: str, pipeline: tuple[str, ...], phase: Literal["training", "inference"]
+) -> None:
+    program = replace(TRAINING, phase=phase, frameworks=("PyTorch", "torchrec", *pipeline))
+    quantized = replace(program, frameworks=(*program.frameworks, "torchrec 8-bit exchange"))
+    assert "CommType.FP16" in str(advise(situation, program))
+    in_8_bits = advise(situation, quantized)
+    assert "CommType" not in str(in_8_bits)
+    assert "sharding plan" in in_8_bits.sentence or "row-wise" in in_8_bits.sentence
 
 
 @pytest.mark.parametrize("situation", ["pause: nothing recorded", "pause: a range"])

@@ -37,6 +37,9 @@ _TORCHREC_RANGES = (
     r"wait_sparse_data_dist|PooledEmbeddings|EmbeddingBag)"
 )
 _TORCHREC_OPS = r"^(All2All|AllToAll|ReduceScatter\w*)_(Pooled_|Seq_)?(Req|Wait)$"
+_QUANTIZING_OPS = (
+    r"^fbgemm::(FloatToHFP8Quantized|FloatToFP8RowwiseQuantized|FloatToFused8BitRowwiseQuantized|quantize_mx)"
+)
 _TORCHREC_FILES = ("/torchrec/distributed/", "/torchrec/modules/", "/torchrec/metrics/", "/torchrec/sparse/")
 _LIGHTNING_FILES = ("/pytorch_lightning/", "/lightning_fabric/", "/lightning/pytorch/", "/lightning/fabric/")
 _TRANSFORMERS = ("models/", "generation/", "modeling_utils.py", "modeling_attn_mask_utils.py", "cache_utils.py")
@@ -64,7 +67,9 @@ FRAMEWORK_SIGNS = (
     NameSigns("torchtune", _within("torchtune", "modules/", "training/", "models/")),
     NameSigns("torchrec", _TORCHREC_FILES, _TORCHREC_RANGES, _TORCHREC_OPS),
     # TrainPipelineSparseDist and what derives from it issue the exchange of the next batch in these ranges.
-    NameSigns("torchrec train pipeline", (), r"^## (start_|wait_)?sparse_data_dist\b"),
+    NameSigns("torchrec train pipeline", (), r"^## ((start_|wait_)?sparse_data_dist\b|sdd_)"),
+    # The codecs of its exchange that send 8 bits or fewer (QCommsConfig); half precision is a plain cast.
+    NameSigns("torchrec 8-bit exchange", (), "", _QUANTIZING_OPS),
     NameSigns(
         "Transformer Engine", _within("transformer_engine", "pytorch/", "common/"), "", "", r"\btransformer_engine::"
     ),

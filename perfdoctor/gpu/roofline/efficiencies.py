@@ -27,14 +27,6 @@ SIZE_LIMITS_NS = (3_000, 10_000, 50_000)
 ANY = "any"
 """Stands for any type, size or generation in the table."""
 
-_GENERATIONS = (
-    ((10, 0), "Blackwell"),
-    ((9, 0), "Hopper"),
-    ((8, 9), "Ada"),
-    ((8, 0), "Ampere"),
-    ((7, 5), "Turing"),
-    ((7, 0), "Volta"),
-)
 _MIN_LOW = 0.001  # a quartile of 0.000 in the table is one below its last digit
 
 
@@ -59,7 +51,7 @@ class Cell(NamedTuple):
         family: gemm, convolution, attention, or memory for what only moves data.
         dtype: The unit: a key of `Device.peaks_flops` such as "fp32" (CUDA cores) or "tf32"; ANY.
         size: One of SIZES, by the time at the roof; ANY.
-        generation: As `name_generation` says; ANY.
+        generation: NVIDIA's name of it, such as "Ampere", or AMD's architecture, such as "gfx942"; ANY.
     """
 
     family: str
@@ -97,9 +89,7 @@ def size_classes(roof_ns: FloatArray) -> Int64Array:
     return np.searchsorted(np.array(SIZE_LIMITS_NS, np.float64), roof_ns, side="right").astype(np.int64)
 
 
-def efficiencies_of(
-    family: str, dtype: str, roof_ns: FloatArray, generation: str, table: Mapping[Cell, Efficiency] | None = None
-) -> FloatArray:
+def efficiencies_of(family: str, dtype: str, roof_ns: FloatArray, generation: str) -> FloatArray:
     """The efficiencies of comparable kernels, (n, 3): low, expected and high; NaN where the table knows none.
 
     Args:
@@ -107,21 +97,11 @@ def efficiencies_of(
         dtype: Their type, as in `Cell`.
         roof_ns: For each kernel its time at the roof.
         generation: The generation of the device.
-        table: The quartiles; None for those that ship with the package.
     """
     unknown = Efficiency(np.nan, np.nan, np.nan)
-    by_size = [find_efficiency(Cell(family, dtype, size, generation), table) or unknown for size in SIZES]
+    by_size = [find_efficiency(Cell(family, dtype, size, generation)) or unknown for size in SIZES]
     result: FloatArray = np.array(by_size, np.float64)[size_classes(roof_ns)]
     return result
-
-
-def name_generation(capability: tuple[int, int] | None, gfx_arch: str | None = None) -> str:
-    """The generation of a device as the table names it: AMD's architecture, or NVIDIA's marketing name; else ANY."""
-    if gfx_arch:
-        return gfx_arch
-    if capability is None:
-        return ANY
-    return next((name for least, name in _GENERATIONS if capability >= least), ANY)
 
 
 @functools.cache

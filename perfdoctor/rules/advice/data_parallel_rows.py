@@ -23,6 +23,10 @@ _RUN_BARE = (
     "",
     _DDP,
 )
+_BUCKET_VIEWS = "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less."
+_NO_BROADCAST = (
+    "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in training."
+)
 _ACCUMULATED = "Reduce once an update: "
 
 WRAPPER_ROWS = (
@@ -77,21 +81,21 @@ WRAPPER_ROWS = (
         _RUN_BARE,
         (
             When(uses=("Lightning",)),
-            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            _BUCKET_VIEWS,
             "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True))",
             "",
             _LIGHTNING,
         ),
         (
             When(uses=("Accelerate", "Hugging Face Trainer")),
-            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            _BUCKET_VIEWS,
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)])",
             "",
             _ACCELERATE,
         ),
         (
             ANY,
-            "Let gradients be views of the buckets: no copies, and the memory of one set of gradients less.",
+            _BUCKET_VIEWS,
             "DistributedDataParallel(model, gradient_as_bucket_view=True)",
             "",
             _DDP,
@@ -102,48 +106,42 @@ WRAPPER_ROWS = (
         _RUN_BARE,
         (
             When(uses=("Hugging Face Trainer",)),
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "TrainingArguments(..., ddp_broadcast_buffers=False)",
             "",
             _TRAINER,
         ),
         (
             When(uses=("Lightning",)),
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "Trainer(strategy=DDPStrategy(broadcast_buffers=False))",
             "",
             _LIGHTNING,
         ),
         (
             When(uses=("Accelerate",)),
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])",
             "",
             _ACCELERATE,
         ),
         (
             When(torch_from="2.13"),
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "DistributedDataParallel(model, forward_sync_buffers=False)",
             "",
             _BUFFERS,
         ),
         (
             When(torch_before="2.13"),
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "DistributedDataParallel(model, broadcast_buffers=False)",
             "",
             _DDP,
         ),
         (
             ANY,
-            "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in "
-            "training.",
+            _NO_BROADCAST,
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
             "",
             _BUFFERS,

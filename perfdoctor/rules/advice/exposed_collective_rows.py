@@ -10,6 +10,7 @@ from perfdoctor.rules.advice.programs import (
     TENSOR_PARALLEL,
     TORCHREC,
     TORCHREC_PIPELINE,
+    TORCHREC_QUANTIZED,
     ZERO,
     rows_of,
 )
@@ -20,6 +21,7 @@ _FSDP2 = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 _DISTRIBUTED = "https://docs.pytorch.org/docs/stable/distributed.html"
 _PIPELINING = "https://docs.pytorch.org/docs/stable/distributed.pipelining.html"
 _TORCHREC = "https://docs.pytorch.org/torchrec/torchrec.distributed.html"
+_PLANNER = "https://docs.pytorch.org/torchrec/planner-api-reference.html"
 _QCOMMS = "https://github.com/pytorch/torchrec/blob/main/torchrec/distributed/fbgemm_qcomm_codec.py"
 _MEGATRON = "https://docs.nvidia.com/nemo/megatron-bridge/0.4.0/training/communication-overlap.html"
 _MEGATRON_MOE = (
@@ -195,6 +197,22 @@ EXPOSED_ROWS = (
             _SGLANG_EXPERTS,
         ),
         (
+            When(phases=("training",), uses=TORCHREC_QUANTIZED, lacks=TORCHREC_PIPELINE),
+            "Use TrainPipelineSparseDist, which exchanges the indices of the next batch while this one trains. A plan "
+            "with fewer row-wise tables sends less; the lookups travel in 8 bits already.",
+            "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
+            "",
+            _TORCHREC,
+        ),
+        (
+            When(uses=TORCHREC_QUANTIZED),
+            "Let the planner of the sharding choose fewer row-wise tables, which sends less: the lookups travel in 8 "
+            "bits already.",
+            None,
+            "",
+            _PLANNER,
+        ),
+        (
             When(phases=("training",), uses=TORCHREC_PIPELINE),
             "Send the lookups of the sharded embeddings in half precision, and place the tables by a sharding plan "
             "that sends less (fewer row-wise tables).",
@@ -293,6 +311,14 @@ EXPOSED_ROWS = (
             _PREFETCH,
             "PyTorch 2.5",
             _FSDP2,
+        ),
+        (
+            When(uses=TORCHREC_QUANTIZED),
+            "Let the planner shard row-wise tables by column or by table where they fit: their lookups travel in 8 "
+            "bits already.",
+            None,
+            "",
+            _PLANNER,
         ),
         (
             When(uses=TORCHREC),

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, PARTLY, TOO_OLD_TO_COMPILE, ZERO, rows_of
+from perfdoctor.rules.advice.programs import (
+    ANY,
+    ENGINE_KERNELS,
+    FORWARD,
+    MOSTLY,
+    PARTLY,
+    TOO_OLD_TO_COMPILE,
+    ZERO,
+    rows_of,
+)
 
 _TRITON = "https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html"
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
@@ -17,18 +26,10 @@ _TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/be
 _DEEPSPEED_COMPILE = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
 _TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/models/llama3/infra/parallelize.py"
 
-_ENGINE_KERNELS = (
-    When(uses=ENGINES),
-    "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
-    None,
-    "",
-    _VLLM,
-)
-
 FUSION_ROWS = (
     *rows_of(
         "unfused pointwise kernels",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             TOO_OLD_TO_COMPILE,
             "Use the fused operation where there is one: rms_norm, layer_norm, gelu. The kernels of torch.compile need "
@@ -211,7 +212,7 @@ FUSION_ROWS = (
     ),
     *rows_of(
         "copies by concatenation",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             TOO_OLD_TO_COMPILE,
             "Write the parts into one preallocated tensor.",
@@ -236,7 +237,7 @@ FUSION_ROWS = (
     ),
     *rows_of(
         "copies by repetition",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             ANY,
             "Use expand, which copies nothing, or let the op broadcast.",
@@ -247,7 +248,7 @@ FUSION_ROWS = (
     ),
     *rows_of(
         "copies into another order",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             ANY,
             "Keep one order of dimensions from end to end: most ops take transposed views as they are.",

@@ -61,14 +61,7 @@ LOADER_ROWS = (
             "",
             _VLLM,
         ),
-        (
-            When(uses=("Hugging Face pipeline",)),
-            "Prepare the next input in another process while the GPU works on this one: the pipeline's one worker does "
-            "so where it gets all inputs at once, as a data set or generator.",
-            None,
-            "",
-            _PIPELINE,
-        ),
+        (When(uses=("Hugging Face pipeline",)), _NEXT_INPUT, None, "", _PIPELINE),
         (
             ANY,
             "Prepare the next input in another thread or process while the GPU works on this one.",

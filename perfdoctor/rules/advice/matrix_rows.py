@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoctor.rules.advice.advice_row import When
-from perfdoctor.rules.advice.programs import ANY, ENGINES, FORWARD, MOSTLY, rows_of
+from perfdoctor.rules.advice.programs import ANY, ENGINE_KERNELS, ENGINES, FORWARD, MOSTLY, rows_of
 
 _COMPILE = "https://docs.pytorch.org/docs/stable/generated/torch.compile.html"
 _AMP = "https://docs.pytorch.org/docs/stable/amp.html"
@@ -18,14 +18,6 @@ _TENSORRT = "https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/be
 _MATRIX_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/"
 _CONVOLUTION_GUIDE = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/"
 _OLD_PEAKS = "the older instructions reach about 6 tenths of Hopper's peak, and less of Blackwell's."
-
-_ENGINE_KERNELS = (
-    When(uses=ENGINES),
-    "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
-    None,
-    "",
-    _VLLM,
-)
 
 MATRIX_ROWS = (
     *rows_of(
@@ -72,7 +64,7 @@ MATRIX_ROWS = (
     ),
     *rows_of(
         "attention fell back",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             ANY,
             "Use half precision, head sizes that are multiples of 8 up to 256, and is_causal instead of a mask: no "
@@ -214,7 +206,7 @@ MATRIX_ROWS = (
     ),
     *rows_of(
         "small products",
-        _ENGINE_KERNELS,
+        ENGINE_KERNELS,
         (
             When(decodes=True),
             "Serve more sequences at a time: each new token reads every weight once, whatever else is fused.",

@@ -13,11 +13,21 @@ ENGINES = tuple(sorted(SERVING_ENGINES))
 ZERO = ("DeepSpeed", "ZeRO")
 TORCHREC = ("torchrec", "embedding sharding")
 TORCHREC_PIPELINE = ("torchrec train pipeline",)
+TORCHREC_QUANTIZED = ("torchrec 8-bit exchange",)
+TORCHREC_UNPIPELINED = When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE)
 TENSOR_PARALLEL = ("tensor parallel", "sequence parallel")
 MOSTLY = 0.5
 """From this share of the kernels on a program counts as compiled, or as run by graphs."""
 PARTLY = 0.05
 """Below this share of the kernels a program counts as not compiled, though some region of it may be."""
+ENGINE_KERNELS = (
+    When(uses=ENGINES),
+    "Try a newer release of the engine, or another backend of it: its own kernels run here, and others may be fused.",
+    None,
+    "",
+    "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html",
+)
+"""The row about kernels of a serving engine, which its users do not write."""
 
 
 def rows_of(situation: str, *rows: tuple[When, str, str | None, str, str]) -> tuple[AdviceRow, ...]:

@@ -15,17 +15,29 @@ _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/api/lightning.pytorch.str
 _ACCELERATE = "https://huggingface.co/docs/accelerate/package_reference/kwargs"
 _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/engine_args.html"
 _FLAT = "flat = torch.cat([t.reshape(-1) for t in tensors]); dist.{collective}(flat)"
+_NO_BROADCASTS = (
+    "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else broadcast one "
+    "flat tensor."
+)
+_FEWER_RANKS = (
+    When(uses=(*ENGINES, *TENSOR_PARALLEL)),
+    "Use fewer ranks for a layer: each layer waits for its own collective, so they cannot be put together.",
+    None,
+    "",
+    _VLLM,
+)
+_SENT_TOGETHER = (
+    ANY,
+    "Send small tensors together, as one flat tensor, or less often.",
+    _FLAT,
+    "",
+    _DISTRIBUTED,
+)
 
 SMALL_ROWS = (
     *rows_of(
         "small all_reduce",
-        (
-            When(uses=(*ENGINES, *TENSOR_PARALLEL)),
-            "Use fewer ranks for a layer: each layer waits for its own collective, so they cannot be put together.",
-            None,
-            "",
-            _VLLM,
-        ),
+        _FEWER_RANKS,
         (
             When(uses=("Megatron",)),
             "Make Megatron's gradient buckets larger, so that gradients are sent together.",
@@ -97,17 +109,11 @@ SMALL_ROWS = (
             "",
             _DDP_NOTES,
         ),
-        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        _SENT_TOGETHER,
     ),
     *rows_of(
         "small all_gather or reduce_scatter",
-        (
-            When(uses=(*ENGINES, *TENSOR_PARALLEL)),
-            "Use fewer ranks for a layer: each layer waits for its own collective, so they cannot be put together.",
-            None,
-            "",
-            _VLLM,
-        ),
+        _FEWER_RANKS,
         (
             When(uses=("Megatron",)),
             "Make Megatron's buckets larger, so that parameters are sent together.",
@@ -129,14 +135,13 @@ SMALL_ROWS = (
             "",
             _FSDP2,
         ),
-        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        _SENT_TOGETHER,
     ),
     *rows_of(
         "small broadcast",
         (
             When(uses=("Hugging Face Trainer",)),
-            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
-            "broadcast one flat tensor.",
+            _NO_BROADCASTS,
             "TrainingArguments(..., ddp_broadcast_buffers=False)",
             "",
             _TRAINER,
@@ -150,21 +155,19 @@ SMALL_ROWS = (
         ),
         (
             When(uses=("DDP",), torch_from="2.13"),
-            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
-            "broadcast one flat tensor.",
+            _NO_BROADCASTS,
             "DistributedDataParallel(model, forward_sync_buffers=False)",
             "",
             "https://github.com/pytorch/pytorch/pull/178054",
         ),
         (
             When(uses=("DDP",)),
-            "Do without the broadcasts if they are of the model's buffers, or reduce the buffers to one; else "
-            "broadcast one flat tensor.",
+            _NO_BROADCASTS,
             "DistributedDataParallel(model, broadcast_buffers=False)   # from PyTorch 2.13: forward_sync_buffers=False",
             "",
             _DDP,
         ),
-        (ANY, "Send small tensors together, as one flat tensor, or less often.", _FLAT, "", _DISTRIBUTED),
+        _SENT_TOGETHER,
     ),
 )
 """What to do about many collectives of little data."""

@@ -7,8 +7,7 @@ from perfdoctor.rules.advice.programs import (
     ANY,
     ENGINES,
     FORWARD,
-    TORCHREC,
-    TORCHREC_PIPELINE,
+    TORCHREC_UNPIPELINED,
     WITHOUT_BFLOAT16,
     rows_of,
 )
@@ -29,6 +28,7 @@ _VLLM = "https://docs.vllm.ai/en/v0.10.2/configuration/optimization.html"
 _COPY_BACK = "host.copy_(x, non_blocking=True); ...; event.synchronize()   # host in pinned memory"
 _NOT_BLOCKING = "x = x.to(device, non_blocking=True)"
 _WITH_LOADER = "x = x.to(device, non_blocking=True)        # with DataLoader(..., pin_memory=True)"
+_PIPELINE = "pipeline = TrainPipelineSparseDist(model, optimizer, device)"
 _ENGINES_OWN = (
     When(uses=ENGINES),
     "Let the engine schedule the next step meanwhile, or serve more requests at a time. It waits here for what it "
@@ -38,18 +38,18 @@ _ENGINES_OWN = (
     _VLLM,
 )
 _TORCHREC_COPIES = (
-    When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+    TORCHREC_UNPIPELINED,
     "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one runs, and pin "
     "what it copies.",
-    "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
+    _PIPELINE,
     "",
     _TORCHREC,
 )
 _TORCHREC_SIZES = (
-    When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+    TORCHREC_UNPIPELINED,
     "Use TrainPipelineSparseDist, which exchanges sizes for the next batch while this one runs. The CPU has to know "
     "them before it can issue the exchange.",
-    "pipeline = TrainPipelineSparseDist(model, optimizer, device)",
+    _PIPELINE,
     "",
     _TORCHREC,
 )

@@ -8,8 +8,7 @@ from perfdoctor.rules.advice.programs import (
     ENGINES,
     MOSTLY,
     TOO_OLD_TO_COMPILE,
-    TORCHREC,
-    TORCHREC_PIPELINE,
+    TORCHREC_UNPIPELINED,
     ZERO,
     rows_of,
 )
@@ -86,7 +85,7 @@ TRANSFER_ROWS = (
     *rows_of(
         "copies of input",
         (
-            When(phases=("training",), uses=TORCHREC, lacks=TORCHREC_PIPELINE),
+            TORCHREC_UNPIPELINED,
             "Use TrainPipelineSparseDist, which copies the next batch on a stream of its own while this one computes.",
             None,
             "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import torch
 
 from .collect_facts import collect_facts, describe_program
+from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
 from .nvml_sampler import GpuSampler, devices_in_use
+from .optimizer_records import OptimizerRecords
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
@@ -27,7 +30,7 @@ from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
-from .user_code import user_location
+from .user_code import Location, constructor_location, user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
@@ -103,7 +106,10 @@ class Recorder:
         self.profiler = WindowProfiler(self._on_training_thread_end)
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
+        self.optimizers = OptimizerRecords()
+        self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
+        self.core_usage = CoreUsage()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
@@ -147,11 +153,12 @@ class Recorder:
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+        """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
-        self._loader_wait_ns += wait_ns
-        self.loaders.add_wait(iterator, wait_ns, cpu_ns)
+        self._loader_wait_ns += wait[0]
+        self.loaders.add_batch(iterator, batch)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -164,15 +171,30 @@ class Recorder:
         self._close_window_in_long_step()
         self.meter.add_backward()
 
+    def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
+        """An optimizer was made by the code in `frame`."""
+        self.detector.on_optimizer_built()
+        self.optimizers.add_optimizer(optimizer, frame)
+        if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
+            # After the first steps: another training may begin.
+            self._late_optimizers += 1
+            self._optimizer_was_built_late = True
+
+    def on_model_wrapped(self, model: Any, frame: FrameType | None) -> None:
+        """A DistributedDataParallel was made by the code in `frame`."""
+        self.wrapped_models[model] = constructor_location(frame, model)
+
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
         self._close_window_in_long_step()
         self._end_step_if(self.detector.on_optimizer_begin())
+        self.optimizers.begin_call()
 
-    def on_optimizer_end(self) -> None:
-        """`Optimizer.step` has returned or raised."""
+    def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
+        """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
+        self.optimizers.end_optimizer_step(optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
@@ -182,16 +204,9 @@ class Recorder:
         self._optimizer_was_built_late = False
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
-        self.totals.count_optimizer_step(optimizer)
+        self.optimizers.count_step(optimizer)
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
-
-    def on_optimizer_built(self) -> None:
-        """An optimizer was made; after the first steps, another training may begin."""
-        self.detector.on_optimizer_built()
-        if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
-            self._late_optimizers += 1
-            self._optimizer_was_built_late = True
 
     def on_gradient(self) -> None:
         """`torch.autograd.grad` is about to run."""
@@ -389,6 +404,8 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
+        self.optimizers.end_step(window)
+        self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1
             self._open_window["steps"] += stage.counted
@@ -461,12 +478,14 @@ class Recorder:
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
+            self.core_usage = CoreUsage()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
         self._open_step_ranges()
+        self.core_usage.begin_step()
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -588,7 +607,7 @@ class Recorder:
         """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
         if self._program_facts is None:
             self._program_facts = {}
-            self._program_facts = describe_program()
+            self._program_facts = describe_program(self.wrapped_models)
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
@@ -599,6 +618,7 @@ class Recorder:
         if self.folder is None:
             return
         try:
+            self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")

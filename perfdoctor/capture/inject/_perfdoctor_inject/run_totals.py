@@ -7,11 +7,12 @@ import time
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
-from .model_facts import describe_optimizer
 from .step_meter import StepWork
+from .user_code import Location, user_location
 
 # Windows whose step times stand in facts.json; steps.jsonl has the times of all steps.
 TIMED_WINDOWS = ("base", "timing", "evidence")
@@ -46,8 +47,8 @@ class RunTotals:
         writing_ns: Time for writing them.
         steps: Steps that have ended.
         user_profiled_steps: Steps in which a profiler of the program ran.
-        optimizers: The description of each optimizer that has stepped, by `id`.
         compiles: What was compiled in the steps of each window.
+        threads_set: The line that called `torch.set_num_threads` last; None where none did.
     """
 
     def __init__(self) -> None:
@@ -57,8 +58,8 @@ class RunTotals:
         self.recent_steps: deque[tuple[int, int]] = deque(maxlen=RECENT_STEPS)
         self.written_events = self.writing_ns = 0
         self.steps = self.user_profiled_steps = 0
-        self.optimizers: dict[int, dict[str, Any]] = {}
         self.compiles = CompilesByWindow()
+        self.threads_set: Location | None = None
         self._gradients_are_scaled = False
         self._last_step_ns = 0
         self._first_step_end_ns = 0
@@ -74,6 +75,10 @@ class RunTotals:
             self._gradients_are_scaled = False
         elif name == "clipped" and self._gradients_are_scaled:
             self.counts["clipped_before_unscale"] += 1
+
+    def note_threads_set(self, frame: FrameType | None) -> None:
+        """Remember the line that has set the number of threads."""
+        self.threads_set = user_location(frame)
 
     def add_step(self, window: str, label: str, dur_ns: int, wait_ns: int, work: StepWork) -> None:
         """Add a step that has ended.
@@ -145,13 +150,6 @@ class RunTotals:
             for window in TIMED_WINDOWS
             for name in WORK_NAMES
         }
-
-    def count_optimizer_step(self, optimizer: Any) -> None:
-        """Add one `Optimizer.step`; the first one of each optimizer describes it."""
-        description = self.optimizers.get(id(optimizer))
-        if description is None:
-            description = self.optimizers[id(optimizer)] = describe_optimizer(optimizer)
-        description["steps"] += 1
 
     def usual_step_ns(self) -> int:
         """The median step of the base window; before the base window, the last step."""
