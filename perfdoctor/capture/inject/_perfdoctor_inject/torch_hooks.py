@@ -25,7 +25,6 @@ from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
 
 Function = Callable[..., Any]
-STEP_MARK = "ProfilerStep#"
 # What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
 CLOSURE_TYPES = (types.FunctionType, types.MethodType, functools.partial)
 
@@ -57,7 +56,8 @@ class Hooks:
         # Called first by `loss.backward()`, outside the calls that a mode of torch functions handles.
         self._patch(torch.Tensor, "backward", self._wrap_backward)
         self._patch(torch.autograd, "grad", self._wrap_grad)
-        self._patch(autograd_profiler.record_function, "__init__", self._wrap_record_function)
+        for name in ("start", "step"):
+            self._patch(torch.profiler.profile, name, self._wrap_profiler_step)
         self._patch(autograd_profiler.profile, "_prepare_trace", self._wrap_profiler_open)
         self._patch(autograd_profiler.profile, "__exit__", self._wrap_profiler_close)
         for name in ("emit_nvtx", "emit_itt"):
@@ -313,16 +313,30 @@ class Hooks:
 
         return grad
 
-    def _wrap_record_function(self, original: Function) -> Function:
-        """Rename the steps that the program's own profiler marks while ours records: one step, one mark."""
+    def _wrap_profiler_step(self, original: Function) -> Function:
+        """Let the program's own profiler mark no steps while ours records: they would be a second set of steps."""
         recorder = self.recorder
 
-        def __init__(block: Any, name: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if recorder.profiler.recording and isinstance(name, str) and name.startswith(STEP_MARK):
-                name = name.replace(STEP_MARK, "step of the program's own profiler ")
-            original(block, name, *args, **kwargs)
+        def step(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            marks = recorder.profiler.recording and getattr(profile, "record_steps", False)
+            if marks:
+                open_mark, profile.step_rec_fn = getattr(profile, "step_rec_fn", None), None
+                if open_mark is not None:
+                    open_mark.__exit__(None, None, None)
+                profile.record_steps = False
+            try:
+                return original(profile, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                if marks:
+                    profile.record_steps = True
+                    if not recorder.profiler.recording:  # it has taken over
+                        profile.step_rec_fn = autograd_profiler.record_function(f"ProfilerStep#{profile.step_num}")
+                        profile.step_rec_fn.__enter__()
 
-        return __init__
+        return step
 
     def _wrap_profiler_open(self, original: Function) -> Function:
         def open_profiler(profile: Any, *args: Any, **kwargs: Any) -> Any:
