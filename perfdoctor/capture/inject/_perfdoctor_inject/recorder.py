@@ -523,8 +523,7 @@ class Recorder:
         if step_range is not None and self._is_training_thread():
             step_range.close()
         earlier, steps = self.windows.get(trace), self._open_window["steps"]
-        is_late = self._late_samples and not partial
-        if earlier is not None and earlier["steps"] > steps and not is_late:
+        if partial and earlier is not None and earlier["steps"] > steps:
             self.profiler.abort()  # an earlier window has recorded more steps
             return
         start_ns = time.perf_counter_ns()
