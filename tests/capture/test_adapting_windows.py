@@ -89,8 +89,8 @@ def test_each_step_says_what_it_contains(launcher: Any, capture_kit: dict[str, A
     steps = recorded.steps()
     contents = [step.get("contains", []) for step in steps]
     assert [number for number, each in enumerate(contents) if "save" in each] == [6, 13]
-    assert [number for number, each in enumerate(contents) if "evaluation" in each] == [6, 13]
-    assert [step["batches"] for step in steps[:7]] == [1] * 6 + [15]
+    assert [number for number, each in enumerate(contents) if "evaluation" in each] == [7]
+    assert [step["batches"] for step in steps[:8]] == [1] * 7 + [15]
     assert {(step["backwards"], step["optimizer_steps"]) for step in steps} == {(1, 1)}
     assert all(0 < step["cpu_ns"] <= step["process_cpu_ns"] * 1.01 + 1e5 for step in steps)
     assert all(step["preempted"] >= 0 for step in steps)

@@ -102,14 +102,16 @@ class StepMeter:
         self._collection_start_ns = 0
         self._collection_ns = 0
         self._first_node = 0
+        self._evaluation_since: tuple[int, int] | None = None
+        self._evaluates_later = False
 
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
         self._unused_batches = 0
         self._collection_ns = 0
-        if self._seen:
-            self._seen = []
+        self._seen = ["evaluation"] if self._evaluates_later else []
+        self._evaluates_later = False
         self._thread = threading.get_ident()
         self._first_node = count_graph_nodes()
         self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
@@ -161,6 +163,8 @@ class StepMeter:
         """The step contains this, too: save, evaluation."""
         if content not in self._seen:
             self._seen.append(content)
+        if content == "evaluation":
+            self._evaluation_since = (self.batches, self.no_grad_blocks)
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
         """Python's garbage collector starts or stops; only its oldest generation takes long."""
@@ -182,6 +186,11 @@ class StepMeter:
 
     def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
         contents = list(self._seen)
+        if self._evaluation_since == (self.batches, self.no_grad_blocks):
+            # The model was put to evaluation right before the boundary: its batches come in the next step.
+            contents.remove("evaluation")
+            self._evaluates_later = True
+        self._evaluation_since = None
         usual = self._usual_unused_batches
         if usual is not None and self._unused_batches >= usual + EVALUATION_BATCHES:
             contents.append("evaluation")
