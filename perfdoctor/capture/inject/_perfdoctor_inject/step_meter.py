@@ -112,6 +112,7 @@ class StepMeter:
         self._collection_ns = 0
         self._seen = ["evaluation"] if self._evaluates_later else []
         self._evaluates_later = False
+        self._evaluation_since = None
         self._thread = threading.get_ident()
         self._first_node = count_graph_nodes()
         self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
