@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,17 +86,36 @@ def find_largest_part_excess(rank: Rank, is_slow: BoolArray) -> tuple[str, int]:
     return name, excess_ns[name]
 
 
-def find_largest_activity_excess(rank: Rank, is_slow: BoolArray) -> tuple[str, int] | None:
-    """The outermost op or annotation that takes most more time in slow steps than in others, and the difference in ns.
+class Activity(NamedTuple):
+    """An op or annotation that takes more time in slow steps than in others.
 
-    The difference is that of the means per step. None where the trace has neither, or nothing takes longer.
+    Attributes:
+        name: Its name.
+        excess_ns: The difference of the means per step.
+        calls, usual_calls: How often it runs in a slow step and in another one, in the mean.
+        is_annotation: Whether it is an annotation, whose name is the user's.
+    """
+
+    name: str
+    excess_ns: int
+    calls: float
+    usual_calls: float
+    is_annotation: bool
+
+
+def find_largest_activity_excess(rank: Rank, is_slow: BoolArray) -> Activity | None:
+    """The outermost op or annotation that takes most more time in slow steps than in others.
+
+    None where the trace has neither, or nothing takes longer.
     """
     trace, steps, ranges = rank.trace, rank.steps, rank.trace.ranges
-    op, op_ns = _find_largest_excess(trace.ops, trace.ops.parent < 0, steps, is_slow, trace.strings)
+    op = _find_largest_excess(trace.ops, trace.ops.parent < 0, steps, is_slow, trace.strings)
     annotations = _find_outermost(ranges, ~trace.match_rows(ranges, _MARKS))
-    annotation, annotation_ns = _find_largest_excess(ranges, annotations, steps, is_slow, trace.strings)
-    name, excess_ns = (annotation, annotation_ns) if annotation_ns >= _ANNOTATION_SHARE * op_ns else (op, op_ns)
-    return (trace.strings[name], excess_ns) if excess_ns > 0 else None
+    annotation = _find_largest_excess(ranges, annotations, steps, is_slow, trace.strings)
+    op_ns = 0 if op is None else op.excess_ns
+    if annotation is not None and annotation.excess_ns >= _ANNOTATION_SHARE * op_ns:
+        return annotation._replace(is_annotation=True)
+    return op
 
 
 def _find_outermost(ranges: Ranges, counted: BoolArray) -> BoolArray:
@@ -109,24 +129,28 @@ def _find_outermost(ranges: Ranges, counted: BoolArray) -> BoolArray:
 
 def _find_largest_excess(
     table: Ops | Ranges, counted: BoolArray, steps: Steps, is_slow: BoolArray, strings: Sequence[str]
-) -> tuple[int, int]:
-    """The code of the name that takes most more time in slow steps than in others, and the difference in ns a step.
+) -> Activity | None:
+    """The name that takes most more time in slow steps than in others; None where none takes more.
 
-    (-1, 0) where no counted event starts in a step. Of names with the same difference it is the first by the alphabet:
-    codes are in the order of the file.
+    Of names with the same difference it is the first by the alphabet: codes are in the order of the file.
     """
     rows = np.flatnonzero(counted)
     step = steps.at(table.start_ns[rows])
     rows, step = rows[step >= 0], step[step >= 0]
     if not len(rows):
-        return -1, 0
+        return None
     codes, which = np.unique(table.name[rows], return_inverse=True)
 
-    def time_per_step(chosen: BoolArray) -> FloatArray:
+    def per_step(chosen: BoolArray, amounts: Int64Array) -> FloatArray:
         inside = chosen[step]
-        total_ns = np.bincount(which[inside], weights=table.dur_ns[rows[inside]], minlength=len(codes))
-        return total_ns / max(int(chosen.sum()), 1)
+        totals = np.bincount(which[inside], weights=amounts[inside], minlength=len(codes))
+        return totals / max(int(chosen.sum()), 1)
 
-    excess_ns = time_per_step(is_slow) - time_per_step(~is_slow)
+    dur_ns, ones = table.dur_ns[rows], np.ones(len(rows), np.int64)
+    excess_ns = per_step(is_slow, dur_ns) - per_step(~is_slow, dur_ns)
     largest_ns = excess_ns.max()
-    return min(codes[excess_ns == largest_ns].tolist(), key=strings.__getitem__), int(largest_ns)
+    if largest_ns <= 0:
+        return None
+    best = min(np.flatnonzero(excess_ns == largest_ns).tolist(), key=lambda row: strings[codes[row]])
+    calls, usual_calls = (float(per_step(chosen, ones)[best]) for chosen in (is_slow, ~is_slow))
+    return Activity(strings[codes[best]], int(largest_ns), calls, usual_calls, is_annotation=False)

@@ -37,6 +37,7 @@ class LoaderModel(NamedTuple):
         batches: Batches that a step takes.
         threads: Threads that compute in the training itself; None where they were not captured.
         most_workers: The most workers that the program's framework starts; None for no limit.
+        fetch_ns: Time that a worker spends on the batches of a step, measured in the workers; None without that.
     """
 
     workers: int | None
@@ -48,6 +49,7 @@ class LoaderModel(NamedTuple):
     batches: float = 1.0
     threads: int | None = None
     most_workers: int | None = None
+    fetch_ns: int | None = None
 
     @property
     def unstalled_step_ns(self) -> int:
@@ -61,8 +63,10 @@ class LoaderModel(NamedTuple):
     def batch_ns(self) -> int:
         """Time that one worker spends on a batch.
 
-        The wait itself without workers; with workers that are all busy, workers x step.
+        The wait itself without workers; what was measured in the workers, else workers x step, as if all were busy.
         """
+        if self.workers and self.fetch_ns is not None:
+            return self.fetch_ns
         return self.wait_ns if not self.workers else self.workers * self.step_ns
 
     @property
@@ -80,6 +84,13 @@ class LoaderModel(NamedTuple):
         """Workers that deliver a batch before a step without the wait is over, with room for slow batches."""
         needed = math.ceil(_HEADROOM * self.batch_ns / max(self.unstalled_step_ns, 1))
         return max((self.workers or 0) + 1, 2, needed)
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether workers were measured to load faster than the loop asks: then more of them hide nothing."""
+        if not self.workers or self.fetch_ns is None:
+            return False
+        return self.fetch_ns <= self.workers * self.unstalled_step_ns
 
     @property
     def most_useful_workers(self) -> int | None:
@@ -170,18 +181,38 @@ def model_loader(rank: Rank, captured: Mapping[str, Any], idle_ns: int, startup_
         workers = 0
     cpu = captured_part(rank.facts, "cpu")
     cores, threads = cpu.get("affinity"), cpu.get("torch_threads")
+    batches = int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1)
+    fetch = captured.get("fetch")
+    fetch = fetch if isinstance(fetch, dict) and fetch.get("where") == "worker" else {}
+    fetch_ns = fetch.get("median_ns")
     return LoaderModel(
         workers=workers,
         step_ns=rank.per_step(rank.window_ns) - startup_ns,
         wait_ns=rank.per_step(iv.total(iv.intersect(waits.intervals, rank.window))) - startup_ns,
         idle_ns=idle_ns,
-        cores=cores if isinstance(cores, int) and cores > 0 else None,
-        cpu_share=_captured_cpu_share(captured) if workers == 0 else None,
-        batches=int(np.count_nonzero(waits.within(rank.window))) / max(rank.steps.count, 1),
+        cores=_count_cores(rank, cores),
+        cpu_share=_captured_cpu_share(captured) if workers == 0 else _fetch_cpu_share(fetch),
+        batches=batches,
         threads=threads if isinstance(threads, int) and threads > 0 else None,
         # Chunked pipelines set num_workers to 1, as their order of chunks needs it, and warn.
         most_workers=1 if "Hugging Face pipeline" in rank.context.frameworks else None,
+        fetch_ns=round(batches * fetch_ns) if isinstance(fetch_ns, int) else None,
     )
+
+
+def _count_cores(rank: Rank, affinity: object) -> int | None:
+    """Cores that the process may use: by its affinity, and by the quota of its control groups where captured."""
+    cores = affinity if isinstance(affinity, int) and affinity > 0 else None
+    quota = captured_part(rank.facts, "cores").get("available")
+    if not isinstance(quota, int | float) or quota <= 0:
+        return cores
+    return max(min(cores or math.ceil(quota), math.floor(quota)), 1)
+
+
+def _fetch_cpu_share(fetch: Mapping[str, Any]) -> float | None:
+    """The share of a worker's time for a batch in which it computed; None where nobody measured it."""
+    wall_ns, cpu_ns = fetch.get("median_ns"), fetch.get("process_cpu_ns")
+    return min(cpu_ns / wall_ns, 1.0) if isinstance(wall_ns, int) and isinstance(cpu_ns, int) and wall_ns > 0 else None
 
 
 def _captured_cpu_share(captured: Mapping[str, Any]) -> float | None:

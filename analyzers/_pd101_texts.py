@@ -17,32 +17,32 @@ _MIN_PART_SHARE = 0.15
 
 def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None, saving: Saving) -> str:
     """How long the GPU or the loop waits for which loader, and why."""
-    step = _format_ms(loader.step_ns)
+    step = format_ms(loader.step_ns)
     whole = f"each {step} step" if rank.steps.count else f"the trace's {step}"
-    waits = f"{_who_waits(rank)} {_format_ms(loader.idle_ns)} of {whole} for"
+    waits = f"{_who_waits(rank)} {format_ms(loader.idle_ns)} of {whole} for"
     if loader.workers is None:
         return f"{waits} {location.short if location else 'the DataLoader'}"
     where = f"{location.short}, whose DataLoader" if location else "the DataLoader, which"
     verb = "does" if loader.workers == 1 else "do"
-    why = "has no workers" if loader.workers == 0 else f"has {_count_workers(loader.workers)} that {verb} not keep up"
+    why = "has no workers" if loader.workers == 0 else f"has {count_workers(loader.workers)} that {verb} not keep up"
     if not saving.expected_ns:
         return f"{waits} {where} {why}"
     if loader.recommended_workers == loader.workers:
         return f"{waits} {where} {why}"
     best_ns = loader.step_ns - saving.expected_ns
-    return f"{waits} {where} {why}; with {_count_workers(loader.recommended_workers)} at best {_format_ms(best_ns)}"
+    return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} at best {format_ms(best_ns)}"
 
 
 def startup_title(rank: Rank, location: SourceLocation | None, epoch_ns: int) -> str:
     """How long the GPU or the loop waits for workers to start, at the beginning of an epoch."""
     return (
-        f"{_who_waits(rank)} {_format_ms(epoch_ns)} at the start of an epoch"
+        f"{_who_waits(rank)} {format_ms(epoch_ns)} at the start of an epoch"
         f"{f' at {location.short}' if location else ''}, while the DataLoader starts its workers"
     )
 
 
 # What else helps where the training process itself does this kind of work to load a batch.
-_CHEAPER: Mapping[str, str] = MappingProxyType(
+CHEAPER_BATCH: Mapping[str, str] = MappingProxyType(
     {
         kinds.IMAGE_DECODING: "store smaller images, or decode on the GPU (nvJPEG, NVDEC)",
         kinds.TOKENIZING: "tokenize the data set once and store it",
@@ -60,12 +60,12 @@ def describe_loading_work(work: LoadingWork | None) -> str:
         return ""
     where = f" ({work.location.short})" if work.location else ""
     kind = f", {work.kind}" if work.kind else ""
-    advice = _CHEAPER.get(work.kind or "")
+    advice = CHEAPER_BATCH.get(work.kind or "")
     cheaper = f": to make a batch cheaper, {advice}" if advice else ""
     name = kinds.short_name(work.name)
     if work.location is not None:
         name = name.removesuffix(f" ({SourceLocation(work.location.file).short})")
-    return f" {_format_ms(work.time_ns)} of the wait is {name}{where}{kind}{cheaper}."
+    return f" {format_ms(work.time_ns)} of the wait is {name}{where}{kind}{cheaper}."
 
 
 def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWork | None = None) -> str:
@@ -79,8 +79,8 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
         )
     elif loader.lacks_cores and loader.is_memory_bound:
         advice = (
-            f"Use {_count_workers(loader.recommended_workers)}, and let the data set wait less: keep its files near, "
-            f"and read them in larger pieces. Loading a batch takes {_format_ms(loader.batch_ns)} and computes for "
+            f"Use {count_workers(loader.recommended_workers)}, and let the data set wait less: keep its files near, "
+            f"and read them in larger pieces. Loading a batch takes {format_ms(loader.batch_ns)} and computes for "
             f"{loader.cpu_share or 0:.0%} of it: {loader.workers_to_keep_up} workers would hide it, each a process "
             "with a memory of its own."
         )
@@ -103,7 +103,7 @@ def stall_advice(rank: Rank, loader: LoaderModel, parts: WaitParts, work: Loadin
 def _use_workers(loader: LoaderModel) -> str:
     if loader.recommended_workers == loader.workers:
         return "Make the batch cheaper, as more workers do not help"
-    return f"Use {_count_workers(loader.recommended_workers)}, and make the batch cheaper"
+    return f"Use {count_workers(loader.recommended_workers)}, and make the batch cheaper"
 
 
 def _advise_more_workers(loader: LoaderModel) -> str:
@@ -124,12 +124,12 @@ def _describe_main_process(loader: LoaderModel, parts: WaitParts) -> str:
     to_device_ns = parts.copy_ns + parts.pin_ns
     if to_device_ns > _MIN_PART_SHARE * loader.wait_ns:
         return (
-            f" {_format_ms(to_device_ns)} of the wait is copying or pinning inside the loader, which workers do not "
+            f" {format_ms(to_device_ns)} of the wait is copying or pinning inside the loader, which workers do not "
             "take over: return CPU tensors, set pin_memory=True, and copy in the loop without blocking."
         )
     if parts.collate_ns > _MIN_PART_SHARE * loader.wait_ns:
         advice = "it moves to the workers, too" if loader.workers == 0 else "the main process does it: leave it to them"
-        return f" {_format_ms(parts.collate_ns)} of the wait is collating the samples; {advice}."
+        return f" {format_ms(parts.collate_ns)} of the wait is collating the samples; {advice}."
     return ""
 
 
@@ -148,11 +148,13 @@ def _who_waits(rank: Rank) -> str:
     return "The GPU waits" if rank.device_kind == "gpu" else "The training loop waits"
 
 
-def _count_workers(count: int) -> str:
+def count_workers(count: int) -> str:
+    """A number of workers in words."""
     return "one worker" if count == 1 else f"{count} workers"
 
 
-def _format_ms(ns: int) -> str:
+def format_ms(ns: float) -> str:
+    """A time in ms, or in us where it is short."""
     if ns < 100e3:
         return f"{ns / 1e3:.3g} us"
     return f"{ns / 1e6:.0f} ms" if ns >= 100e6 else f"{ns / 1e6:.3g} ms"

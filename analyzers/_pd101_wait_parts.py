@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.rules import BoolArray, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
+from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
 from perfdoctor.rules import intervals as iv
-from perfdoctor.trace.tables.model import Calls, Frames, Ops
+from perfdoctor.trace.tables.model import Calls, Frames, Ops, Trace
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does.
@@ -44,23 +46,39 @@ class LoadingWork(NamedTuple):
 
 
 def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
-    """What the training process does in the waits of the window; None where nothing within them is recorded."""
-    waits = rank.loader_waits
+    """What the training process does in the waits of the window; None where nothing within them is recorded.
+
+    Where a capture has recorded stacks in another window, those of that window tell it.
+    """
+    waits, evidence = rank.loader_waits, rank.evidence_trace
     rows = np.flatnonzero(waits.within(rank.window) & ~startups)
+    if not len(rows):
+        return None
+    wait_ns = rank.per_step(iv.total(iv.union(waits.start_ns[rows], waits.end_ns[rows])))
+    if evidence is not None:
+        others = loader_waits_of(evidence)
+        work = _find_work(evidence, others, np.arange(len(others.start_ns)), wait_ns)
+        if work is not None:
+            return work
+    return _find_work(rank.trace, waits, rows, wait_ns)
+
+
+def _find_work(trace: Trace, waits: LoaderWaits, rows: Int64Array, wait_ns: int) -> LoadingWork | None:
+    """What one thread does in some waits of a trace, as a part of `wait_ns`."""
     if not len(rows):
         return None
     thread = int(np.bincount(waits.thread[rows]).argmax())
     rows = rows[waits.thread[rows] == thread]
-    path = find_hot_path(rank.trace, iv.union(waits.start_ns[rows], waits.end_ns[rows]), thread)
+    path = find_hot_path(trace, iv.union(waits.start_ns[rows], waits.end_ns[rows]), thread)
     is_loader = [bool(re.search(_LOADER, activity.name)) for activity in path.activities]
     inside = path.activities[is_loader.index(True) + 1 :] if any(is_loader) else path.activities
     inside = tuple(each for each in inside if not re.search(_LOADER, each.name))
     if not inside:
         return None
-    loop = rank.locations.at(waits.thread[rows[:1]], waits.start_ns[rows[:1]])[0]
+    loop = Locations(trace, None).at(waits.thread[rows[:1]], waits.start_ns[rows[:1]])[0]
     location = path.location if path.location != loop and inside[-1] == path.deepest else None
     time_ns = iv.total(path.kind_time) if path.kind is not None else inside[-1].time_ns
-    return LoadingWork(inside[-1].name, path.kind, rank.per_step(time_ns), location)
+    return LoadingWork(inside[-1].name, path.kind, round(wait_ns * time_ns / max(path.time_ns, 1)), location)
 
 
 def split_waits(rank: Rank, startups: BoolArray) -> WaitParts:

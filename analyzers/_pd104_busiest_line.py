@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import find_locations
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.gpu import classify_op
 from perfdoctor.rules import Rank, SourceLocation, Trace, vocabulary
 from perfdoctor.rules import intervals as iv
@@ -59,8 +60,9 @@ def find_busiest_line(rank: Rank) -> BusiestLine | None:
 
 def _find_in_trace(trace: Trace) -> BusiestLine | None:
     ops, ranges = trace.ops, trace.ranges
-    in_optimizer = trace.match_rows(ranges, f"{vocabulary.OPTIMIZER_STEP}|{vocabulary.ZERO_GRAD}")
-    optimizer_time = iv.union(ranges.start_ns[in_optimizer], ranges.end_ns[in_optimizer])
+    zeroing = trace.match_rows(ranges, vocabulary.ZERO_GRAD)
+    zeroing_time = iv.union(ranges.start_ns[zeroing], ranges.end_ns[zeroing])
+    optimizer_time = iv.union_of((optimizer_steps_of(trace).own_time(), zeroing_time))
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     outside = iv.overlap(ops.start_ns, ops.end_ns, optimizer_time) == 0

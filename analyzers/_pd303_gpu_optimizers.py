@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
 from perfdoctor.analysis.kernels.traffic_kinds import OPTIMIZER
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.rules import (
     NONE,
     GpuRows,
@@ -27,7 +28,8 @@ from perfdoctor.rules import (
 # min_share: what could be saved, of the step; that of a low finding (contracts.md), as the fix is one argument.
 # min_passes: 1 is fused, unless the GPU waits for a loop over at least min_loop tensors (the smallest network of
 # the real traces, a ResNet-50, has 161; optimizers of another kind launch up to 24).
-# min_cpu_share: min_share for a program on the CPU alone, where the profiler's part is known less well.
+# min_cpu_share: what an optimizer takes of the step of a program on the CPU alone, which a look at that step would stop
+# at (contracts.md: every slice of 5 % is explained).
 # min_kernels: fewer kernels a step are a toy, or fused in all but name.
 SETTINGS: Mapping[str, float] = MappingProxyType(
     {"min_share": 0.01, "min_passes": 2, "min_kernels": 5, "min_loop": 50, "min_cpu_share": 0.05}
@@ -75,7 +77,9 @@ class GpuOptimizer:
 def unfused_optimizers_of(rank: Rank, settings: Mapping[str, float]) -> Iterator[GpuOptimizer]:
     """Those of `gpu_optimizers_of` of which a fused one would save enough; see the thresholds of PD303."""
     for steps in gpu_optimizers_of(rank):
-        kernels = rank.per_step(len(steps.rows))
+        if steps.optimizer == "LBFGS":  # its products of vectors are no passes that one kernel could make
+            continue
+        kernels = rank.count_per_step(len(steps.rows))
         is_starved_loop = steps.is_loop and steps.is_starved and kernels >= settings["min_loop"]
         if not is_starved_loop and steps.pass_count < settings["min_passes"]:
             continue
@@ -124,7 +128,11 @@ def _measure_optimizer(rank: Rank, launched: Int64Array, range_name: str) -> Gpu
     longest_ns, pass_count = _measure_longest_pass(rank, rows)
     busy = rank.time_in_window(rows)
     _, first, step = np.unique(rank.traffic.optimizer_step[rows], return_index=True, return_inverse=True)
-    waits = intervals.intersect(_spans_of_steps(rank, rows, step), rank.account.parts["idle_launch"])
+    spans = _spans_of_steps(rank, rows, step)
+    all_steps = optimizer_steps_of(trace)
+    if len(all_steps.closure_start_ns):  # an optimizer that calls closures between its own ops (LBFGS)
+        spans = intervals.intersect(spans, all_steps.own_time(distinct(rank.traffic.optimizer_step[rows])))
+    waits = intervals.intersect(spans, rank.account.parts["idle_launch"])
     is_starved = intervals.total(waits) > intervals.total(busy)
     claimed = intervals.union_of((busy, waits, _idle_in_ranges(rank, rows))) if is_starved else busy
     return GpuOptimizer(
@@ -162,8 +170,8 @@ def _idle_in_ranges(rank: Rank, rows: Int64Array) -> Intervals:
 
     It begins before the first item: the CPU groups the parameters first.
     """
-    ranges, step = rank.trace.ranges, distinct(rank.traffic.optimizer_step[rows])
-    inside = intervals.union(ranges.start_ns[step], ranges.end_ns[step])
+    step = distinct(rank.traffic.optimizer_step[rows])
+    inside = optimizer_steps_of(rank.trace).own_time(step)
     return intervals.intersect(inside, rank.account.parts["idle_launch"])
 
 

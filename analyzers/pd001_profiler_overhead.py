@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.captured_facts import captured_median_ns, captured_steps
-from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
+import numpy as np
 
-# A recorded step over an unprofiled one. From here on half of it is the profiler: shares of it are no shares of the
-# real step.
-_DISTORTING_FACTOR = 2.0
+from perfdoctor.analysis.step_times import compare_windows
+from perfdoctor.rules import Claim, Evidence, Finding, Rank, RankAnalyzer, Saving
 
 
 class ProfilerOverhead(RankAnalyzer):
@@ -20,7 +17,7 @@ class ProfilerOverhead(RankAnalyzer):
 
     What it finds:
         A capture whose recorded steps take over 15 % longer than the steps right before them, which were timed
-        without any profiler.
+        without any profiler: for the same work, and without what other programs took.
 
     Why it costs time:
         It costs the program nothing once recording is over. It distorts the picture: the profiler works on the CPU,
@@ -30,16 +27,18 @@ class ProfilerOverhead(RankAnalyzer):
     How it is measured:
         `perfdoctor run` times a few steps without a profiler (the base window) and then records some (the timing
         window, without stacks and shapes). The medians of both are compared; each window needs `min_steps` steps.
-        All other costs and savings are those of the recorded steps, with the unprofiled step beside them: GPU time is
-        hardly affected, and how much of a CPU cost is the profiler's is not known.
+        Where the windows' steps hold other numbers of micro-batches (backward passes, else batches), the time of one
+        is compared. Time in which other programs had the cores is left out: CPU time as usual in a longer step, and
+        more involuntary context switches. All costs and savings of a report are scaled to the unprofiled step.
 
     How to fix:
-        There is nothing to fix in the program. Trust the order of findings and the time of kernels; read launch-bound
-        findings and idle GPU time as upper bounds, and compare runs by the step without the profiler.
+        There is nothing to fix in the program, so the finding has no rank. Trust the order of findings and the time
+        of kernels; read launch-bound findings and idle GPU time as upper bounds.
 
     When it is wrong:
-        The windows lie one after the other: a program whose steps grow (longer sequences, a curriculum) or that
-        shared its machine with another one differs between them without the profiler's doing.
+        The windows lie one after the other: a program whose inputs grow within a micro-batch (longer sequences)
+        differs between them without the profiler's doing. Captures without CPU times cannot tell a machine that was
+        shared.
 
     Needs:
         Captured facts (`perfdoctor run`) with a base window.
@@ -58,28 +57,26 @@ class ProfilerOverhead(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding when the recorded steps exceed the unprofiled ones by `min_share`."""
-        base, timing = captured_steps(rank.facts, "base"), captured_steps(rank.facts, "timing")
-        base_ns, timing_ns = captured_median_ns(rank.facts, "base"), captured_median_ns(rank.facts, "timing")
-        if base_ns is None or timing_ns is None or min(len(base), len(timing)) < self.settings["min_steps"]:
+        steps = compare_windows(rank.facts, rank.run_steps)
+        if steps is None or min(map(len, steps)) < self.settings["min_steps"]:
             return
-        if timing_ns <= (1 + self.settings["min_share"]) * base_ns:
+        base_ns, recorded_ns = (float(np.median(each)) for each in steps)
+        if recorded_ns <= (1 + self.settings["min_share"]) * base_ns:
             return
-        factor = timing_ns / base_ns
-        finding = self.finding(
+        yield self.finding(
             rank,
-            title=f"The profiler slows the recorded steps to {factor:.2f} times their usual length",
-            cost_ns=min(timing_ns - base_ns, rank.per_step(rank.window_ns)),
+            title=f"The profiler slows the recorded steps to {recorded_ns / base_ns:.2f} times their usual length",
+            cost_ns=0,
             saving=Saving(),
             advice=(
-                "Read idle GPU time and launch-bound findings as upper bounds: the profiler's share is CPU time. "
-                f"A step takes {base_ns / 1e6:.3g} ms when nothing is recorded."
+                f"Figures are of the step without the profiler, {base_ns / 1e6:.3g} ms. What many short ops and "
+                "launches cost is an upper bound: the profiler takes CPU time for each."
             ),
             claim=Claim(),
             confidence=0.9,
             evidence=(
-                Evidence("recorded step, median", timing_ns, "ns"),
-                Evidence("steps timed without the profiler", len(base), "count"),
+                Evidence("recorded step, median", round(recorded_ns), "ns"),
+                Evidence("step without the profiler", round(base_ns), "ns"),
+                Evidence("steps timed without the profiler", len(steps.unprofiled_ns), "count"),
             ),
         )
-        # The program has no fault: only a trace that is half profiler deserves more than a note.
-        yield replace(finding, severity="info" if factor < _DISTORTING_FACTOR else "low")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.captured_facts import RunSteps, captured_step_times
+from perfdoctor.analysis.step_times import count_work, even_out_work, find_preemption
+from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace
 from perfdoctor.analyzers._pd003_slow_steps import (
+    Activity,
     SlowSteps,
     find_largest_activity_excess,
     find_largest_part_excess,
@@ -16,6 +21,7 @@ from perfdoctor.analyzers._pd003_slow_steps import (
     measure_growth,
 )
 from perfdoctor.rules import (
+    BoolArray,
     Claim,
     Evidence,
     Finding,
@@ -24,42 +30,14 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Recurrence,
     Saving,
+    captured_part,
     is_rare,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
 
-# By part of the account: what slow steps contain more of, in words, and what to do about it.
-_CAUSES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "compute": ("more GPU work", "Group batches by length, or cap it, if inputs vary; evaluate less often."),
-        "bandwidth": ("more GPU work", "Group batches by length, or cap it, if inputs vary; evaluate less often."),
-        "memcpy": ("more copying", "Write checkpoints and logs rarely, and copy from pinned memory for them."),
-        "communication": ("longer collectives", "Analyse the ranks together: another one is late in these steps."),
-        "latency": ("more small kernels", "Evaluate and log less often: such work runs in these steps."),
-        "idle_dataloader": (
-            "waits for the loader",
-            "Even it out by persistent_workers=True and a larger prefetch_factor.",
-        ),
-        "idle_sync": ("waits for the GPU", "Read values back less often: these steps wait for some."),
-        "idle_allocator": ("memory allocation", "Warm up with the largest input; keep sizes few."),
-        "idle_communication": (
-            "waits for other ranks",
-            "Analyse the ranks together: another one is late in these steps.",
-        ),
-    }
-)
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5
-_MORE: Mapping[str, str] = MappingProxyType(
-    {
-        "idle_dataloader": "more waits for the loader",
-        "idle_sync": "more waits for the GPU",
-        "idle_communication": "more waits for other ranks",
-        "idle_allocator": "more memory allocation",
-    }
-)
-_CPU_WORK = ("work on the CPU", "Write checkpoints, evaluate and log less often, or on a thread of its own.")
 # Names in evidence of parts of the account whose own names say little.
 _PART_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -81,26 +59,33 @@ class UnstableSteps(RankAnalyzer):
     What it finds:
         Steps of more than one and a half times the median that add up to a share of the time: in the trace, and among
         the step times of a whole captured run, which contains the rare ones. Steps whose middle half ranges by
-        a fifth of the median; and marks on the CPU that range so, while the GPU finishes steps evenly.
+        a fifth of the median. Steps that grow over the run. For information: steps that other programs made slow,
+        steps that hold more micro-batches, and marks on the CPU that range while the GPU finishes steps evenly.
 
     Why it costs time:
         A checkpoint, an evaluation, a log or a batch of unusual size every N steps is invisible in a median and looks
         like a slightly slower step in a mean.
 
     How it is measured:
+        Two things are taken out first, where the capture recorded them. What other programs took: a step is longer,
+        its CPU time is the usual one, and it lost its core more often than usually (involuntary context switches).
+        And more work: the time of a step counts by its micro-batches (backward passes, else batches).
         The cost is the excess of slow steps over the median where they come back; one or two slow steps, or some in the
         first half of the trace alone, happen once and cost the median step nothing. Of steps that range, it is the
-        time beyond the shortest quarter of them. The cause is the part of the account, and the op or
-        annotation, in which slow steps exceed the usual ones most. The first step of a trace does not count (recording
-        it takes up to three times as long), nor do steps of a capture that ran under the profiler.
+        time beyond the shortest quarter of them. A cause is named where it was seen: what slow steps of the run
+        contain and others do not (a checkpoint, an evaluation, compilation, garbage collection, a wait for the loader),
+        or the part of the account and the op or annotation in which slow steps of the trace exceed the others. The
+        first step of a trace does not count (recording it takes up to three times as long), nor do steps of a capture
+        that ran under the profiler.
 
     How to fix:
-        By the cause: evaluate and save less often, save on a thread of its own, keep workers alive between epochs,
-        group batches by length.
+        By the cause: evaluate and save less often, save on a thread of its own, group batches by length. Where no
+        cause was seen, record a slow step: `perfdoctor run --skip N`.
 
     When it is wrong:
-        Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: the saving has no lower
-        bound. On a machine shared with other programs nobody may have caused them.
+        Slow steps that are intended (an evaluation every 1000 steps) are a price, no fault: such a finding is low at
+        most, and the saving has no lower bound. Traces without captured CPU times cannot tell a machine that was
+        shared, so that on a CPU a finding without a cause is low at most, too.
 
     Needs:
         Steps. Captured step times (`perfdoctor run`) for those outside of the trace.
@@ -133,16 +118,23 @@ class UnstableSteps(RankAnalyzer):
     )
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
-        """One finding: of slow steps, else of uneven ones, in the trace, else of those in the run, else of growth."""
+        """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
+        run = None if rank.run_steps is None else _OwnSteps(rank.run_steps)
+        in_run = self._check_run(rank, run)
         finding = (
-            self._check_trace(rank)
+            (in_run.finding if in_run is not None and in_run.is_seen else None)
+            or self._check_trace(rank)
             or self._check_spread(rank)
-            or self._check_run(rank)
-            or self._check_growth(rank)
+            or (in_run.finding if in_run is not None else None)
+            or self._check_growth(rank, run)
             or self._check_marks(rank)
         )
         if finding is not None:
             yield finding
+        elif run is not None:
+            yield from self._check_work(rank, run)
+        if run is not None:
+            yield from self._check_preemption(rank, run)
 
     def _find_costly_steps(self, dur_ns: Int64Array, min_steps: float) -> SlowSteps | None:
         """The slow ones of at least `min_steps` steps, if they cost enough."""
@@ -152,76 +144,84 @@ class UnstableSteps(RankAnalyzer):
         return slow if slow is not None and slow.excess_ns >= self.settings["min_share"] * int(dur_ns.sum()) else None
 
     def _check_trace(self, rank: Rank) -> Finding | None:
-        steps = rank.steps.intervals[1:]
-        dur_ns = rank.steps.durations_ns[1:]
+        own_ns = _own_durations(rank)
+        steps, dur_ns = rank.steps.intervals[1:], own_ns[1:]
         slow = self._find_costly_steps(dur_ns, self.settings["min_steps"])
         if slow is None:
             return None
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[slow.rows + 1] = True
-        part, part_ns = find_largest_part_excess(rank, is_slow)
-        cause, advice = _cause_of(rank, part)
-        activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
-        excess = iv.union(steps[slow.rows, 0] + slow.median_ns, steps[slow.rows, 1])
+        excess = iv.union(steps[slow.rows, 0] + slow.median_ns, steps[slow.rows, 0] + dur_ns[slow.rows])
         once = is_rare(slow.rows + 1, rank.steps.count)
         cost_ns = 0 if once else rank.per_step(iv.total(excess))
         longest_ns = int(dur_ns.max())
         title = _describe_slow_steps(slow, len(steps), longest_ns, "steps")
         if once and len(slow) == 1:
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
-            title = f"Once in this trace: a step takes {longest_ns / 1e6:.3g} ms, {times}"
-        return self.finding(
+            title = f"Once in this trace: a step takes {_format_ms(rank, longest_ns)} ms, {times}"
+        seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
+        return seen.limit_severity(
             rank,
-            title=f"{title}: {cause}",
-            cost_ns=cost_ns,
-            saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
-            claim=Claim(excess),
-            confidence=0.6,
-            evidence=(
-                Evidence("usual step", slow.median_ns, "ns"),
-                Evidence("longest step", longest_ns, "ns"),
-                Evidence(f"more {_PART_NAMES.get(part, part)} in a slow step", part_ns, "ns"),
-                Evidence("most more time in", activity),
-                Evidence("that is, in a slow step", activity_ns, "ns"),
+            self.finding(
+                rank,
+                title=f"{title}: {seen.cause.text}",
+                cost_ns=cost_ns,
+                saving=Saving() if once else Saving(0, None, cost_ns, "bounded"),
+                advice=seen.cause.advice,
+                claim=Claim(excess),
+                confidence=0.6,
+                evidence=(
+                    Evidence("usual step", rank.to_unprofiled_ns(slow.median_ns), "ns"),
+                    Evidence("longest step", rank.to_unprofiled_ns(longest_ns), "ns"),
+                    *seen.evidence("a slow step"),
+                ),
+                subject="trace",
+                recurrence=_recurrence_of(slow, dur_ns, rank),
             ),
-            subject="trace",
-            recurrence=_recurrence_of(slow, dur_ns),
         )
 
     def _check_spread(self, rank: Rank) -> Finding | None:
         """Steps that range widely, without a few slow ones that stand out."""
-        steps, dur_ns = rank.steps.intervals[1:], rank.steps.durations_ns[1:]
+        steps, dur_ns = rank.steps.intervals[1:], _own_durations(rank)[1:]
         if len(dur_ns) < self.settings["min_steps"]:
             return None
         quartile_ns, upper_ns = (int(np.quantile(dur_ns, share)) for share in (0.25, 0.75))
-        excess = iv.union(np.minimum(steps[:, 0] + quartile_ns, steps[:, 1]), steps[:, 1])
+        ends = steps[:, 0] + dur_ns
+        excess = iv.union(np.minimum(steps[:, 0] + quartile_ns, ends), ends)
         cost_ns = rank.per_step(iv.total(excess))
         ranges = upper_ns - quartile_ns > self.settings["min_spread"] * float(np.median(dur_ns))
         if not ranges or not self.exceeds_min_share(rank, cost_ns):
             return None
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
-        part, part_ns = find_largest_part_excess(rank, is_slow)
-        cause, advice = _cause_of(rank, part)
-        activity, activity_ns = find_largest_activity_excess(rank, is_slow) or (None, None)
-        return self.finding(
+        seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
+        return seen.limit_severity(
             rank,
-            title=f"Steps take {_format_range(dur_ns)}: {_MORE.get(part, cause)} in the long ones",
-            cost_ns=cost_ns,
-            saving=Saving(0, None, cost_ns, "bounded"),
-            advice=advice,
-            claim=Claim(excess),
-            confidence=0.4,
-            evidence=(
-                Evidence("a quarter of the steps takes at most", quartile_ns, "ns"),
-                Evidence("longest step", int(dur_ns.max()), "ns"),
-                Evidence(f"more {_PART_NAMES.get(part, part)} in the long ones", part_ns, "ns"),
-                Evidence("most more time in", activity),
-                Evidence("that is, in a long one", activity_ns, "ns"),
+            self.finding(
+                rank,
+                title=f"Steps take {_format_range(rank, dur_ns)}: {seen.cause.text} in the long ones",
+                cost_ns=cost_ns,
+                saving=Saving(0, None, cost_ns, "bounded"),
+                advice=seen.cause.advice,
+                claim=Claim(excess),
+                confidence=0.4,
+                evidence=(
+                    Evidence("a quarter of the steps takes at most", rank.to_unprofiled_ns(quartile_ns), "ns"),
+                    Evidence("longest step", rank.to_unprofiled_ns(int(dur_ns.max())), "ns"),
+                    *seen.evidence("a long one"),
+                ),
+                subject="spread",
             ),
-            subject="spread",
         )
+
+    def _explain(self, rank: Rank, is_slow: BoolArray, excess_ns: float) -> _Seen:
+        """What the slow steps of the trace contain more of."""
+        part, part_ns = find_largest_part_excess(rank, is_slow)
+        activity = find_largest_activity_excess(rank, is_slow)
+        recorded = captured_step_times(rank.facts, "timing")
+        cpu_time_known = recorded is not None and recorded.cpu_ns is not None
+        cause = cause_in_trace(rank, part, round(excess_ns), activity, cpu_time_known=cpu_time_known)
+        return _Seen(rank, cause, part, part_ns, activity)
 
     def _check_marks(self, rank: Rank) -> Finding | None:
         """Marks on the CPU that range widely while the GPU finishes steps evenly: no fault, but it looks like one."""
@@ -234,8 +234,8 @@ class UnstableSteps(RankAnalyzer):
             return None
         return self.finding(
             rank,
-            title=f"The CPU's steps take {_format_range(marks)}, but the GPU finishes one every "
-            f"{_format_range(dur_ns)}",
+            title=f"The CPU's steps take {_format_range(rank, marks)}, but the GPU finishes one every "
+            f"{_format_range(rank, dur_ns)}",
             cost_ns=0,
             saving=Saving(),
             advice="Time steps on the GPU (CUDA events), or over many steps. The program needs no fix: the CPU runs "
@@ -249,77 +249,198 @@ class UnstableSteps(RankAnalyzer):
             subject="marks",
         )
 
-    def _check_run(self, rank: Rank) -> Finding | None:
-        steps = rank.run_steps
-        slow = None if steps is None else self._find_costly_steps(steps.dur_ns, self.settings["min_run_steps"])
-        if steps is None or slow is None:
+    def _check_run(self, rank: Rank, run: _OwnSteps | None) -> _InRun | None:
+        slow = None if run is None else self._find_costly_steps(run.even_ns, self.settings["min_run_steps"])
+        if run is None or slow is None:
             return None
-        count = len(steps.dur_ns)
+        steps, count = run.steps, len(run.even_ns)
         spacing = slow.spacing(steps.number)
-        usual = np.ones(count, bool)
-        usual[slow.rows] = False
-        wait_excess_ns = int(steps.loader_wait_ns[slow.rows].mean() - np.median(steps.loader_wait_ns[usual]))
-        waits_for_loader = wait_excess_ns > slow.excess_ns / len(slow) / 2
-        cause, advice = _CAUSES["idle_dataloader"] if waits_for_loader else _CPU_WORK
-        if not waits_for_loader and spacing is None:
-            advice += " Where other programs share the machine, steps that are slow now and then are nobody's doing."
-        longest_ns = int(steps.dur_ns.max())
-        return self.finding(
+        cause = cause_in_run(steps, slow, _skip_to_record(rank, steps, slow, spacing), is_regular=spacing is not None)
+        longest_ns = int(run.even_ns.max())
+        every = f", every {spacing} steps" if spacing else ""
+        finding = self.finding(
             rank,
-            title=f"{_describe_slow_steps(slow, count, longest_ns, 'steps of the run')}"
-            f"{f', every {spacing} steps' if spacing else ''}{f': it {cause}' if waits_for_loader else ''}",
+            title=f"{_describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
+            f"{f': {cause.text}' if cause.text else ''}",
             cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
-            advice=advice,
+            advice=cause.advice,
             claim=Claim(),
             confidence=0.7,
             evidence=(
                 Evidence("usual step", slow.median_ns, "ns"),
                 Evidence("longest step", longest_ns, "ns"),
-                Evidence("share of the run's time", round(100 * slow.excess_ns / int(steps.dur_ns.sum()), 1), "%"),
+                Evidence("share of the run's time", round(100 * slow.excess_ns / int(run.even_ns.sum()), 1), "%"),
                 Evidence("first slow step", int(steps.number[slow.rows[0]]), "count"),
-                Evidence("more wait for the loader in a slow step", wait_excess_ns, "ns"),
+                Evidence("more wait for the loader in a slow step", _excess_in(steps.loader_wait_ns, slow), "ns"),
+                Evidence("more CPU time in a slow step", _excess_in(steps.cpu_ns, slow), "ns"),
             ),
             subject="run",
-            recurrence=_recurrence_of(slow, steps.dur_ns),
+            recurrence=_recurrence_of(slow, run.even_ns),
         )
+        return _InRun(_limit(finding, cause), cause.is_seen)
 
-    def _check_growth(self, rank: Rank) -> Finding | None:
-        steps = rank.run_steps
-        if steps is None or len(steps.dur_ns) < self.settings["min_run_steps"]:
+    def _check_growth(self, rank: Rank, run: _OwnSteps | None) -> Finding | None:
+        if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
-        growth = measure_growth(steps.dur_ns)
+        growth = measure_growth(run.even_ns)
         if growth < self.settings["slow_factor"]:
             return None
-        first_ns = float(np.median(steps.dur_ns[: len(steps.dur_ns) // 4]))
-        return self.finding(
+        first_ns = float(np.median(run.even_ns[: len(run.even_ns) // 4]))
+        finding = self.finding(
             rank,
             title=f"Steps keep growing: the last quarter of the run takes {growth:.1f} times as long as the first",
-            cost_ns=min(round(float(steps.dur_ns.mean()) - first_ns), rank.per_step(rank.window_ns)),
+            cost_ns=min(round(float(run.even_ns.mean()) - first_ns), rank.per_step(rank.window_ns)),
             saving=Saving(),
-            advice="Detach what is kept, and look for what grows with the run: a list of losses that keeps its graphs, "
-            "a buffer that is searched, inputs (a curriculum).",
+            advice="If the program gives later steps more work (longer episodes or inputs), nothing is wrong. Else "
+            "find what grows: a list of losses that keeps its graphs (detach them), a buffer that is searched. Record "
+            f"late steps beside early ones: perfdoctor run --skip {int(run.steps.number[-1]) // 2} ..., and then "
+            "perfdoctor compare.",
             claim=Claim(),
             confidence=0.6,
             evidence=(Evidence("median step of the first quarter", round(first_ns), "ns"),),
             subject="growth",
         )
+        return replace(finding, severity="low")  # whether it is a fault was not seen
+
+    def _check_work(self, rank: Rank, run: _OwnSteps) -> Iterator[Finding]:
+        """Steps that are slow only because they hold more micro-batches: no fault."""
+        slow = self._find_costly_steps(run.own_ns, self.settings["min_run_steps"])
+        work = count_work(run.steps)
+        if slow is None or work is None:
+            return
+        usual, most = round(float(np.median(work))), int(work[slow.rows].max())
+        yield self.finding(
+            rank,
+            title=f"{_describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
+            f"they hold up to {most:,} micro-batches instead of {usual:,}",
+            cost_ns=0,
+            saving=Saving(),
+            advice="Nothing is wrong: these steps do more. Compare the time of a micro-batch.",
+            claim=Claim(),
+            evidence=(Evidence("usual step", slow.median_ns, "ns"),),
+            subject="work",
+        )
+
+    def _check_preemption(self, rank: Rank, run: _OwnSteps) -> Iterator[Finding]:
+        """Steps that other programs made longer: no fault of this one."""
+        lost_ns, count = int((run.steps.dur_ns - run.own_ns).sum()), int(run.is_preempted.sum())
+        total_ns = int(run.steps.dur_ns.sum())
+        if len(run.own_ns) < self.settings["min_steps"] or not lost_ns:
+            return
+        if lost_ns < self.settings["min_share"] * total_ns:
+            return
+        yield self.finding(
+            rank,
+            title=f"The machine was shared: other programs made {count:,} of {len(run.own_ns):,} steps longer, by "
+            f"{lost_ns / total_ns:.0%} of the run's time",
+            cost_ns=0,
+            saving=Saving(),
+            advice="Nothing in the program is wrong. Compare medians, or measure again on a quiet machine.",
+            claim=Claim(),
+            confidence=0.8,
+            evidence=(Evidence("preempted steps", count, "count"), Evidence("time that others took", lost_ns, "ns")),
+            subject="preemption",
+        )
 
 
-def _cause_of(rank: Rank, part: str) -> tuple[str, str]:
-    """What slow steps contain more of, in words that fit the device, and what to do about it."""
-    cause, advice = _CAUSES.get(part, _CPU_WORK)
-    return cause.replace("GPU work", "work in the ops") if rank.device_kind == "cpu" else cause, advice
+class _OwnSteps:
+    """The steps of a run without what other programs took (`own_ns`), and for equal work (`even_ns`)."""
+
+    def __init__(self, steps: RunSteps) -> None:
+        self.steps = steps
+        preemption = find_preemption(steps)
+        self.own_ns, self.is_preempted = preemption.own_ns, preemption.is_preempted
+        self.even_ns = even_out_work(self.own_ns, steps)
 
 
-def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array) -> Recurrence:
-    """In how many of the steps it is slow, and by how much these exceed the median."""
+class _InRun(NamedTuple):
+    """A finding on the steps of the run, and whether its cause was seen."""
+
+    finding: Finding
+    is_seen: bool
+
+
+class _Seen(NamedTuple):
+    """What slow steps of a trace contain more of."""
+
+    rank: Rank
+    cause: SlowCause
+    part: str
+    part_ns: int
+    activity: Activity | None
+
+    def evidence(self, where: str) -> tuple[Evidence, ...]:
+        """The part and the op or annotation that exceed most, with figures of the step without the profiler."""
+        rank, activity = self.rank, self.activity
+        return (
+            Evidence(
+                f"more {_PART_NAMES.get(self.part, self.part)} in {where}", rank.to_unprofiled_ns(self.part_ns), "ns"
+            ),
+            Evidence("most more time in", None if activity is None else activity.name),
+            Evidence(
+                f"that is, in {where}", None if activity is None else rank.to_unprofiled_ns(activity.excess_ns), "ns"
+            ),
+        )
+
+    def limit_severity(self, rank: Rank, finding: Finding) -> Finding:
+        """The finding, low at most where no cause was seen: on a CPU other programs may have made steps slow."""
+        return _limit(finding, self.cause) if rank.device_kind == "cpu" else finding
+
+
+def _limit(finding: Finding, cause: SlowCause) -> Finding:
+    """The finding, low at most where its cause was not seen or is intended."""
+    may_be_right = cause.is_intended or not cause.is_seen
+    return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
+
+
+def _own_durations(rank: Rank) -> Int64Array:
+    """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
+    dur_ns, recorded = rank.steps.durations_ns, captured_step_times(rank.facts, "timing")
+    if recorded is None or len(recorded) != len(dur_ns):  # a part of the steps, or a trace that was cut short
+        return dur_ns
+    own_ns = even_out_work(find_preemption(recorded).own_ns, recorded)
+    return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
+    """The N of `perfdoctor run --skip N` that lets the recording hold a slow step; None where it is not known."""
+    windows = captured_part(captured_part(rank.facts, "windows"), "timing")
+    first, base = windows.get("first_step"), steps.number[~steps.is_after]
+    if not isinstance(first, int) or not len(base):
+        return None
+    until_recording, recorded = first - int(base.min()), rank.steps.count
+    slow_numbers = steps.number[slow.rows]
+    later = slow_numbers[slow_numbers >= until_recording + recorded // 2]
+    if not len(later) or (spacing is None and len(slow) < 3):  # it may not come back
+        return None
+    return int(later[0]) - until_recording - recorded // 2
+
+
+def _excess_in(values: Int64Array | None, slow: SlowSteps) -> int | None:
+    """By how much the slow steps exceed the median of the others in something; None where that is not known."""
+    if values is None:
+        return None
+    usual = np.ones(len(values), bool)
+    usual[slow.rows] = False
+    return int(values[slow.rows].mean() - np.median(values[usual]))
+
+
+def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array, rank: Rank | None = None) -> Recurrence:
+    """In how many of the steps it is slow, and by how much these exceed the median; `rank` where they were recorded."""
     excess_ns = dur_ns[slow.rows] - slow.median_ns
-    return Recurrence(len(slow), len(dur_ns), int(np.median(excess_ns)), int(excess_ns.max()))
+    median_ns, max_ns = int(np.median(excess_ns)), int(excess_ns.max())
+    if rank is not None:
+        median_ns, max_ns = rank.to_unprofiled_ns(median_ns), rank.to_unprofiled_ns(max_ns)
+    return Recurrence(len(slow), len(dur_ns), median_ns, max_ns)
 
 
-def _format_range(dur_ns: Int64Array) -> str:
-    return f"{dur_ns.min() / 1e6:,.3g} to {dur_ns.max() / 1e6:,.3g} ms"
+def _format_range(rank: Rank, dur_ns: Int64Array) -> str:
+    return f"{_format_ms(rank, int(dur_ns.min()))} to {_format_ms(rank, int(dur_ns.max()))} ms"
+
+
+def _format_ms(rank: Rank, recorded_ns: int) -> str:
+    return f"{rank.to_unprofiled_ns(recorded_ns) / 1e6:,.3g}"
 
 
 def _describe_slow_steps(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
+from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
+from perfdoctor.analyzers._pd101_shared_texts import advise_shared_cores
 from perfdoctor.analyzers._pd101_texts import stall_advice, stall_fix, stall_title, startup_title
 from perfdoctor.analyzers._pd101_wait_parts import LoadingWork, WaitParts, find_loading_work, split_waits
 from perfdoctor.rules import (
@@ -62,6 +64,14 @@ class DataLoaderStall(RankAnalyzer):
         a worker keeps 0.3 ms of the wait (measured for two tensors): a wait that is no longer than that is no finding
         there. What loading does in the training process itself is the deepest function or op that takes most of it.
 
+        Where a run was captured with the cores and with what a batch takes (in the workers, where there are any), a
+        program without a GPU is modelled by them: a step with workers takes the longest of the training and of the
+        workers' time for its batches. Handing a batch over (0.5 ms a tensor, 0.8 ms a MB), computing for which no core
+        is left, and 0.3 ms of training for each ms that a worker computes beside it make the training longer. Workers
+        are advised only where the step gets no longer even under bad assumptions; else one worker beside one thread,
+        where the training's ops are too small for several; else a cheaper batch. Workers that load as fast as the
+        training asks are no finding.
+
     How to fix:
         Set `num_workers` (and `persistent_workers=True`, so that they survive an epoch; `pin_memory=True`, so that
         copies do not block). Or make the batch cheaper: decode ahead of time, move the transform to the GPU.
@@ -110,9 +120,13 @@ class DataLoaderStall(RankAnalyzer):
     ) -> Iterator[Finding]:
         parts = split_waits(rank, startups)
         cost_ns = rank.per_step(iv.total(idle))
+        shared = measure_shared_cores(rank, captured)
+        if shared is not None:
+            yield from self._report_shared_cores(rank, idle, captured, startups, shared)
+            return
         loader = model_loader(rank, captured, cost_ns, parts.startup_ns)
         location, saving = _find_location(rank, captured), loader.saving(on_cpu=rank.device_kind == "cpu")
-        if not saving.high_ns:
+        if not saving.high_ns or loader.keeps_up:
             return
         work = find_loading_work(rank, startups) if loader.workers == 0 else None
         yield self.finding(
@@ -126,8 +140,39 @@ class DataLoaderStall(RankAnalyzer):
             edit=_remove_waits(rank, ~startups, loader.remaining_share, is_upper_bound=loader.workers is None),
             confidence=0.9 if rank.steps.count != 1 else 0.6,
             location=location,
-            evidence=_evidence(rank, loader, parts, work),
-            recurrence=count_recurrence(idle, rank.steps),
+            evidence=(*_evidence(rank, loader, parts, work), _evidence_of_use(captured)),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
+        )
+
+    def _report_shared_cores(
+        self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray, shared: SharedCores
+    ) -> Iterator[Finding]:
+        """A finding on a program without a GPU whose cores and loading were measured, where a change pays."""
+        work = None if shared.workers else find_loading_work(rank, startups)
+        advice = advise_shared_cores(rank, shared, work, _find_location(rank, captured))
+        if advice is None:
+            return
+        cost_ns = rank.per_step(iv.total(idle))
+        low, expected, high = (
+            None if ns is None else min(ns, cost_ns)
+            for ns in (advice.saving.low_ns, advice.saving.expected_ns, advice.saving.high_ns)
+        )
+        yield self.finding(
+            rank,
+            title=advice.title,
+            cost_ns=cost_ns,
+            saving=Saving(low, expected, high, "bounded"),
+            advice=advice.advice,
+            fix=advice.fix,
+            claim=Claim(idle),
+            confidence=advice.confidence,
+            location=advice.location,
+            evidence=(
+                *_evidence_of_shared_cores(shared),
+                _evidence_of_use(captured),
+                *_evidence_of_work(work),
+            ),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
     def _report_startup(self, rank: Rank, idle: Intervals, captured: Mapping[str, Any], startups: BoolArray) -> Finding:
@@ -156,7 +201,7 @@ class DataLoaderStall(RankAnalyzer):
                 Evidence("iterations", captured.get("iterations")),
             ),
             subject="start-up",
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
 
@@ -171,11 +216,47 @@ def _may_restart_workers(captured: Mapping[str, Any]) -> bool:
 
 
 def _find_location(rank: Rank, captured: Mapping[str, Any]) -> SourceLocation | None:
-    """Where the loop takes its batches: from the facts, else from Python frames."""
-    location = captured.get("location")
-    if isinstance(location, dict) and location.get("file"):
-        return SourceLocation(str(location["file"]), location.get("line"), location.get("function"))
+    """Where the loader was made, else where the loop takes its batches: from the facts, else from Python frames."""
+    for name in ("created", "location"):
+        location = captured.get(name)
+        if isinstance(location, dict) and location.get("file"):
+            return SourceLocation(str(location["file"]), location.get("line"), location.get("function"))
     return rank.locations.of_range(vocabulary.DATALOADER_NEXT)
+
+
+def _evidence_of_use(captured: Mapping[str, Any]) -> Evidence:
+    """The line of the loop that asks for batches."""
+    place = captured.get("location")
+    known = isinstance(place, dict) and place.get("file")
+    return Evidence("used at", str(SourceLocation(str(place["file"]), place.get("line"))) if known and place else None)
+
+
+def _evidence_of_shared_cores(shared: SharedCores) -> tuple[Evidence, ...]:
+    """What was measured in the steps without the profiler."""
+    batches = max(shared.batches, 1)
+    return (
+        Evidence("wait in DataLoader.__next__ per step", round(shared.wait_ns), "ns"),
+        Evidence("step without the wait", round(shared.training_ns), "ns"),
+        Evidence("num_workers", shared.workers, "count"),
+        Evidence("time to load a batch", round(shared.fetch_ns / batches), "ns"),
+        Evidence("CPU time of it", round(shared.fetch_cpu_ns / batches), "ns"),
+        Evidence("batches per step", round(shared.batches, 2), "count"),
+        Evidence("bytes of a batch", shared.batch_bytes or None, "bytes"),
+        Evidence("CPU cores", round(shared.cores, 2)),
+        Evidence("cores that training uses", round(shared.training_cores, 2)),
+        Evidence("threads of PyTorch", shared.threads, "count"),
+    )
+
+
+def _evidence_of_work(work: LoadingWork | None) -> tuple[Evidence, ...]:
+    """What the training process does to load a batch; empty where that is not known."""
+    if work is None:
+        return ()
+    return (
+        Evidence("what loading does", activity_kinds.short_name(work.name)),
+        Evidence("time in that per step", work.time_ns, "ns"),
+        Evidence("called at", str(work.location) if work.location else None),
+    )
 
 
 def _remove_waits(rank: Rank, rows: BoolArray, remaining_share: float = 0.0, *, is_upper_bound: bool) -> Edit:
@@ -206,13 +287,5 @@ def _evidence(rank: Rank, loader: LoaderModel, parts: WaitParts, work: LoadingWo
         Evidence("CPU cores", loader.cores, "count"),
         Evidence("share of loading that computes", cpu_percent, "%"),
         *(Evidence(label, ns, "ns") for label, ns in labelled_parts.items() if ns),
-        *(
-            ()
-            if work is None
-            else (
-                Evidence("what loading does", activity_kinds.short_name(work.name)),
-                Evidence("time in that per step", work.time_ns, "ns"),
-                Evidence("called at", str(work.location) if work.location else None),
-            )
-        ),
+        *_evidence_of_work(work),
     )

@@ -154,7 +154,7 @@ class GpuIdle(RankAnalyzer):
                 *([Evidence("whether it comes back", "unknown: no steps, no names")] if may_be_once else ()),
             ),
             subject=f"pauses {group.path.kind or number}",
-            recurrence=count_recurrence(idle, rank.steps),
+            recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
 
     def _report_once(self, rank: Rank, group: PauseGroup) -> Finding:

@@ -12,6 +12,14 @@ import numpy as np
 from perfdoctor.analysis.host.cpu_ops import cpu_zeroing_of, framework_time, ops_of_program
 from perfdoctor.analysis.timeline.starvation import StarvationRoot
 from perfdoctor.analyzers._pd104_busiest_line import BusiestLine, find_busiest_line
+from perfdoctor.analyzers._pd104_cpu_advice import (
+    CellLoop,
+    bound_ns,
+    evidence_of_compiling,
+    find_cell_loop,
+    is_loop_over_rows,
+    situation_of,
+)
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
 from perfdoctor.rules import (
     Advice,
@@ -31,8 +39,6 @@ from perfdoctor.rules import (
 from perfdoctor.rules import intervals as iv
 from perfdoctor.rules.advice.programs import MOSTLY
 
-# A line that calls half of the ops, one of them so often a step, is a loop over rows, not over layers.
-_MIN_LOOP_SHARE, _MIN_LOOP_CALLS = 0.5, 32
 # Launching that takes less than this many times as long as the GPU works needs no larger batch.
 _MIN_LAG = 1.2
 # One CUDA graph reaches from one sync to the next: where the longest such part has less than two thirds of the
@@ -40,9 +46,8 @@ _MIN_LAG = 1.2
 _MIN_GRAPHABLE_SHARE = 0.66
 # From this share of the step on PD102 reports waits.
 _MIN_SYNC_SHARE = 0.01
-_LOOP_ADVICE = (
-    "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches."
-)
+# A line that calls so many of the ops is worth a look, loop or not.
+_MIN_LINE_SHARE = 0.2
 
 
 class LaunchBound(RankAnalyzer):
@@ -144,7 +149,7 @@ class LaunchBound(RankAnalyzer):
         after_syncs = iv.intersect(rank.starvation.time_after(StarvationRoot.SYNC), rank.window)
         yield self.finding(
             rank,
-            title=f"The GPU waits for launches: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}, "
+            title=f"The GPU waits for launches: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}, "
             f"of {median_ns / 1e3:.1f} us in the median, and {_describe_launch(launches)}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
@@ -157,10 +162,12 @@ class LaunchBound(RankAnalyzer):
                 Evidence("kernels that the GPU had to wait for", round(100 * late / len(kernels), 1), "%"),
                 Evidence("median wait for one", int(np.median(starved[:, 1] - starved[:, 0])), "ns"),
                 Evidence("median kernel", median_ns, "ns"),
-                Evidence(f"launches per {rank.unit_name}", rank.per_step(launches.launches), "count"),
+                Evidence(f"launches per {rank.unit_name}", rank.count_per_step(launches.launches), "count"),
                 Evidence("queue depth in the median", launches.depth, "count"),
                 Evidence(
-                    f"syncs between launches per {rank.unit_name}", rank.per_step(len(launches.syncs.index)), "count"
+                    f"syncs between launches per {rank.unit_name}",
+                    rank.count_per_step(len(launches.syncs.index)),
+                    "count",
                 ),
                 Evidence("GPU waits for launches after syncs", rank.per_step(iv.total(after_syncs)), "ns"),
                 Evidence("launches with another one waiting", round(100 * launches.ahead_share, 1), "%"),
@@ -174,40 +181,54 @@ class LaunchBound(RankAnalyzer):
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
         time = framework_time(rank.trace, rank.account.parts, cpu_zeroing_of(rank.trace, rank.window))
         ops = ops_of_program(rank.trace, rank.window)
-        ops_per_step = rank.per_step(len(ops))
+        ops_per_step = rank.count_per_step(len(ops))
         unprofiled = rank.unprofiled_time(time)
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
         if ops_per_step < self.settings["min_ops"] or unprofiled.share < min_share:
             return
         line = find_busiest_line(rank)
-        loop = line if line and _is_loop(line) else None
-        advice = advise("bound by ops on the CPU", rank.context)
-        median_us = float(np.median(rank.trace.ops.dur_ns[ops])) / 1e3
-        where = f", most of them in a loop at {loop.location.short}" if loop else ""
+        loop = line if line and is_loop_over_rows(line) else None
+        cells = find_cell_loop(rank)
+        median_us = rank.to_unprofiled_ns(float(np.median(rank.trace.ops.dur_ns[ops]))) / 1e3
+        saving = unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None)
+        most_ns = bound_ns(rank, time, unprofiled)
+        advice = _advise_on_cpu(rank, loop, cells)
         yield self.finding(
             rank,
             title=f"The CPU spends much of the {rank.unit_name} on calling ops, not on computing: "
-            f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{where}",
+            f"{ops_per_step:,} a {rank.unit_name}, {median_us:.1f} us each in the median{_describe_loop(loop, cells)}",
             cost_ns=rank.per_step(iv.total(time)),
-            saving=unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None),
-            advice=_LOOP_ADVICE if loop else advice.sentence,
-            fix=None if loop else advice.code,
+            saving=saving.cap(most_ns),
+            advice=advice.sentence,
+            fix=advice.code,
             claim=Claim(time),
             confidence=0.8 if unprofiled.timed else 0.6,
-            location=loop.location if loop else None,
+            location=line.location if line and (loop or line.share >= _MIN_LINE_SHARE) else None,
             evidence=(
+                *((evidence_of_compiling(most_ns),) if advice.code and "torch.compile" in advice.code else ()),
                 Evidence("in short pieces of ops", _time_in_part_ns(rank, time, "latency"), "ns"),
                 Evidence("between ops", _time_in_part_ns(rank, time, "idle_launch"), "ns"),
-                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
                 Evidence("the line that calls most ops", str(line.location) if line else None),
                 Evidence("ops that it calls", round(100 * line.share, 1) if line else None, "%"),
             ),
         )
 
 
-def _is_loop(line: BusiestLine) -> bool:
-    """Whether a line loops over rows of a tensor, so that one op could do the work of many."""
-    return not line.has_matrix_ops and line.share >= _MIN_LOOP_SHARE and line.calls_per_step >= _MIN_LOOP_CALLS
+def _advise_on_cpu(rank: Rank, loop: BusiestLine | None, cells: CellLoop | None) -> Advice:
+    """What to do in a program on the CPU alone: first about a loop that calls most of the ops."""
+    if loop:
+        return advise("loop over rows on the CPU", rank.context)
+    if cells:
+        return advise("recurrent cells in a loop on the CPU", rank.context, module=cells.module)
+    return advise(situation_of(rank), rank.context)
+
+
+def _describe_loop(loop: BusiestLine | None, cells: CellLoop | None) -> str:
+    """What the title says of the loop that calls most of the ops."""
+    if loop:
+        return f", most of them in a loop at {loop.location.short}"
+    return f", {cells.calls_per_step:,} times nn.{cells.module}Cell among them" if cells else ""
 
 
 def _time_in_part_ns(rank: Rank, time: Intervals, part: str) -> int:

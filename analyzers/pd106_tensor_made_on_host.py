@@ -121,7 +121,7 @@ class TensorMadeOnHost(RankAnalyzer):
                 Evidence("CPU blocked per step", rank.per_step(int(blocked_ns.sum())), "ns"),
                 Evidence(
                     "bytes per step",
-                    rank.per_step(int(size_bytes.sum())) if (size_bytes >= 0).all() else None,
+                    rank.count_per_step(int(size_bytes.sum())) if (size_bytes >= 0).all() else None,
                     "bytes",
                 ),
             ),

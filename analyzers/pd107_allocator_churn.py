@@ -81,7 +81,7 @@ class AllocatorChurn(RankAnalyzer):
             yield self._report(rank, once, once=True)
 
     def _report(self, rank: Rank, idle: Intervals, *, once: bool) -> Finding:
-        cost_ns, recurrence = rank.per_step(iv.total(idle)), count_recurrence(idle, rank.steps)
+        cost_ns, recurrence = rank.per_step(iv.total(idle)), count_recurrence(idle, rank.steps, rank.profiler_factor)
         trace, calls = rank.trace, rank.trace.calls
         found = rank.calls.named(vocabulary.ALLOCATOR_CALL).where(iv.overlap(calls.start_ns, calls.end_ns, idle) > 0)
         longest = found.rows.index[np.argmax(calls.dur_ns[found.mask])]

@@ -124,7 +124,7 @@ class Recompilation(RankAnalyzer):
             fix=advice.code,
             claim=Claim(found.time),
             edit=None if once else found.edit,
-            recurrence=count_recurrence(found.time, rank.steps) if len(found.time) else None,
+            recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if len(found.time) else None,
             confidence=0.9,
             location=found.location,
             evidence=(

@@ -105,7 +105,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
         after = halve_traffic(rank, kernels)
         yield self.finding(
             rank,
-            title=f"{rank.per_step(len(kernels)):,} memory-bound kernels a {rank.unit_name} work on float32",
+            title=f"{rank.count_per_step(len(kernels)):,} memory-bound kernels a {rank.unit_name} work on float32",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice="Load the model and its inputs in half precision, not only its products: they then move half of the "
@@ -115,7 +115,7 @@ class GemmWithoutTensorCores(MissedTensorCores):
             confidence=0.6,
             location=kernels.location,
             evidence=(
-                Evidence("read and written", rank.per_step(round(_sum_bytes(rank, kernels))), "bytes"),
+                Evidence("read and written", rank.count_per_step(round(_sum_bytes(rank, kernels))), "bytes"),
                 *top_kernels(rank, kernels.mask),
             ),
             subject="float32 traffic",

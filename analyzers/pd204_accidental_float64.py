@@ -90,7 +90,7 @@ class AccidentalFloat64(RankAnalyzer):
         after = _find_durations(rank, kernels, matrix)
         yield self.finding(
             rank,
-            title=f"Kernels compute in float64: {rank.per_step(len(kernels)):,} a {rank.unit_name}",
+            title=f"Kernels compute in float64: {rank.count_per_step(len(kernels)):,} a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice="Find the tensor that brings float64 in (numpy's default type, .double()) and make it float32 "

@@ -132,7 +132,7 @@ class UnfusedAttention(RankAnalyzer):
             confidence=0.8 if sequence else 0.6,
             location=rank.locations.of_ops(callers.astype(np.int64)),
             evidence=(
-                Evidence("attentions", rank.per_step(len(distinct(attention[rows]))), "count"),
+                Evidence("attentions", rank.count_per_step(len(distinct(attention[rows]))), "count"),
                 Evidence("sequence", sequence, "count"),
                 Evidence("all but the products", rank.per_step(between_ns), "ns"),
                 *top_kernels(rank, rows),
@@ -151,7 +151,7 @@ class UnfusedAttention(RankAnalyzer):
         advice = advise(f"attention in float32: {_HALF_NAMES[half.peak_type or '']}", rank.context)
         yield self.finding(
             rank,
-            title=f"Fused attention runs in float32: {rank.per_step(len(kernels)):,} kernels a {rank.unit_name}",
+            title=f"Fused attention runs in float32: {rank.count_per_step(len(kernels)):,} kernels a {rank.unit_name}",
             cost_ns=cost_ns,
             saving=after.saving(cost_ns),
             advice=advice.sentence,

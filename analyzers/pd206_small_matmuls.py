@@ -85,7 +85,7 @@ class SmallMatmuls(RankAnalyzer):
         small = products.where(self._match_short(rank, roofline_ns))
         count, time_ns = len(small), small.time_ns
         cost_ns = rank.per_step(time_ns)
-        if rank.per_step(count) < self.settings["min_kernels"]:
+        if rank.count_per_step(count) < self.settings["min_kernels"]:
             return
         if count < self.settings["min_of_products"] * len(products):
             return
@@ -98,8 +98,8 @@ class SmallMatmuls(RankAnalyzer):
         median_ns = int(np.median(rank.trace.gpu.dur_ns[small.mask]))
         yield self.finding(
             rank,
-            title=f"{rank.per_step(count):,} matrix products a {rank.unit_name} are too small for the GPU, half of "
-            f"them shorter than {median_ns / 1e3:.1f} us",
+            title=f"{rank.count_per_step(count):,} matrix products a {rank.unit_name} are too small for the GPU, half "
+            f"of them shorter than {median_ns / 1e3:.1f} us",
             cost_ns=cost_ns,
             saving=Saving() if saved is None else Saving(0, None, round(cost_ns * saved), "bounded"),
             advice=advice.sentence,
@@ -131,7 +131,7 @@ def _count_recurrent_cells(rank: Rank, kernels: GpuQuery) -> int:
     """How many cells of recurrent networks a step calls; 0 where no op is known to have launched the kernels."""
     if not (rank.trace.gpu.op[kernels.mask] >= 0).any():
         return 0
-    return rank.per_step(len(rank.ops.named(_CELL_OP).in_steps()))
+    return rank.count_per_step(len(rank.ops.named(_CELL_OP).in_steps()))
 
 
 def _roofline_ns(rank: Rank) -> FloatArray | None:

@@ -99,8 +99,8 @@ class UnfusedPointwise(RankAnalyzer):
         advice = advise("unfused pointwise kernels", rank.context)
         yield self.finding(
             rank,
-            title=f"{rank.per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that could "
-            "be fused",
+            title=f"{rank.count_per_step(len(chains.rows)):,} pointwise kernels a {rank.unit_name} run in chains that "
+            "could be fused",
             cost_ns=cost_ns,
             saving=Saving(0, None, max_saving_ns, "bounded"),
             advice=advice.sentence,
@@ -110,10 +110,10 @@ class UnfusedPointwise(RankAnalyzer):
             location=rank.locations.of_items(kernels),
             evidence=(
                 Evidence("costliest chain", costliest),
-                Evidence(f"chains per {rank.unit_name}", rank.per_step(chains.count), "count"),
+                Evidence(f"chains per {rank.unit_name}", rank.count_per_step(chains.count), "count"),
                 Evidence(
                     f"intermediates written and read per {rank.unit_name}",
-                    rank.per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
+                    rank.count_per_step(round(float(chains.saved_bytes.sum()))) if bytes_known else None,
                     "bytes",
                 ),
                 *top_kernels(rank, chains.rows),

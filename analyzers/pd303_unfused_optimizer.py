@@ -8,6 +8,14 @@ from dataclasses import replace
 from typing import ClassVar
 
 from perfdoctor.analysis.host.cpu_ops import CpuOptimizer, cpu_optimizers_of
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.analyzers._pd303_cpu_optimizers import (
+    FUSED_ALREADY,
+    Remaining,
+    captured_optimizers_of,
+    find_cpu_fix,
+    own_time_of,
+)
 from perfdoctor.analyzers._pd303_gpu_optimizers import (
     SETTINGS,
     GpuOptimizer,
@@ -30,12 +38,12 @@ from perfdoctor.rules import (
     vocabulary,
     yes_or_no,
 )
+from perfdoctor.savings.unprofiled_time import UnprofiledTime
 
 # How many of the longest passes one fused pass takes: at worst, as expected, at best. The longest of Adam's (addcdiv)
 # moves 16 bytes a float32 parameter, that of SGD with momentum 12; fused steps move 28 and 20. At worst they reach 70 %
 # of the bandwidth that the longest pass does.
 _FUSED_PASSES = (2.5, 1.75, 1.0)
-_HAS_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # torch.optim, since 2.4
 
 
 class UnfusedOptimizer(RankAnalyzer):
@@ -58,15 +66,19 @@ class UnfusedOptimizer(RankAnalyzer):
         saved. By the bytes that both move it is expected to take 1.75 times as long.
         Where the GPU waits for the launches of the step longer than it works on it, that wait counts, too, even of a
         single pass tensor by tensor; so does all other waiting while the CPU is in the step.
-        Without a GPU: the time of the ranges, without what the profiler takes for each event (as a capture has measured
-        it, else 1 us). All of it is the bound. The expected saving, which is given where a capture has timed steps
-        without the profiler, is all but the longest pass. Fused steps on a CPU took 17 to 38 % of the loop's time for
-        AdamW, 22 to 60 % for Adagrad, 31 to 91 % for SGD with momentum, and as long for plain SGD, which is one pass
-        (torch 2.13, one thread, 400 to 34 million parameters).
+        A closure that `step` calls (Lightning, skorch, LBFGS) runs the forward and the backward pass, and does not
+        count.
+        Without a GPU: the optimizer's own time as a capture has timed it without the profiler; else the time of the
+        ranges without what the profiler takes for each event (1 us). Fused steps on a CPU of two cores took 15 to 42 %
+        of the loop's time for Adam and AdamW, 20 to 46 % for Adagrad, 27 to 38 % for SGD with momentum and small
+        tensors, 58 to 93 % with large ones; plain SGD, which is one pass, 43 to 85 % with small tensors and as long
+        with large ones. foreach=True took 53 to 75 % for RMSprop, NAdam, RAdam, Adadelta and Adamax with tensors of up
+        to some thousand elements, and up to 3.5 times as long with large ones (torch 2.13, 26 thousand to 24 million
+        parameters).
 
     How to fix:
-        fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one; else
-        torch.compile(optimizer.step).
+        fused=True for Adam, AdamW, SGD and Adagrad; foreach=True where there is no fused one, on a CPU for many small
+        tensors only; on GPUs else torch.compile(optimizer.step). Other optimizers on a CPU are told for information.
 
     When it is wrong:
         Fused steps round differently in the last bits. Optimizers that do more than move data (Shampoo, K-FAC) are
@@ -92,7 +104,7 @@ class UnfusedOptimizer(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """A finding for each class of optimizer where a fused one could save `min_share` of the step.
 
-        Without a GPU `min_cpu_share`.
+        Without a GPU, for each that takes `min_cpu_share` of it.
         """
         if rank.device_kind == "cpu":
             for on_cpu in cpu_optimizers_of(rank.trace, rank.window):
@@ -103,7 +115,7 @@ class UnfusedOptimizer(RankAnalyzer):
 
     def _report_on_gpu(self, rank: Rank, steps: GpuOptimizer) -> Finding:
         captured = captured_settings_of(rank, steps.optimizer)
-        kernels, cost_ns = rank.per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
+        kernels, cost_ns = rank.count_per_step(len(steps.rows)), rank.per_step(intervals.total(steps.time))
         advice = advise(_situation_of(rank, steps), rank.context, optimizer=steps.optimizer)
         return self.finding(
             rank,
@@ -116,8 +128,9 @@ class UnfusedOptimizer(RankAnalyzer):
             fix=advice.code,
             claim=Claim(steps.time, kernels=not steps.is_starved),
             confidence=0.8,
-            location=_locate_step(rank, steps.optimizer),
+            location=_locate_constructor(rank, steps.optimizer),
             evidence=(
+                Evidence("used at", _place_of_use(rank, steps.optimizer)),
                 Evidence("kernel time of the step", rank.per_step(steps.busy_ns), "ns"),
                 Evidence("GPU waits for its launches", rank.per_step(steps.wait_ns), "ns"),
                 Evidence("foreach, as captured", yes_or_no(captured.get("foreach"))),
@@ -129,32 +142,40 @@ class UnfusedOptimizer(RankAnalyzer):
         )
 
     def _analyze_on_cpu(self, rank: Rank, steps: CpuOptimizer) -> Iterator[Finding]:
-        unprofiled = rank.unprofiled_time(steps.time)
-        captured = captured_settings_of(rank, steps.optimizer)
-        ops = rank.per_step(steps.op_count)
-        if steps.optimizer not in _HAS_FUSED or captured.get("fused") or ops < self.settings["min_kernels"]:
+        captured = captured_optimizers_of(rank, steps.optimizer)
+        unprofiled = own_time_of(rank, steps, captured)
+        ops = rank.count_per_step(steps.op_count)
+        if ops < self.settings["min_kernels"] or unprofiled.share < self.settings["min_cpu_share"]:
             return
-        min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        saved_share = unprofiled.share * (1 - steps.remaining_share)
-        if steps.pass_count < self.settings["min_passes"] or saved_share < min_share:
+        fix = find_cpu_fix(rank, steps, captured)
+        if fix.situation == FUSED_ALREADY:
             return
-        advice = advise("unfused optimizer on the CPU", rank.context, optimizer=steps.optimizer)
+        remaining = fix.remaining
+        if remaining is not None and unprofiled.share * (1 - remaining.expected) < self.settings["min_share"]:
+            return
+        settings = captured[0] if captured else {}
+        advice = advise(fix.situation, rank.context, optimizer=steps.optimizer)
+        passes = "once" if steps.pass_count == 1 else f"{steps.pass_count} times"
+        how = "with foreach" if steps.uses_foreach else "tensor by tensor"
         yield self.finding(
             rank,
-            title=f"{steps.optimizer} goes over the parameters {steps.pass_count} times "
-            f"{'with foreach' if steps.uses_foreach else 'tensor by tensor'}: {ops:,} ops a {rank.unit_name}",
+            title=f"{steps.optimizer} takes {unprofiled.share:.0%} of the {rank.unit_name}: {ops:,} ops"
+            if remaining is None
+            else f"{steps.optimizer} goes over the parameters {passes} {how}: {ops:,} ops a {rank.unit_name}",
             cost_ns=rank.per_step(intervals.total(steps.time)),
-            saving=unprofiled.saving(steps.remaining_share),
+            saving=_saving_on_cpu(unprofiled, remaining),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(steps.time),
             confidence=0.8,
-            location=_locate_step(rank, steps.optimizer),
+            location=_locate_constructor(rank, steps.optimizer),
             evidence=(
-                Evidence("without the profiler's part", unprofiled.program_ns, "ns"),
+                Evidence("used at", _place_of_use(rank, steps.optimizer)),
+                Evidence("of it by the profiler's cost of an event", unprofiled.program_ns, "ns"),
+                Evidence("of the step without the profiler", round(100 * unprofiled.share, 1), "%"),
                 Evidence("longest pass", round(100 * steps.remaining_share, 1), "%"),
-                Evidence("foreach, as captured", yes_or_no(captured.get("foreach"))),
-                Evidence("fused, as captured", yes_or_no(captured.get("fused"))),
+                Evidence("foreach, as captured", yes_or_no(settings.get("foreach"))),
+                Evidence("fused, as captured", yes_or_no(settings.get("fused"))),
             ),
             subject=steps.optimizer,
         )
@@ -184,6 +205,30 @@ def _fuse(rank: Rank, steps: GpuOptimizer) -> Edit:
         for passes in _FUSED_PASSES
     )
     return replace(expected, at_least=least, at_most=most)
+
+
+def _saving_on_cpu(unprofiled: UnprofiledTime, remaining: Remaining | None) -> Saving:
+    """What a fix saves that leaves these shares of the time: bounds alone where no step was timed unprofiled."""
+    if remaining is None:
+        return Saving()
+    if not unprofiled.timed:
+        return Saving(0, None, round(unprofiled.max_ns * (1 - remaining.at_best)), "bounded")
+    low, expected, high = (round(unprofiled.program_ns * (1 - share)) for share in reversed(remaining))
+    return Saving(low, expected, high, "bounded")
+
+
+def _locate_constructor(rank: Rank, optimizer: str) -> SourceLocation | None:
+    """Where the user's code makes the optimizer, as captured; else where it calls its `step`."""
+    return captured_location(captured_settings_of(rank, optimizer).get("created")) or _locate_step(rank, optimizer)
+
+
+def _place_of_use(rank: Rank, optimizer: str) -> str | None:
+    """Where the user's code calls the optimizer's `step`; None where that is the finding's own location."""
+    captured = captured_settings_of(rank, optimizer)
+    if captured_location(captured.get("created")) is None:
+        return None
+    used = captured_location(captured.get("location")) or _locate_step(rank, optimizer)
+    return None if used is None else str(used)
 
 
 def _locate_step(rank: Rank, optimizer: str) -> SourceLocation | None:

@@ -97,7 +97,7 @@ class GradientZeroing(RankAnalyzer):
         is_starved = intervals.total(waits) > intervals.total(busy)
         time = intervals.union_of((busy, waits)) if is_starved else busy
         cost_ns = rank.per_step(intervals.total(time))
-        fill_count = rank.per_step(int(fills.sum()))
+        fill_count = rank.count_per_step(int(fills.sum()))
         if fill_count < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost_ns):
             return
         yield self._zeroing_finding(
@@ -116,7 +116,7 @@ class GradientZeroing(RankAnalyzer):
     def _analyze_on_cpu(self, rank: Rank) -> Iterator[Finding]:
         zeroing = cpu_zeroing_of(rank.trace, rank.window)
         time = zeroing.time
-        cost_ns, fill_count = rank.per_step(intervals.total(time)), rank.per_step(zeroing.fill_count)
+        cost_ns, fill_count = rank.per_step(intervals.total(time)), rank.count_per_step(zeroing.fill_count)
         if fill_count < self.settings["min_kernels"]:
             return
         if not self.exceeds_min_share(rank, cost_ns, self.settings["min_cpu_share"]):

@@ -71,7 +71,7 @@ class CastTraffic(RankAnalyzer):
         """One finding when casts of weights take at least `min_share` of the step."""
         casts = rank.kernels.where(rank.traffic.match_rows(WEIGHT_CAST))
         time = casts.time
-        cost_ns, cast_count = rank.per_step(intervals.total(time)), rank.per_step(len(casts))
+        cost_ns, cast_count = rank.per_step(intervals.total(time)), rank.count_per_step(len(casts))
         if cast_count < self.settings["min_kernels"] or not self.exceeds_min_share(rank, cost_ns):
             return
         of_gradients = casts & rank.ops.named(vocabulary.CAST_BACKWARD).kernels
@@ -92,7 +92,7 @@ class CastTraffic(RankAnalyzer):
             evidence=(
                 Evidence("of weights", rank.per_step(of_weights.time_ns), "ns"),
                 Evidence("of their gradients", rank.per_step(of_gradients.time_ns), "ns"),
-                Evidence("read and written", rank.per_step(round(traffic_bytes)), "bytes"),
+                Evidence("read and written", rank.count_per_step(round(traffic_bytes)), "bytes"),
             ),
             # Weights that are cast before the loop need no cast in it; in training some casts always remain.
             edit=remove_items(rank.trace, casts.rows, is_upper_bound=is_training),

@@ -84,7 +84,7 @@ class RedundantCopies(RankAnalyzer):
         costliest = copying_ops[0]
         yield self.finding(
             rank,
-            title=f"{rank.per_step(len(copies)):,} copies of tensors a {rank.unit_name}, most of their time "
+            title=f"{rank.count_per_step(len(copies)):,} copies of tensors a {rank.unit_name}, most of their time "
             f"in {costliest.name}",
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),

@@ -1,7 +1,8 @@
 """Train a small convolutional network on synthetic images, on a GPU if there is one and on the CPU otherwise.
 
-An ordinary training script with an ordinary flaw: images are decoded and augmented in the training process, so the
-model waits for data in every step. `--workers 2` moves that work to other processes.
+An ordinary training script with an ordinary flaw: images are read from a slow disk (one of a network, which answers in
+1 ms) and decoded in the training process, so the model waits for data in every step. `--workers 2` moves that work to
+other processes, which wait at the same time.
 
     python examples/train_image_classifier.py
     perfdoctor run examples/train_image_classifier.py
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 import zlib
 
 import torch
@@ -19,9 +21,9 @@ from torch.utils.data import DataLoader, Dataset
 
 CLASSES = 10
 STORED = 32  # images on "disk"
-SIDE = 208  # of a stored image
-CROP = 192
+SIDE = 72  # of a stored image
 SIZE = 64  # of what the model sees
+DISK_S = 0.001  # until a disk of a network answers
 
 
 def paint(label: int, generator: torch.Generator) -> Tensor:
@@ -35,7 +37,7 @@ def paint(label: int, generator: torch.Generator) -> Tensor:
 
 
 class SyntheticImages(Dataset):
-    """Compressed images, as in PNG files: every access decodes and augments one, which costs CPU time."""
+    """Compressed images on a slow disk, as PNG files are: every access reads, decodes and augments one."""
 
     def __init__(self, length: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -48,7 +50,12 @@ class SyntheticImages(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         index %= STORED
-        return self.augment(self.decode(self.files[index])), self.labels[index]
+        return self.augment(self.decode(self.read(index))), self.labels[index]
+
+    def read(self, index: int) -> bytes:
+        """Read one file; the disk takes its time."""
+        time.sleep(DISK_S)
+        return self.files[index]
 
     def decode(self, file: bytes) -> Tensor:
         """Decompress one image."""
@@ -56,11 +63,10 @@ class SyntheticImages(Dataset):
         return pixels.view(3, SIDE, SIDE)
 
     def augment(self, image: Tensor) -> Tensor:
-        """Crop, resize, change colours, and normalise."""
-        top, left = torch.randint(SIDE - CROP + 1, (2,)).tolist()
-        image = image[:, top : top + CROP, left : left + CROP].float() / 255
-        image = nn.functional.interpolate(image[None], size=SIZE, mode="bilinear", antialias=True)[0]
-        image = image * (0.8 + 0.4 * torch.rand(3, 1, 1)) + 0.02 * torch.randn(3, SIZE, SIZE)
+        """Crop, change colours, and normalise."""
+        top, left = torch.randint(SIDE - SIZE + 1, (2,)).tolist()
+        image = image[:, top : top + SIZE, left : left + SIZE].float() / 255
+        image = image * (0.8 + 0.4 * torch.rand(3, 1, 1))
         return (image - image.mean()) / image.std()
 
 
@@ -109,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--workers", type=int, default=0, help="processes that decode and augment images")
+    parser.add_argument("--workers", type=int, default=0, help="processes that read, decode and augment images")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--seed", type=int, default=0)
     train(parser.parse_args())

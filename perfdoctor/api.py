@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files
-from perfdoctor.fleet.discover import find_traces
+from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
-from perfdoctor.report.quote_lines import with_source_lines
+from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
-from perfdoctor.reporters.write_report import print_report, save_report
+from perfdoctor.reporters.write_report import print_report, render_report, save_report
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
@@ -33,6 +33,14 @@ class Report(BaseReport):
     """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        return f"<perfdoctor.Report: {findings}; report.print() shows it>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """The report as a notebook shows it: Markdown, or text where that cannot be shown."""
+        return {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the report to standard output.
@@ -105,13 +113,41 @@ def analyze(
         UsageError: A rule, setting or device name does not exist, the user's file of devices cannot be used, or `jobs`
             is below 1.
     """
+    return analyze_traces(
+        lambda: find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths)),
+        select=select,
+        ignore=ignore,
+        device=device,
+        rank=rank,
+        steps=steps,
+        settings=settings,
+        jobs=jobs,
+        dask=dask,
+        progress=progress,
+    )
+
+
+def analyze_traces(
+    find: Callable[[], tuple[TraceFile, ...]],
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    device: str | None = None,
+    rank: int | None = None,
+    steps: slice | None = None,
+    settings: pipeline.Settings | None = None,
+    jobs: int | None = None,
+    dask: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
     analyzers = registry.load_analyzers()
     pipeline.check_settings(settings or {}, analyzers)
     chosen = registry.choose_analyzers(analyzers, select, ignore)
     _check_device(device)
-    files = find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths))
+    files = find()
     if rank is not None:
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
         if not files:
@@ -123,7 +159,8 @@ def analyze(
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
-    return Report(**values | {"findings": with_source_lines(report.findings, linecache.getline)})
+    findings = with_source_lines(report.findings, linecache.getline)
+    return Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
 
 
 def _check_device(name: str | None) -> None:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
@@ -21,7 +22,16 @@ from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
 from perfdoctor.report.rank_summary import Fleet, RankSummary
 from perfdoctor.report.reduce_ranks import FleetPart, from_rank, reduce_parts
-from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, Report, StepSummary, TraceSummary, UnexplainedSlice
+from perfdoctor.report.report import (
+    TABLES,
+    UNKNOWN_LIMIT,
+    Limit,
+    Outcome,
+    Report,
+    StepSummary,
+    TraceSummary,
+    UnexplainedSlice,
+)
 from perfdoctor.report.slice_facts import SliceFacts
 from perfdoctor.report.unexplained import find_unexplained, merge_slices, reduce_slice
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run, scope_of
@@ -120,6 +130,7 @@ def summarize_rank(
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
+        tables=_tables_of(rank),
     )
 
 
@@ -170,6 +181,8 @@ def report_on_summaries(
         context=fleet.summaries[0].context if fleet.summaries else UNKNOWN_CONTEXT,
         limit=_limit_of_longest_step(fleet, findings, own_steps_ns),
         unexplained=_unexplained_in_fleet(fleet, of_fleet),
+        tables=_tables_of_longest_step(fleet),
+        program_folders=_program_folders(fleet),
     )
 
 
@@ -200,7 +213,8 @@ def _replace_unpriceable(finding: Finding, price: Callable[[Sequence[Finding]], 
 
 def ledger_of(rank: Rank | RankSummary) -> Ledger:
     """The ledger of a rank before any promise."""
-    return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns)
+    scale = rank.account.time_scale
+    return Ledger(rank.window_ns, max(rank.steps.count, 1), rank.cpu_wait_ns, time_scale=scale)
 
 
 def needs_all_ranks(analyzer: type[Analyzer]) -> bool:
@@ -334,12 +348,52 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     return StepSummary(
         steps.count,
         steps.source,
-        steps.median_ns,
+        None if steps.median_ns is None else rank.to_unprofiled_ns(steps.median_ns),
         steps.variation,
-        unprofiled_ns=rank.unprofiled_step_ns,
+        recorded_median_ns=steps.median_ns,
         mean_ns=rank.per_step(rank.window_ns),
         one_off_ns=iv.total(rank.one_offs) + (0 if rank.start_up is None else rank.start_up.idle_ns),
     )
+
+
+def _tables_of(rank: Rank) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """The ops and lines with most own time. A line has the share of a step that it has in the evidence window."""
+    step_ns, steps = rank.per_step(rank.window_ns), max(rank.steps.count, 1)
+    ops = tuple(
+        {
+            "name": each.name,
+            "count": None if each.count is None else round(each.count / steps, 2),
+            "step_ns": round(each.share * step_ns),
+            "share": each.share,
+        }
+        for each in rank.top_ops
+    )
+    lines = tuple(
+        {
+            "file": each.location.file,
+            "line": each.location.line,
+            "function": each.location.function,
+            "part": each.name or None,
+            "source": None,
+            "step_ns": round(each.share * step_ns),
+            "share": each.share,
+        }
+        for each in rank.top_lines
+        if each.location is not None
+    )
+    return {"ops": ops, "lines": lines}
+
+
+def _tables_of_longest_step(fleet: Fleet) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
+    return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
+
+
+def _program_folders(fleet: Fleet) -> tuple[str, ...]:
+    """Where the program runs, and where it lies, as captured on the first rank."""
+    program = captured_part(fleet.summaries[0].facts if fleet.summaries else None, "program")
+    folders = (program.get("working_directory"), program.get("folder"))
+    return tuple(folder for folder in folders if isinstance(folder, str) and folder.startswith("/"))
 
 
 def _facts_of_slices(rank: Rank) -> SliceFacts:
@@ -361,6 +415,7 @@ def _facts_of_slices(rank: Rank) -> SliceFacts:
         locations=rank.locations,
         collectives=rank.collectives,
         captured=rank.facts,
+        profiler_factor=rank.profiler_factor,
     )
 
 
@@ -413,7 +468,7 @@ def _limit_of_longest_step(fleet: Fleet, findings: Sequence[Finding], own_steps_
     after_fixes_ns, limit_ns = step_after_fixes_ns(findings, mean_ns, now_ns, own_steps_ns), longest.limit.step_ns
     if limit_ns is not None:
         limit_ns = max(limit_ns - longest.per_step(_waits_for_ranks_ns(fleet, longest)), 0)
-        limit_ns = limit_ns if after_fixes_ns is None else min(limit_ns, after_fixes_ns)
+        limit_ns = min(limit_ns, now_ns if after_fixes_ns is None else after_fixes_ns)
     return replace(longest.limit, step_ns=limit_ns, after_fixes_ns=after_fixes_ns)
 
 

@@ -12,13 +12,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, captured_median_ns, captured_steps
+from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.host.own_time import (
+    OwnTime,
+    own_time_by_line,
+    own_time_by_op,
+    own_time_of_gpu_by_line,
+    own_time_of_gpu_items,
+)
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
@@ -31,6 +38,11 @@ from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_lim
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
+from perfdoctor.analysis.step_times import (
+    comparable_unprofiled_ns,
+    comparable_unprofiled_steps,
+    describe_sample,
+)
 from perfdoctor.analysis.timeline.account import (
     Account,
     account_of,
@@ -119,8 +131,11 @@ class Rank:
     @cached_property
     def steps(self) -> Steps:
         """The analysed steps."""
-        found = find_steps(self.trace)
-        return replace(found, intervals=found.intervals[self.step_slice])
+        return replace(self._all_steps, intervals=self._all_steps.intervals[self.step_slice])
+
+    @cached_property
+    def _all_steps(self) -> Steps:
+        return find_steps(self.trace)
 
     @cached_property
     def window(self) -> Intervals:
@@ -149,8 +164,16 @@ class Rank:
         return iv.intersect(iv.union(gpu.start_ns[rows], gpu.end_ns[rows]), self.window)
 
     def per_step(self, window_ns: int) -> int:
-        """A sum over the window as an amount per step; the sum itself when there are no steps."""
-        return round(window_ns / self.steps.count) if self.steps.count else window_ns
+        """Recorded time in the window as time per step, without the profiler; of the window when there are no steps."""
+        return round(self.time_scale * window_ns / max(self.steps.count, 1))
+
+    def count_per_step(self, count: int) -> int:
+        """A number of events or bytes in the window as the number per step; of the window when there are no steps."""
+        return round(count / max(self.steps.count, 1))
+
+    def to_unprofiled_ns(self, recorded_ns: float) -> int:
+        """The length of something in one step, as it is without the profiler: what users are shown."""
+        return round(recorded_ns / (self.profiler_factor or 1))
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""
@@ -290,8 +313,9 @@ class Rank:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Warnings about the figures: kernel rules that the trace contradicts, and rates that were measured."""
+        """Warnings about the figures: kernel rules that the trace contradicts, rates that were measured, the sample."""
         notes = [str(violation) for violation in self.verdicts.violations]
+        notes += describe_sample(self.facts, self.run_steps)
         if self.device is not None and self.device.measured_on is not None:
             notes.append(
                 f"rates of {self.device.name} as `perfdoctor calibrate` measured them on {self.device.measured_on}"
@@ -323,13 +347,31 @@ class Rank:
         return host_time_by_line(traces)
 
     @cached_property
-    def unprofiled_step_ns(self) -> int | None:
-        """The median step that a capture timed without the profiler; None when there is none."""
-        return captured_median_ns(self.facts, "base")
+    def profiler_factor(self) -> float | None:
+        """The median recorded step over the median step without the profiler; None where nobody timed such steps.
+
+        All figures that users read are of the step without the profiler. `per_step` and `to_unprofiled_ns` convert
+        them, and what has no Rank by its `time_scale`.
+        """
+        unprofiled_ns, recorded_ns = comparable_unprofiled_ns(self.facts, self.run_steps), self._all_steps.median_ns
+        return recorded_ns / unprofiled_ns if unprofiled_ns and recorded_ns else None
+
+    @cached_property
+    def time_scale(self) -> float:
+        """What recorded time in the window becomes; 1 where the profiler's part is not known.
+
+        It makes the mean recorded step as long as the median one without the profiler: a few steps in which the machine
+        did something else are no part of the step that users have.
+        """
+        steps = self._all_steps
+        if self.profiler_factor is None or steps.median_ns is None:
+            return 1.0
+        return steps.median_ns / self.profiler_factor / (iv.total(steps.window) / steps.count)
 
     def unprofiled_time(self, time: Intervals) -> UnprofiledTime:
         """CPU time in the window, reduced by the overhead of the profiler."""
-        return unprofiled_time_of(self.trace, self.steps, self.window, time, captured_steps(self.facts, "base"))
+        base_steps_ns = comparable_unprofiled_steps(self.facts, self.run_steps)
+        return unprofiled_time_of(self.trace, self.steps, self.window, time, base_steps_ns, self.time_scale)
 
     # --- where the time went --------------------------------------------------------------------------------------
 
@@ -374,7 +416,12 @@ class Rank:
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)
             layers = gpu_layers(self.kernel_classes, self.roof_classes, causes)
             utilization = flops_utilization(
-                self.kernel_classes, self.kernel_costs, self.verdicts, self.device, self.in_window, self.window_ns
+                self.kernel_classes,
+                self.kernel_costs,
+                self.verdicts,
+                self.device,
+                self.in_window,
+                round(self.time_scale * self.window_ns),
             )
             bytes_per_s = achieved_bytes_per_s(
                 self.trace.gpu.dur_ns, self.kernel_costs, self.roof_classes, self.in_window
@@ -390,6 +437,7 @@ class Rank:
             tensor_core_use(self.kernel_classes, self.verdicts, self.window),
             steps=self.steps,
             utilization=utilization,
+            time_scale=self.time_scale,
             achieved_bytes_per_s=bytes_per_s,
         )
 
@@ -461,7 +509,8 @@ class Rank:
     @cached_property
     def replay(self) -> Replay | None:
         """The replay of the trace, which computes what edits save; None where there is nothing to replay."""
-        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, self.unprofiled_step_ns)
+        unprofiled_step_ns = None if self.profiler_factor is None else self.per_step(self.window_ns)
+        return replay_of(self.trace, self.steps, self.window, self.cpu_waits, unprofiled_step_ns)
 
     def counterfactual_cost_ns(self, edit: Edit) -> int | None:
         """What a cause costs: the step less its replay without it, alone; None where the replay cannot be trusted."""
@@ -474,6 +523,24 @@ class Rank:
     def starvation(self) -> Starvation:
         """The idle time before late launches, and what emptied the queue before it."""
         return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
+
+    @cached_property
+    def top_ops(self) -> tuple[OwnTime, ...]:
+        """The ops with most own time in the window: of the GPU, else of the CPU; empty where neither was recorded."""
+        if self.device_kind == "gpu":
+            return own_time_of_gpu_items(self.trace, self.window)
+        is_cpu = self.device_kind == "cpu"
+        return own_time_by_op(self.trace, self.window, self.loader_waits.intervals) if is_cpu else ()
+
+    @cached_property
+    def top_lines(self) -> tuple[OwnTime, ...]:
+        """The lines of the user's code that take most of a step, as `top_ops`; empty where no lines were recorded."""
+        traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
+        if self.device_kind == "gpu":
+            return own_time_of_gpu_by_line(traces)
+        if self.device_kind != "cpu":
+            return ()
+        return own_time_by_line(traces, [loader_waits_of(trace).intervals for trace in traces])
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int64Array
 
 # Windows without a profiler, after the warm-up of the program.
 _UNPROFILED = ("base", "after")
@@ -53,22 +53,71 @@ def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", 
     return round(median(steps)) if steps else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunSteps:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepTimes:
+    """Steps that a capture timed, in their order, and what each of them cost and did.
+
+    What a capture did not record of every step is None.
+
+    Attributes:
+        dur_ns: Duration of each step.
+        cpu_ns: CPU time of the training thread in each step.
+        process_cpu_ns: CPU time of all threads of the process.
+        preempted: Involuntary context switches of the training thread: how often others got its core.
+        batches: Batches that loaders returned.
+        backwards: Backward passes: of gradient accumulation the micro-batches.
+    """
+
+    dur_ns: Int64Array
+    cpu_ns: Int64Array | None = None
+    process_cpu_ns: Int64Array | None = None
+    preempted: Int64Array | None = None
+    batches: Int64Array | None = None
+    backwards: Int64Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.dur_ns)
+
+
+# Columns of `StepTimes` beside the duration, as they are called in steps.jsonl and, behind the window, in facts.json.
+_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunSteps(StepTimes):
     """The steps of a whole run that were timed without a profiler, in their order.
 
     Attributes:
         number: Number of each step, counted from the program's first one.
-        dur_ns: Duration of each step.
         loader_wait_ns: How long the loop waited in DataLoader.__next__ during each step.
+        is_after: Whether each step came after the recorded windows, not right before them.
+        contains: What else was seen in each step, such as "save" or "evaluation".
     """
 
     number: Int64Array
-    dur_ns: Int64Array
     loader_wait_ns: Int64Array
+    is_after: BoolArray
+    contains: tuple[frozenset[str], ...]
 
-    def __len__(self) -> int:
-        return len(self.number)
+
+def captured_step_times(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> StepTimes | None:
+    """The steps of one window with what each of them cost and did; None where no step was timed."""
+    dur_ns = (facts or {}).get(f"{window}_step_ns")
+    if not isinstance(dur_ns, list) or not dur_ns or not all(_is_count(value) and value for value in dur_ns):
+        return None
+    columns = {name: _parse_column((facts or {}).get(f"{window}_{name}"), len(dur_ns)) for name in _STEP_COLUMNS}
+    return StepTimes(dur_ns=np.array(dur_ns, np.int64), **columns)
+
+
+def _parse_column(values: object, count: int) -> Int64Array | None:
+    """A list of numbers, one for each of `count` steps; None where a step has none."""
+    if not isinstance(values, list) or len(values) != count or not all(map(_is_count, values)):
+        return None
+    return np.array(values, np.int64)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
 
 
 def parse_run_steps(text: bytes) -> RunSteps | None:
@@ -79,12 +128,26 @@ def parse_run_steps(text: bytes) -> RunSteps | None:
     rows = [row for row in map(_parse_unprofiled_step, text.splitlines()) if row is not None]
     if not rows:
         return None
-    number, dur_ns, wait_ns = np.array(rows, np.int64).T
-    return RunSteps(number, dur_ns, wait_ns)
+    columns = {name: _parse_column([row.get(name) for row in rows], len(rows)) for name in _STEP_COLUMNS}
+    number, dur_ns, wait_ns = (
+        np.array([row[name] for row in rows], np.int64) for name in ("step", "dur_ns", "loader_wait_ns")
+    )
+    return RunSteps(
+        number=number,
+        dur_ns=dur_ns,
+        loader_wait_ns=wait_ns,
+        is_after=np.array([row["window"] == "after" for row in rows]),
+        contains=tuple(_parse_contents(row.get("contains")) for row in rows),
+        **columns,
+    )
 
 
-def _parse_unprofiled_step(line: bytes) -> tuple[int, int, int] | None:
-    """Number, duration and loader wait of the step in a line; None where it is no step of an unprofiled window."""
+def _parse_contents(contents: object) -> frozenset[str]:
+    return frozenset(each for each in contents if isinstance(each, str)) if isinstance(contents, list) else frozenset()
+
+
+def _parse_unprofiled_step(line: bytes) -> Mapping[str, Any] | None:
+    """The step in a line; None where it is no step of an unprofiled window."""
     try:
         step = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -94,4 +157,4 @@ def _parse_unprofiled_step(line: bytes) -> tuple[int, int, int] | None:
     number, dur_ns, wait_ns = step.get("step"), step.get("dur_ns"), step.get("loader_wait_ns")
     if not isinstance(number, int) or not isinstance(dur_ns, int) or not isinstance(wait_ns, int):
         return None
-    return (number, dur_ns, wait_ns) if 0 <= min(number, dur_ns, wait_ns) <= dur_ns < 1 << 62 else None
+    return step if 0 <= min(number, dur_ns, wait_ns) <= dur_ns < 1 << 62 else None

@@ -66,7 +66,9 @@ def make_folder(wanted: Path | None, script: str, *, force: bool, rank: int | No
     try:
         if target.is_dir() and any(target.iterdir()):
             if not force:
-                raise CaptureError(f"{target} is not empty: name another folder, or add --force to replace it.")
+                raise CaptureError(
+                    f"{target} is not empty: name another folder, or add --force (force=True) to replace it."
+                )
             remove_capture(folder, rank)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,12 +57,22 @@ def run_program(command: Sequence[str], environment: Mapping[str, str] | None, g
     try:
         child = subprocess.Popen(list(command), env=None if environment is None else dict(environment))
     except OSError as error:
-        raise CaptureError(
-            f"{command[0]} cannot be started ({error.strerror or error}): check the name and its permissions."
-        ) from error
+        raise CaptureError(explain_failed_start(command, error)) from error
     with forward_signals(child, grace_s):
         code = child.wait()
     return code if code >= 0 else 128 - code
+
+
+def explain_failed_start(command: Sequence[str], error: OSError) -> str:
+    """Why a command cannot be started, and what to type instead."""
+    first, reason = command[0], error.strerror or str(error)
+    if os.path.isfile(first):
+        runner = "" if first.endswith(".py") else "-- bash "
+        instead = f"perfdoctor run {runner}{shlex.join(command)}"
+        return (
+            f"{first} cannot be started ({reason}): it is not executable; {instead}, or chmod +x {shlex.quote(first)}"
+        )
+    return f"{first} cannot be started ({reason}): check the name and its permissions."
 
 
 @contextlib.contextmanager

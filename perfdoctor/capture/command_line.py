@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 from perfdoctor.errors import CaptureError, UsageError
 
 PYTHON = re.compile(r"python[0-9.]*$")
+SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 
 
 def parse_target(argv: Sequence[str]) -> list[str]:
@@ -24,7 +28,7 @@ def parse_target(argv: Sequence[str]) -> list[str]:
 
     Raises:
         UsageError: There is nothing to run, or `argv` begins with an option that perfdoctor does not have.
-        CaptureError: The script does not exist.
+        CaptureError: The script does not exist, or is no Python script.
     """
     if not argv:
         raise UsageError("Nothing to run: give a script, -m module, or -- command.")
@@ -39,9 +43,56 @@ def parse_target(argv: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", *rest]
     if first.startswith("-"):
         raise UsageError(f"{first} is no option of run; the program's own options go behind the program.")
-    if not os.path.exists(first):
-        raise CaptureError(f"{first}: no such file; for a command that is no Python script, put -- before it.")
+    check_script(first, rest)
     return [sys.executable, *argv]
+
+
+def check_script(script: str, arguments: Sequence[str]) -> None:
+    """Check before anything runs that Python can run a script; what it cannot run gets a sentence on what to do.
+
+    Args:
+        script: What stands where the script is expected.
+        arguments: What follows it.
+
+    Raises:
+        CaptureError: There is no such file, or it is no Python script.
+    """
+    command = f"perfdoctor run -- {shlex.join([script, *arguments])}"
+    path = Path(script)
+    if not path.exists():
+        if shutil.which(script) and os.sep not in script:
+            raise CaptureError(f"{script} is a command and no Python script: {command}")
+        near = difflib.get_close_matches(path.name, list_scripts(path.parent), n=1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else "for a command, put -- before it."
+        raise CaptureError(f"{script}: no such file; {hint}")
+    if path.is_dir():
+        if not (path / "__main__.py").exists():
+            raise CaptureError(f"{script} is a folder without __main__.py: name the script in it.")
+        return
+    if path.suffix == ".ipynb":
+        raise CaptureError(
+            f"{script} is a notebook: record in one of its cells, with perfdoctor.profile() as session, and with "
+            "session.step() around each step; then session.report() shows the report."
+        )
+    try:
+        with path.open("rb") as file:
+            first_line = file.readline(256)
+    except OSError as error:
+        raise CaptureError(f"{script} cannot be read ({error.strerror}): check its permissions.") from None
+    # A .py may name a runner of scripts that is not called python.
+    starts_other = path.suffix != ".py" and first_line.startswith(b"#!") and b"python" not in first_line
+    if path.suffix in SHELL_SUFFIXES or starts_other:
+        runner = "" if os.access(path, os.X_OK) and first_line.startswith(b"#!") else "bash "
+        typed = script if os.sep in script or runner else f"./{script}"
+        raise CaptureError(f"{script} is no Python script: perfdoctor run -- {runner}{shlex.join([typed, *arguments])}")
+
+
+def list_scripts(folder: Path) -> list[str]:
+    """The names of the Python scripts in a folder."""
+    try:
+        return [path.name for path in folder.iterdir() if path.suffix == ".py"]
+    except OSError:
+        return []
 
 
 def is_python(word: str) -> bool:

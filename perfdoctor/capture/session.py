@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from perfdoctor.capture.capture_folder import has_traces, launcher_rank, list_ranks, make_folder
+from perfdoctor.capture.capture_folder import find_unused_path, has_traces, launcher_rank, list_ranks, make_folder
 from perfdoctor.capture.capture_notes import notes_of_rank, read_facts
 from perfdoctor.capture.capture_options import CaptureOptions, fit_windows
 from perfdoctor.capture.command_line import to_file_name
@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 # The module that starts the recorder in a program under `perfdoctor run`; loaded in no other program.
 INJECTED_MODULE = "_perfdoctor_inject.install_recorder"
+# The folders in which sessions of this process recorded: a cell that runs again may replace its own recording.
+_own_folders: set[Path] = set()
 
 
 class Session:
@@ -158,7 +160,8 @@ def profile(out: str | Path | None = None, **options: Any) -> Session:
     """Record the steps of your own loop.
 
     Args:
-        out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory.
+        out: Capture folder; None makes `perfdoctor-<script>-<time>` in the working directory. A cell of a notebook that
+            runs again replaces its recording there; where another process has recorded, the folder gets a number.
         **options: Any other field of `CaptureOptions`: skip, base, warmup, timing, evidence, force, ranks.
 
     Returns:
@@ -249,7 +252,34 @@ def open_session_folder(options: CaptureOptions) -> Path:
     if outer_folder is not None and options.out is None:
         return Path(outer_folder)
     script = to_file_name(Path(sys.argv[0]).stem) if sys.argv and sys.argv[0] else "session"
-    return make_folder(options.out, script, force=options.force, rank=job_rank())
+    rank, wanted, force = job_rank(), options.out, options.force
+    if wanted is not None and rank is None and not force and is_interactive():
+        wanted, force = choose_interactive_folder(wanted)
+    folder = make_folder(wanted, script, force=force, rank=rank)
+    _own_folders.add(folder.resolve())
+    return folder
+
+
+def is_interactive() -> bool:
+    """Whether somebody types the code in a notebook or at a prompt, so that it may run again in this process."""
+    ipython = sys.modules.get("IPython")
+    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)
+
+
+def choose_interactive_folder(wanted: Path) -> tuple[Path, bool]:
+    """The folder for code that is run again and again, and whether an earlier recording in it is replaced.
+
+    Only what this process recorded is replaced. A folder that was there before, such as that of the notebook before
+    its kernel was restarted, gets a number instead.
+    """
+    if not wanted.is_dir() or not any(wanted.iterdir()):
+        return wanted, False
+    if wanted.resolve() in _own_folders:
+        sys.stderr.write(f"perfdoctor: {wanted} was recorded by this notebook or prompt before, and is replaced\n")
+        return wanted, True
+    unused = find_unused_path(str(wanted))
+    sys.stderr.write(f"perfdoctor: {wanted} is not empty: this recording goes to {unused}; force=True replaces it\n")
+    return unused, False
 
 
 def job_rank() -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,13 @@ import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
+from perfdoctor.cli.gates import check_ranks_complete, check_severities
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
-from perfdoctor.errors import GateError, InputError, UsageError
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from perfdoctor.fleet.split_jobs import Job
     from perfdoctor.report.report import Report
 
 
@@ -33,11 +35,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=int, metavar="N", help="Share the ranks among N processes; 1 is this process alone.")
 @click.option("--dask", metavar="ADDRESS", help="Analyse on a Dask cluster, such as tcp://scheduler:8786.")
 @click.option("--strict", is_flag=True, help="Exit with 2 if a rank is missing, after the report on the others.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(("info", "low", "medium", "high")),
-    help="Exit with 1 if a finding has this severity, or a higher one.",
-)
+@parameters.fail_on
 @parameters.no_color
 @parameters.quiet
 @parameters.verbose
@@ -66,6 +64,9 @@ def analyze(
     The traces of many ranks become one report: a folder, a pattern or a URL that names them is enough. A rank whose
     trace cannot be read, or whose worker dies, is missing from the report, and the other ranks are analysed.
 
+    Traces of different jobs get a report each. With --json each is one line then, and report.md of -o becomes
+    report-TRACE.md. What is no rank of a larger job, by its number in the trace or in the name, is a job of its own.
+
     Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
@@ -75,22 +76,43 @@ def analyze(
     config = load_config(select, ignore, settings, Path.cwd())
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoctor.api import analyze as analyze_traces
+    from perfdoctor.api import analyze_traces
+    from perfdoctor.cli.job_reports import put_out_jobs
+    from perfdoctor.fleet.discover import find_traces
+    from perfdoctor.fleet.split_jobs import split_jobs
 
     silent = quiet or (as_json and not sys.stdout.isatty())
-    with open_progress_bar(enabled=not silent) as progress:
-        report = analyze_traces(
-            paths,
-            select=config.select,
-            ignore=config.ignore,
-            device=device,
-            rank=rank,
-            steps=parameters.parse_steps(steps),
-            settings=config.settings,
-            jobs=jobs,
-            dask=dask,
-            progress=progress,
+
+    def analyze_job(job: Job | None) -> Report:
+        with open_progress_bar(enabled=not silent) as progress:
+            return analyze_traces(
+                lambda: find_traces(paths) if job is None else job,
+                select=config.select,
+                ignore=config.ignore,
+                device=device,
+                rank=rank,
+                steps=parameters.parse_steps(steps),
+                settings=config.settings,
+                jobs=jobs,
+                dask=dask,
+                progress=progress,
+            )
+
+    # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
+    found = [] if rank is not None or dask is not None else split_jobs(find_traces(paths), in_order=_are_files(paths))
+    if len(found) > 1:
+        put_out_jobs(
+            found,
+            analyze_job,
+            output,
+            as_json=as_json,
+            no_color=no_color,
+            verbosity=verbosity,
+            strict=strict,
+            fail_on=fail_on,
         )
+        return
+    report = analyze_job(None)
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, output, rank=rank, verbosity=verbosity)
     if strict:
@@ -99,42 +121,6 @@ def analyze(
         check_severities(report, fail_on)
 
 
-def check_ranks_complete(report: Report, rank: int | None) -> None:
-    """The gate of --strict: every rank of the job was analysed, or the only one that was asked for.
-
-    Raises:
-        InputError: A rank could not be analysed, or has no trace.
-    """
-    from perfdoctor.report.merge_findings import format_ranges
-
-    if report.missing:
-        first, *others = report.missing
-        more = f", and {len(others)} more" if others else ""
-        raise InputError(f"--strict: {clean_line(first.path)}: {clean_line(first.warnings[0])}{more}")
-    world_size = max((trace.world_size or 1 for trace in report.traces), default=1)
-    lost = set(range(world_size)) - {account.rank or 0 for account in report.account}
-    if rank is None and world_size > 1 and lost:
-        raise InputError(
-            f"--strict: of the job's {world_size} ranks there is no trace of {format_ranges(lost)}; give them, too"
-        )
-
-
-def check_severities(report: Report, level: str) -> None:
-    """The gate of --fail-on.
-
-    Raises:
-        GateError: A finding has the severity `level` or a higher one, or a chosen rule could not judge.
-    """
-    from perfdoctor.report.finding import SEVERITIES
-
-    failed = [outcome.rule for outcome in report.outcomes if outcome.status == "failed"]
-    gated = SEVERITIES[[*map(str, SEVERITIES)].index(level) :]
-    severe = [f.rule for f in report.findings if f.severity in gated and f.rule != "PD901"]
-    if severe:
-        rules = ", ".join(sorted(set(severe)))
-        count = f"{len(severe)} finding{'s are' if len(severe) > 1 else ' is'}"
-        raise GateError(f"--fail-on {level}: {count} of this severity or more ({rules})")
-    if failed:
-        raise GateError(f"--fail-on {level} could not be judged: {', '.join(failed)} failed")
-    if not any(outcome.status == "ran" for outcome in report.outcomes):
-        raise GateError(f"--fail-on {level} could not be judged: no rule could run; -v says what they lack")
+def _are_files(paths: Sequence[str]) -> bool:
+    """Whether the user named each file, rather than folders or patterns."""
+    return all(os.path.isfile(path) for path in paths)

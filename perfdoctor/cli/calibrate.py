@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfdoctor.errors import InputError, UsageError
+from perfdoctor.errors import GateError, InputError, UsageError
+from perfdoctor.gpu.calibration import BANDWIDTH, LAUNCH, MAX_SPREAD
 from perfdoctor.reporters.output import write_stdout
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ _BAR_WIDTH = 40
 @click.option("-o", "--output", metavar="FILE", help="Also write FILE, as .html (the plot) or .json.")
 @click.option("--store/--no-store", default=True, show_default=True, help="Store the rates for later analyses.")
 def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
-    """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind."""
+    """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind.
+
+    Each rate is measured in rounds until three of them lie within 10 % of each other. A rate that does not come to that
+    is shown, and not stored. Where nothing does, the exit code is 1.
+    """
     from perfdoctor.gpu.calibration import store_calibration
     from perfdoctor.gpu.devices import find_device
     from perfdoctor.gpu.measure_device import measure_device
@@ -41,9 +46,23 @@ def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool)
     write_stdout(format_sweep(calibration.sweep))
     if path is not None:
         _write(calibration, path)
+    stable = calibration.without_unstable()
+    if calibration.unstable:
+        write_stdout(f"\n{_describe_unstable(calibration, 'and not stored, ' if store else '')}\n")
+    if store and stable.is_empty:
+        raise GateError("nothing was stored: every rate varied by more than 10 %; close other programs and try again")
     if store:
-        path = store_calibration(calibration)
+        path = store_calibration(stable)
         write_stdout(f"\nstored in {path}: analyses of traces from this device use these rates\n")
+
+
+def _describe_unstable(calibration: Calibration, consequence: str) -> str:
+    """Return a sentence about the rates that varied too much, and what to do."""
+    rates = ", ".join(f"{name} by {calibration.spread[name]:.0%}" for name in calibration.unstable)
+    return (
+        f"not to be relied on, {consequence}because it varied by more than {MAX_SPREAD:.0%}: {rates}; close other "
+        "programs and try again, or measure for longer with --seconds"
+    )
 
 
 def _print_progress(what: str) -> None:
@@ -70,16 +89,22 @@ def format_rates(calibration: Calibration, device: Device | None) -> str:
     for dtype, rate in calibration.flops.items():
         peak = _peak(device, dtype)
         share = f"{rate / peak:.0%} of {peak / 1e12:,.1f}" if peak else "n/a"
-        rows.append((f"product, {dtype}", f"{rate / 1e12:,.2f} TFLOP/s", share))
+        rows.append((f"product, {dtype}", f"{rate / 1e12:,.2f} TFLOP/s", _spread(calibration, dtype), share))
     if calibration.bandwidth_bytes_per_s is not None:
         peak = device.memory_bandwidth_bytes_per_s if device else None
         share = f"{calibration.bandwidth_bytes_per_s / peak:.0%} of {peak / 1e9:,.0f}" if peak else "n/a"
-        rows.append(("copy", f"{calibration.bandwidth_bytes_per_s / 1e9:,.1f} GB/s", share))
+        rate = calibration.bandwidth_bytes_per_s
+        rows.append(("copy", f"{rate / 1e9:,.1f} GB/s", _spread(calibration, BANDWIDTH), share))
     if calibration.launch_s is not None:
-        rows.append(("launch", f"{calibration.launch_s * 1e6:,.2f} us", "n/a"))
+        rows.append(("launch", f"{calibration.launch_s * 1e6:,.2f} us", _spread(calibration, LAUNCH), "n/a"))
     return f"{calibration.device}, measured on {calibration.measured_on}\n\n" + format_table(
-        ("what", "measured", "share of the peak"), rows
+        ("what", "measured", "spread", "share of the peak"), rows
     )
+
+
+def _spread(calibration: Calibration, name: str) -> str:
+    share = calibration.spread.get(name)
+    return "n/a" if share is None else f"{share:.1%}"
 
 
 def _peak(device: Device | None, dtype: str) -> float | None:

@@ -34,6 +34,11 @@ output = click.option(
     metavar="FILE",
     help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
 )
+fail_on = click.option(
+    "--fail-on",
+    type=click.Choice(("info", "low", "medium", "high")),
+    help="Exit with 1 if a finding has this severity, or a higher one, or if that could not be judged.",
+)
 no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")

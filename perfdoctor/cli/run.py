@@ -6,25 +6,33 @@ The program comes first: its output, its exit code, its signals. A failure on ou
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfdoctor.capture.capture_folder import has_traces
+from perfdoctor.capture.capture_folder import has_traces, launcher_rank
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
+from perfdoctor.cli.config import Config, load_config
+from perfdoctor.cli.gates import check_severities
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
-from perfdoctor.errors import PerfdoctorError
+from perfdoctor.errors import GateError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
     from perfdoctor.capture.launch import CaptureResult
+    from perfdoctor.report.report import Report
 
 _DEFAULTS = CaptureOptions()
 _ARGUMENTS = "perfdoctor.arguments"
+# From here on a reader wonders what is going on, and wants to know afterwards what it was.
+_LONG_ANALYSIS_S = 10.0
 
 
 class RunCommand(click.Command):
@@ -79,6 +87,10 @@ class RunCommand(click.Command):
 @click.option("--no-report", is_flag=True, help="Record, but do not analyse.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, after the program's output.")
 @parameters.output
+@parameters.select
+@parameters.ignore
+@parameters.settings
+@parameters.fail_on
 @parameters.no_color
 @parameters.quiet
 @parameters.verbose
@@ -99,6 +111,10 @@ def run(
     no_report: bool,
     as_json: bool,
     output: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    settings: tuple[str, ...],
+    fail_on: str | None,
     no_color: bool,
     quiet: bool,
     verbose: bool,
@@ -112,14 +128,29 @@ def run(
     perfdoctor run -m package.train
     perfdoctor run -- torchrun --nproc-per-node 2 train.py
 
-    What follows the program belongs to the program, and the exit code is the program's. Some 30 steps are enough: the
-    first are left alone, the next are timed without the profiler, then steps are recorded for their times, then steps
-    with shapes and source lines. The rest of the run is left alone as well, unless --stop-after ends it there.
+    What follows the program belongs to the program, and the exit code is the program's. With --fail-on, a program
+    that exits with 0 ends in 1 where a finding is that severe, or where there is no report to judge by.
+
+    Some 30 steps are enough: the first are left alone, the next are timed without the profiler, then steps are
+    recorded for their times, then steps with shapes and source lines. The rest of the run is left alone as well, unless
+    --stop-after ends it there.
+
+    The program runs in the Python that runs perfdoctor. To record it in another one, name that one:
+
+    \b
+    perfdoctor run -- /path/to/python train.py
+
+    Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
     """  # noqa: D301 - the backspace is click's mark of a paragraph that keeps its lines
     from perfdoctor.capture import launch
 
     verbosity = parameters.parse_verbosity(quiet, verbose)
     check_outputs(output)
+    if no_report or nvtx_only:
+        check_no_report_wanted(
+            "--no-report" if no_report else "--nvtx-only", json=as_json, o=bool(output), fail_on=fail_on is not None
+        )
+    check_rules(select, ignore, settings)
     options = CaptureOptions(
         out,
         force,
@@ -133,15 +164,52 @@ def run(
         nvtx_only,
     )
     result = launch.run(launch.parse_target(restore_dashes(ctx.meta[_ARGUMENTS], target)), options)
-    _print_notes(result)
+    _print_notes(result, is_reported=not no_report)
+    report: Report | None = None
     if result.folder is not None and has_traces(result.folder) and not no_report:
         try:
-            _report(result.folder, output, as_json=as_json, no_color=no_color, verbosity=verbosity)
+            config = load_config(select, ignore, settings, Path.cwd())
+            report = _analyze(result.folder, config, shows_progress=not quiet and not as_json)
+            _put_out(report, result.folder, output, as_json=as_json, no_color=no_color, verbosity=verbosity)
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
             kind = "" if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: "
-            message = clean_line(f"{kind}{error}")
-            sys.stderr.write(f"perfdoctor: the recording was not reported: {message}\n")
-    return result.exit_code
+            _print_line(f"the recording was not reported: {kind}{error}")
+    if fail_on is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
+        return result.exit_code
+    return _apply_gate(report, fail_on, result.exit_code)
+
+
+def check_no_report_wanted(option: str, **wishes: bool) -> None:
+    """Check that nothing was asked for that needs a report.
+
+    Args:
+        option: The option that leaves the report out.
+        **wishes: By the name of an option, whether it was given.
+
+    Raises:
+        UsageError: One of the wishes is true.
+    """
+    for name, given in wishes.items():
+        if given:
+            wish = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{wish} needs a report, and {option} leaves it out: give one of them")
+
+
+def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence[str]) -> None:
+    """Check the rules and thresholds of the command line before the program runs, which may take hours.
+
+    Raises:
+        UsageError: One does not exist or is malformed.
+    """
+    if not (select or ignore or settings):
+        return
+    from perfdoctor.pipeline import check_settings
+    from perfdoctor.rules import registry
+
+    config = load_config(select, ignore, settings, Path.cwd())
+    analyzers = registry.load_analyzers()
+    check_settings(config.settings, analyzers)
+    registry.choose_analyzers(analyzers, config.select, config.ignore)
 
 
 def restore_dashes(arguments: Sequence[str], target: Sequence[str]) -> list[str]:
@@ -155,35 +223,98 @@ def restore_dashes(arguments: Sequence[str], target: Sequence[str]) -> list[str]
     return ["--", *target] if list(before[-1:]) == ["--"] else list(target)
 
 
-def _print_notes(result: CaptureResult) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.flush()
-    for note in result.notes:
-        sys.stderr.write(f"perfdoctor: {clean_line(note)}\n")
-    if result.folder is not None:
-        recorded = "recorded" if has_traces(result.folder) else "there is nothing to report on; the times of steps are"
-        sys.stderr.write(f"perfdoctor: {recorded} in {_relative(result.folder)}\n")
+    sys.stderr.write(f"perfdoctor: {clean_line(text)}\n")
     sys.stderr.flush()
 
 
-def _report(folder: Path, output: Sequence[str], *, as_json: bool, no_color: bool, verbosity: int) -> None:
-    """Analyse the capture, write report.json into it, and print the report."""
-    from perfdoctor.api import analyze as analyze_traces
-    from perfdoctor.cli.config import load_config
-    from perfdoctor.reporters.write_report import save_report
+def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
+    """What the recording lacks, where it is, and how to see it where no report follows."""
+    for note in result.notes:
+        _print_line(note)
+    if result.folder is None:
+        return
+    folder = _relative(result.folder)
+    if not has_traces(result.folder):
+        _print_line(f"there is nothing to report on; the times of steps are in {folder}")
+    elif is_reported:
+        _print_line(f"recorded in {folder}")
+    else:
+        _print_line(f"recorded in {folder}; for the report: perfdoctor analyze {folder}")
 
-    config = load_config((), (), (), Path.cwd())
-    with open_progress_bar(enabled=verbosity >= 0 and not as_json) as progress:
-        report = analyze_traces(
+
+def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
+    """The report on a capture; stderr says so where that takes long."""
+    from perfdoctor.api import analyze as analyze_traces
+
+    with (
+        open_progress_bar(enabled=shows_progress) as progress,
+        announce_long_analysis(folder, enabled=shows_progress and progress is None),
+    ):
+        return analyze_traces(
             folder, select=config.select, ignore=config.ignore, settings=config.settings, progress=progress
         )
+
+
+@contextmanager
+def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LONG_ANALYSIS_S) -> Iterator[None]:
+    """Say on stderr, where no progress bar does, that the analysis goes on; and at the end, how long it took.
+
+    Args:
+        folder: The capture folder.
+        enabled: Whether to say that it goes on.
+        after_s: Seconds after which an analysis is long.
+    """
+    sizes = sum(path.stat().st_size for path in folder.glob("rank*/*.json*"))
+    text = f"still analysing the recording ({sizes / 1e6:,.0f} MB); it stays in {_relative(folder)} if you interrupt"
+    timer = threading.Timer(after_s, _print_line, [text])
+    timer.daemon = True
+    if enabled:
+        timer.start()
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    took_s = time.monotonic() - began
+    if took_s >= after_s:
+        _print_line(
+            f"the analysis took {took_s:.0f} s; --no-report leaves it out, for perfdoctor analyze to do at another time"
+        )
+
+
+def _put_out(
+    report: Report, folder: Path, output: Sequence[str], *, as_json: bool, no_color: bool, verbosity: int
+) -> None:
+    """Write report.json into the capture, print the report, and write the files of -o."""
+    from perfdoctor.reporters.write_report import save_report
+
     save_report(report, folder / "report.json")
     if not as_json:
         sys.stdout.write("\n")
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, output, verbosity=verbosity)
-    sys.stderr.write(
-        f"perfdoctor: to see it on a time line: perfdoctor export {_relative(folder)} -o annotated.json.gz\n"
-    )
+    if verbosity >= 0:
+        _print_line(f"to see it on a time line: perfdoctor export {_relative(folder)} -o annotated.json.gz")
+
+
+def _apply_gate(report: Report | None, level: str, exit_code: int) -> int:
+    """The exit code after the gate of --fail-on, which says on stderr why it failed.
+
+    Args:
+        report: The report, None where there is none.
+        level: The severity from which on a finding fails the gate.
+        exit_code: The program's, which stands if it is not 0.
+    """
+    try:
+        if report is None:
+            raise GateError(f"--fail-on {level} could not be judged: there is no report on this run")
+        check_severities(report, level)
+    except GateError as error:
+        _print_line(str(error))
+        return exit_code or error.exit_code
+    return exit_code
 
 
 def _relative(folder: Path) -> str:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,6 +21,9 @@ from perfdoctor.gpu.devices import Device, vendor_of
 
 SCHEMA = "perfdoctor.calibration/1"
 FOLDER_VARIABLE = "PERFDOCTOR_CALIBRATION_DIR"
+# Roofs that move by more would move the account's border between compute and latency as well.
+MAX_SPREAD = 0.10
+BANDWIDTH, LAUNCH = "copy", "launch"
 
 
 class SweepPoint(NamedTuple):
@@ -51,6 +54,8 @@ class Calibration:
         bandwidth_bytes_per_s: Bandwidth of a large copy, reading and writing together; None if not measured.
         launch_s: CPU time for each of many tiny ops, launched one after the other; None if not measured.
         sweep: Points of growing arithmetic intensity.
+        spread: By operand type, or BANDWIDTH or LAUNCH: how far the last rounds of measuring lay apart, the largest
+            less the smallest, as a share of their median. Empty in files of earlier versions.
     """
 
     device: str
@@ -59,6 +64,28 @@ class Calibration:
     bandwidth_bytes_per_s: float | None
     launch_s: float | None
     sweep: tuple[SweepPoint, ...] = ()
+    spread: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def unstable(self) -> tuple[str, ...]:
+        """What varied by more than MAX_SPREAD."""
+        return tuple(name for name, share in self.spread.items() if share > MAX_SPREAD)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no rate that an analysis could use."""
+        return not self.flops and self.bandwidth_bytes_per_s is None and self.launch_s is None
+
+    def without_unstable(self) -> Calibration:
+        """The calibration without what varied by more than MAX_SPREAD."""
+        dropped = self.unstable
+        return replace(
+            self,
+            flops={dtype: rate for dtype, rate in self.flops.items() if dtype not in dropped},
+            bandwidth_bytes_per_s=None if BANDWIDTH in dropped else self.bandwidth_bytes_per_s,
+            launch_s=None if LAUNCH in dropped else self.launch_s,
+            spread={name: share for name, share in self.spread.items() if name not in dropped},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as JSON stores it."""
@@ -70,6 +97,7 @@ class Calibration:
             "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
             "launch_s": self.launch_s,
             "sweep": [point._asdict() for point in self.sweep],
+            "spread": dict(self.spread),
         }
 
 
@@ -131,6 +159,7 @@ def _parse_calibration(stored: Any) -> Calibration:
         else _parse_rate(stored["bandwidth_bytes_per_s"]),
         launch_s=None if stored["launch_s"] is None else _parse_rate(stored["launch_s"]),
         sweep=tuple(SweepPoint(**point) for point in stored["sweep"]),
+        spread=MappingProxyType({str(name): float(share) for name, share in stored.get("spread", {}).items()}),
     )
 
 

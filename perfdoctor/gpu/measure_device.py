@@ -1,8 +1,11 @@
 """Measurement of this machine's device: gemms by type, copies, launches, and the arithmetic-intensity sweep.
 
 Torch is imported when measuring starts; nothing else in this room needs it. Inputs are random: zeros draw less power,
-and the clock would rise above what real data allow. Every figure is the median of the repetitions that fit into its
-share of the time.
+and the clock would rise above what real data allow.
+
+Everything is measured in rounds, one after the other, so that a clock that falls or a neighbour that computes shows as
+a spread between them. A round's figure is the median of the repetitions that fit into its share of the time, and what
+is measured is the median of the last rounds. What has not come to rest is measured again.
 """
 
 from __future__ import annotations
@@ -10,15 +13,16 @@ from __future__ import annotations
 import importlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from perfdoctor.errors import InputError
-from perfdoctor.gpu.calibration import Calibration, SweepPoint
+from perfdoctor.gpu.calibration import BANDWIDTH, LAUNCH, MAX_SPREAD, Calibration, SweepPoint
 
 _GPU_GEMM_SIZE, _CPU_GEMM_SIZE = 8192, 1024
 _GPU_COPY_BYTES, _CPU_COPY_BYTES = 1 << 30, 1 << 27
@@ -29,6 +33,9 @@ _SWEEP_MULTIPLICATIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Torch runs longer ones on several threads: waiting for them would take longer than the multiplications.
 _CPU_BLOCK_ELEMENTS = 1 << 15
 _MIN_REPEATS = 3
+_ROUNDS = 3  # that must agree
+_MAX_ROUNDS = 9
+_GEMM_SHARE, _COPY_SHARE, _LAUNCH_SHARE, _SWEEP_SHARE = 0.5, 0.1, 0.05, 0.35  # of the time
 _GPU_TYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 _CPU_TYPES = ("fp64", "fp32", "bf16")
 _TORCH_NAMES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -77,7 +84,8 @@ def measure_device(
 
     Args:
         gpu: True for the GPU, False for the CPU, None for the GPU if there is one.
-        seconds: About how long measuring may take, without loading torch and compiling; 40 on a GPU, 10 on a CPU.
+        seconds: About how long measuring may take, without loading torch and compiling; 40 on a GPU, 10 on a CPU. What
+            varies takes up to three times its share.
         progress: Called with the name of what is measured next.
 
     Raises:
@@ -90,14 +98,67 @@ def measure_device(
     use_gpu = gpu_available if gpu is None else gpu
     bench = Benchmark(torch, use_gpu, seconds or (40.0 if use_gpu else 10.0))
     with torch.no_grad():
+        seconds_of, spread = measure_in_rounds(_list_measurements(bench), progress)
+        copy_s = seconds_of.get(BANDWIDTH)
         return Calibration(
             device=_device_name(bench),
             measured_on=date.today().isoformat(),
-            flops=dict(_measure_gemms(bench, progress)),
-            bandwidth_bytes_per_s=_measure_bandwidth(bench, progress),
-            launch_s=_measure_launch(bench, progress),
+            flops={
+                dtype: 2 * _gemm_size(bench, dtype) ** 3 / seconds_of[dtype]
+                for dtype in (_GPU_TYPES if bench.gpu else _CPU_TYPES)
+                if dtype in seconds_of
+            },
+            bandwidth_bytes_per_s=None if copy_s is None else 2 * _copy_bytes(bench) / copy_s,
+            launch_s=seconds_of.get(LAUNCH),
             sweep=tuple(_measure_sweep(bench, progress)),
+            spread=spread,
         )
+
+
+def measure_in_rounds(
+    measurements: Mapping[str, Callable[[], float]], progress: Progress
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The median seconds of each measurement, and the spread of its last rounds.
+
+    Args:
+        measurements: By name, what returns the seconds as measured in one round. What raises an error of
+            `_UNSUPPORTED` is left out.
+        progress: Called before each round.
+    """
+    rounds: dict[str, list[float]] = {name: [] for name in measurements}
+    for number in range(1, _MAX_ROUNDS + 1):
+        unfinished = [name for name, seconds in rounds.items() if not _is_stable(seconds)]
+        if not unfinished:
+            break
+        again = "" if number <= _ROUNDS else " again, because it varies"
+        progress(f"{', '.join(unfinished)}{again}; round {number} of {_ROUNDS if number <= _ROUNDS else _MAX_ROUNDS}")
+        for name in unfinished:
+            try:
+                rounds[name].append(measurements[name]())
+            except _UNSUPPORTED:
+                del rounds[name]
+    medians = {name: statistics.median(seconds[-_ROUNDS:]) for name, seconds in rounds.items()}
+    return medians, {name: _spread_of(seconds) for name, seconds in rounds.items()}
+
+
+def _spread_of(seconds: Sequence[float]) -> float:
+    """How far the last rounds lie apart, as a share of their median."""
+    last = seconds[-_ROUNDS:]
+    return (max(last) - min(last)) / statistics.median(last)
+
+
+def _is_stable(seconds: Sequence[float]) -> bool:
+    return len(seconds) >= _ROUNDS and _spread_of(seconds) <= MAX_SPREAD
+
+
+def _list_measurements(bench: Benchmark) -> dict[str, Callable[[], float]]:
+    """All rates by name, each with what measures it once."""
+    types = _GPU_TYPES if bench.gpu else _CPU_TYPES
+    gemm_s = _GEMM_SHARE * bench.seconds / len(types) / _ROUNDS
+    measurements: dict[str, Callable[[], float]] = {dtype: partial(_time_gemm, bench, dtype, gemm_s) for dtype in types}
+    measurements[BANDWIDTH] = partial(_time_copy, bench, _COPY_SHARE * bench.seconds / _ROUNDS)
+    measurements[LAUNCH] = partial(_time_launch, bench, _LAUNCH_SHARE * bench.seconds / _ROUNDS)
+    return measurements
 
 
 def _import_torch() -> Any:
@@ -125,21 +186,16 @@ def _device_name(bench: Benchmark) -> str:
     return platform.processor() or platform.machine() or "cpu"
 
 
-def _measure_gemms(bench: Benchmark, progress: Progress) -> Iterator[tuple[str, float]]:
-    """Yield each operand type with the FLOP/s of a large gemm; types that are not supported here are left out."""
-    types = _GPU_TYPES if bench.gpu else _CPU_TYPES
-    budget_s = 0.5 * bench.seconds / len(types)
-    for dtype in types:
-        progress(f"products in {dtype}")
-        size = _GPU_GEMM_SIZE if bench.gpu else _CPU_GEMM_SIZE
-        if bench.gpu and dtype in ("fp64", "fp32"):
-            size //= 2
-        try:
-            with _allow_tf32(bench, dtype == "tf32"):
-                seconds = bench.median_seconds(_make_gemm(bench, dtype, size), budget_s)
-        except _UNSUPPORTED:
-            continue
-        yield dtype, 2 * size**3 / seconds
+def _gemm_size(bench: Benchmark, dtype: str) -> int:
+    """Rows of the square matrices."""
+    size = _GPU_GEMM_SIZE if bench.gpu else _CPU_GEMM_SIZE
+    return size // 2 if bench.gpu and dtype in ("fp64", "fp32") else size
+
+
+def _time_gemm(bench: Benchmark, dtype: str, budget_s: float) -> float:
+    """Return the seconds of a large gemm."""
+    with _allow_tf32(bench, dtype == "tf32"):
+        return bench.median_seconds(_make_gemm(bench, dtype, _gemm_size(bench, dtype)), budget_s)
 
 
 def _make_gemm(bench: Benchmark, dtype: str, size: int) -> Callable[[], object]:
@@ -170,33 +226,31 @@ def _allow_tf32(bench: Benchmark, allowed: bool) -> Iterator[None]:
         bench.torch.set_float32_matmul_precision(before)
 
 
-def _measure_bandwidth(bench: Benchmark, progress: Progress) -> float | None:
-    """Return the bytes per second of a large copy, reading and writing together; None if the memory is too small."""
-    progress("copies")
-    size = _GPU_COPY_BYTES if bench.gpu else _CPU_COPY_BYTES
-    try:
-        source = bench.torch.randn(size // 4, device=bench.device)
-        target = bench.torch.empty_like(source)
-        return 2 * size / bench.median_seconds(lambda: target.copy_(source), 0.1 * bench.seconds)
-    except _UNSUPPORTED:
-        return None
+def _copy_bytes(bench: Benchmark) -> int:
+    return _GPU_COPY_BYTES if bench.gpu else _CPU_COPY_BYTES
 
 
-def _measure_launch(bench: Benchmark, progress: Progress) -> float | None:
+def _time_copy(bench: Benchmark, budget_s: float) -> float:
+    """Return the seconds of a large copy."""
+    source = bench.torch.randn(_copy_bytes(bench) // 4, device=bench.device)
+    target = bench.torch.empty_like(source)
+    return bench.median_seconds(lambda: target.copy_(source), budget_s)
+
+
+def _time_launch(bench: Benchmark, budget_s: float) -> float:
     """Return the seconds of CPU time for each of many tiny ops, launched without waiting."""
-    progress("launches")
     tiny = bench.torch.zeros(1, device=bench.device)
 
     def launch_many() -> None:
         for _ in range(_TINY_OPS):
             tiny.add_(1.0)
 
-    return bench.median_seconds(launch_many, 0.05 * bench.seconds) / _TINY_OPS
+    return bench.median_seconds(launch_many, budget_s) / _TINY_OPS
 
 
 def _measure_sweep(bench: Benchmark, progress: Progress) -> Iterator[SweepPoint]:
     """Yield the rates of `k` multiplications for each element that is read and written, for growing `k`."""
-    budget_s = 0.35 * bench.seconds / len(_SWEEP_MULTIPLICATIONS)
+    budget_s = _SWEEP_SHARE * bench.seconds / len(_SWEEP_MULTIPLICATIONS)
     x = bench.torch.rand((_GPU_SWEEP_BYTES if bench.gpu else _CPU_SWEEP_BYTES) // 4, device=bench.device)
     for k in _SWEEP_MULTIPLICATIONS:
         progress(f"{k} multiplications an element")

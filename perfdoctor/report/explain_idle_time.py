@@ -9,7 +9,7 @@ import numpy as np
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.host.hot_path import Activity, HotPath, find_hot_path
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
-from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count, format_time
+from perfdoctor.report.slice_facts import Rows, SliceFacts, format_count
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -29,7 +29,7 @@ def explain_dataloader(facts: SliceFacts, time: Intervals) -> str:
     dur_ns = (waits.end_ns - waits.start_ns)[rows]
     name = facts.trace.strings[waits.name[rows[np.argmax(dur_ns)]]] if len(rows) else "a DataLoader"
     found = re.search(rf"{vocabulary.SINGLE_PROCESS_LOADER}|{vocabulary.MULTI_PROCESS_LOADER}", name)
-    median = format_time(float(np.median(dur_ns))) if len(rows) else "nothing"
+    median = facts.format_time(float(np.median(dur_ns))) if len(rows) else "nothing"
     batches = facts.count(len(rows), "batch", "batches")
     return f"The loop waits for {batches}, {median} each in the median ({found[0] if found else name})."
 
@@ -50,8 +50,8 @@ def explain_sync(facts: SliceFacts, time: Intervals) -> str:
     line = f" at {location}" if location else ""
     return (
         f"The queue runs empty in {facts.count(waits, 'wait')} of the CPU, {facts.calls_named(sync, inside)}{where}"
-        f"{line}; {format_time(float(np.median(inside)))} of idle time after each in the median, "
-        f"{format_time(int(inside.max()))} at most."
+        f"{line}; {facts.format_time(float(np.median(inside)))} of idle time after each in the median, "
+        f"{facts.format_time(int(inside.max()))} at most."
     )
 
 
@@ -119,9 +119,9 @@ def _explain_cpu_breaks(facts: SliceFacts, time: Intervals) -> str:
     breaks = iv.subtract(time, compiling)
     said = []
     if iv.total(compiling) >= _MIN_PART * iv.total(time):
-        said.append(f"torch.compile compiles for {format_time(iv.total(compiling))}")
+        said.append(f"torch.compile compiles for {facts.format_time(iv.total(compiling))}")
     if len(breaks):
-        median = format_time(float(np.median(breaks[:, 1] - breaks[:, 0])))
+        median = facts.format_time(float(np.median(breaks[:, 1] - breaks[:, 0])))
         said.append(
             f"{facts.count(len(breaks), 'break')} between ops, {median} each in the median, in which Python and the "
             "framework run and nothing computes"
@@ -132,8 +132,8 @@ def _explain_cpu_breaks(facts: SliceFacts, time: Intervals) -> str:
 def _describe_gaps(facts: SliceFacts, rows: Rows, inside: Int64Array) -> str:
     """How many gaps there are, and how long: "540 gaps a step, 6.2 us in the median, 98 us at most"."""
     if len(rows) == 1:
-        return f"One gap of {format_time(int(inside[0]))}"
-    median, longest = format_time(float(np.median(inside))), format_time(int(inside.max()))
+        return f"One gap of {facts.format_time(int(inside[0]))}"
+    median, longest = facts.format_time(float(np.median(inside))), facts.format_time(int(inside.max()))
     return f"{facts.count(len(rows), 'gap')}, {median} in the median, {longest} at most"
 
 
@@ -146,8 +146,8 @@ def _describe_late(facts: SliceFacts, rows: Rows, inside: Int64Array, time: Inte
     costs = ""
     if launch_ns is not None and kernels.any():
         costs = (
-            f": the CPU launches every {format_time(launch_ns)} in the median, and a kernel takes "
-            f"{format_time(float(np.median(gpu.dur_ns[kernels])))}"
+            f": the CPU launches every {facts.format_time(launch_ns)} in the median, and a kernel takes "
+            f"{facts.format_time(float(np.median(gpu.dur_ns[kernels])))}"
         )
     op = facts.ops_named(gpu.op[item], inside, 2)
     path = _find_path(facts, rows, time)
@@ -215,7 +215,7 @@ def _describe_longest(facts: SliceFacts, row: Rows, time: Intervals) -> str:
     if path.deepest is not None:
         doing = f"while the CPU was in {_name(path.deepest)}"
     gap_ns = int(iv.overlap(facts.gaps.start_ns[row], facts.gaps.end_ns[row], time).sum())
-    return f"the longest gap takes {format_time(gap_ns)}, {doing}"
+    return f"the longest gap takes {facts.format_time(gap_ns)}, {doing}"
 
 
 def explain_unexplained(facts: SliceFacts, time: Intervals) -> str:
@@ -239,9 +239,9 @@ def explain_unexplained(facts: SliceFacts, time: Intervals) -> str:
 def _explain_cpu_gaps(facts: SliceFacts, time: Intervals) -> str:
     length = time[:, 1] - time[:, 0]
     more = "" if "stacks" in facts.available_data else "; Python stacks (with_stack=True) would name it"
-    stretches, median = format_count(len(time), "stretch", "stretches"), format_time(float(np.median(length)))
+    stretches, median = format_count(len(time), "stretch", "stretches"), facts.format_time(float(np.median(length)))
     return (
-        f"{stretches}, {median} in the median, {format_time(int(length.max()))} at most, in "
+        f"{stretches}, {median} in the median, {facts.format_time(int(length.max()))} at most, in "
         f"which no op runs: Python, or a library that records none{more}."
     )
 

@@ -28,8 +28,8 @@ _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "me
 
 STEP_AFTER = "step after this fix and those above"
 """Label of the evidence that holds the length of a step in ns after a fix and all fixes above it in the report."""
-STEP_BEFORE = "step before any fix, without the profiler"
-"""Label of the evidence that holds the length in ns of the step that savings are of, if not the recorded one."""
+USED_AT = "used at"
+"""Label of the evidence that names the line where a thing is used; the location is where it is made."""
 HOT_PATH = "what the CPU was in"
 """Label of the evidence that names what the CPU did, from the outermost name to the deepest, with ` > ` between."""
 

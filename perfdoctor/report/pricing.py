@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from perfdoctor.report.finding import (
     SEVERITIES,
     STEP_AFTER,
-    STEP_BEFORE,
     Evidence,
     Finding,
     FindingKey,
@@ -199,11 +198,10 @@ def prioritize_fleet(
     def start_pricing(finding: Finding) -> _Priced:
         ledger = ledgers.get(finding.claim.rank)
         of_rank_ns = step_ns if ledger is None else ledger.step_ns
-        return _Priced.of(finding, ledger, _step_before_ns(finding) or of_rank_ns)
+        return _Priced.of(finding, ledger, of_rank_ns)
 
     of_ranks = [start_pricing(finding) for finding in rank_findings]
     of_fleet = [start_pricing(finding) for finding in fleet_findings]
-    unprofiled_ns = [ns for each in of_ranks if (ns := _step_before_ns(each.finding)) is not None]
     for each in of_ranks:
         claim = each.finding.claim
         if claim.rank in ledgers:
@@ -224,7 +222,7 @@ def prioritize_fleet(
         if other is not None and each.saving.likely_ns < MASKED_SHARE * each.saving.alone.likely_ns:
             each.covered_by = each.covered_by or other
     ordered = sorted(everything, key=lambda each: each.sort_key)
-    return _finish([each.build() for each in ordered], max(unprofiled_ns, default=step_ns), own_steps_ns)
+    return _finish([each.build() for each in ordered], step_ns, own_steps_ns)
 
 
 def step_after_fixes_ns(
@@ -234,14 +232,13 @@ def step_after_fixes_ns(
 
     Args:
         findings: The findings of a report, priced.
-        mean_step_ns: The mean step of the rank whose step is longest: what recorded savings are of.
+        mean_step_ns: The mean step of the rank whose step is longest: what savings are of.
         step_ns: The step that users know, such as the median: the same share of it is saved.
         own_steps_ns: For each rank its mean step without its waits for the late rank.
     """
-    before_ns = _first_step_ns(findings, mean_step_ns)
-    if not before_ns or all(finding.saving.expected_ns is None for finding in findings):
+    if not mean_step_ns or all(finding.saving.expected_ns is None for finding in findings):
         return None
-    steps = _StepsOfRanks(own_steps_ns, before_ns)
+    steps = _StepsOfRanks(own_steps_ns, mean_step_ns)
     for finding in findings:
         steps.apply(finding)
     return round(step_ns * steps.longest_share)
@@ -286,23 +283,8 @@ class _StepsOfRanks:
         return max(max(left, default=1.0), 0.0)
 
 
-def _first_step_ns(findings: Iterable[Finding], recorded_ns: int) -> int:
-    """The step before any fix: the one without the profiler where replayed savings are of that, else the recorded."""
-    unprofiled_ns = (_step_before_ns(finding) for finding in findings)
-    return max((ns for ns in unprofiled_ns if ns is not None), default=recorded_ns)
-
-
-def _step_before_ns(finding: Finding) -> int | None:
-    """The step without the profiler, where the figures of a finding are of that; None where it is the recorded one."""
-    value = next((each.value for each in finding.evidence if each.label == STEP_BEFORE), None)
-    return value if type(value) is int else None
-
-
-def _finish(
-    findings: Sequence[Finding], recorded_step_ns: int, own_steps_ns: Mapping[int | None, int]
-) -> tuple[Finding, ...]:
+def _finish(findings: Sequence[Finding], before_ns: int, own_steps_ns: Mapping[int | None, int]) -> tuple[Finding, ...]:
     """Ordered findings with what depends on their order: which covers which, and the step after each fix."""
-    before_ns = _first_step_ns(findings, recorded_step_ns)
     steps = _StepsOfRanks(own_steps_ns, before_ns)
     first_position: dict[FindingKey, int] = {}
     finished = []
@@ -360,7 +342,7 @@ def _apply_replay(priced: Sequence[_Priced], replay: Replay | None) -> None:
         order_key_ns = min(order_key_ns, each.worth_ns)
         each.order_key_ns = order_key_ns - position * 1e-6  # fixes with equal savings keep the order of the replay
         each.covered_by = None if fix.covered_by is None else priced[fix.covered_by]
-        each.evidence = _evidence_of_replay(fix, replay, priced)
+        each.evidence = _evidence_of_replay(fix, priced)
 
 
 def _saving_of_range(each: _Priced, saved: SavingRange) -> Saving:
@@ -385,10 +367,8 @@ def _estimate_of_rule_ns(finding: Finding) -> int:
     return finding.saving.expected_ns or 0
 
 
-def _evidence_of_replay(fix: OrderedFix, replay: Replay, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
+def _evidence_of_replay(fix: OrderedFix, priced: Sequence[_Priced]) -> tuple[Evidence, ...]:
     evidence = []
-    if not replay.includes_profiler:
-        evidence.append(Evidence(STEP_BEFORE, replay.baseline_step_ns, "ns"))
     if fix.masked_by is not None:
         by = priced[fix.masked_by].finding.rule
         evidence.append(Evidence(f"saves by itself, masked until {by} is fixed", fix.alone.expected_ns, "ns"))

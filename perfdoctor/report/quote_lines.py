@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os.path import isabs
+from typing import Any
 
 from perfdoctor.report.finding import Evidence, Finding
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
+# A cell of the notebook that made the recording.
+_CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
 
 
@@ -25,12 +28,24 @@ def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int],
     return tuple(_with_source_line(finding, text_of) for finding in findings)
 
 
+def with_quoted_rows(
+    tables: Mapping[str, tuple[Mapping[str, Any], ...]], text_of: Callable[[str, int], str]
+) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """The tables of a report, each row of "lines" with the text of its line; see `with_source_lines`."""
+    lines = tuple({**row, "source": _text_of(row["file"], row["line"], text_of)} for row in tables.get("lines", ()))
+    return {**tables, "lines": lines}
+
+
+def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) -> str | None:
+    """The text of a line that ran; None where it cannot be read, or is a definition."""
+    # A relative path would be opened in the current folder, where another file may have that name.
+    if line is None or not ((isabs(file) and file.endswith(".py")) or _CELL.fullmatch(file)):
+        return None
+    text = text_of(file, line).strip()
+    return None if not text or _DEFINITION.match(text) else text[:_MAX_LENGTH]
+
+
 def _with_source_line(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     location = finding.location
-    # A relative path would be opened in the current folder, where another file may have that name.
-    if location is None or location.line is None or not (isabs(location.file) and location.file.endswith(".py")):
-        return finding
-    text = text_of(location.file, location.line).strip()
-    if not text or _DEFINITION.match(text):
-        return finding
-    return replace(finding, evidence=(Evidence("source line", text[:_MAX_LENGTH]), *finding.evidence))
+    text = None if location is None else _text_of(location.file, location.line, text_of)
+    return finding if text is None else replace(finding, evidence=(Evidence("source line", text), *finding.evidence))

@@ -44,6 +44,7 @@ class RankSummary:
         context: What program the rank runs.
         limit: How short its step can get.
         unexplained: The slices of its account that no finding on it claims.
+        tables: Rows of `Report.tables`, by name.
     """
 
     trace: TraceSummary
@@ -61,6 +62,7 @@ class RankSummary:
     context: Context = UNKNOWN_CONTEXT
     limit: Limit = UNKNOWN_LIMIT
     unexplained: tuple[UnexplainedSlice, ...] = ()
+    tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
     @property
     def rank(self) -> int | None:
@@ -73,8 +75,8 @@ class RankSummary:
         return self.account.window_ns
 
     def per_step(self, window_ns: int) -> int:
-        """A sum over the window as an amount per step; the sum itself when there are no steps."""
-        return round(window_ns / self.steps.count) if self.steps.count else window_ns
+        """Recorded time in the window as time per step, without the profiler; see `Rank.per_step`."""
+        return round(self.account.time_scale * window_ns / max(self.steps.count, 1))
 
     def share(self, per_step_ns: int) -> float | None:
         """An amount per step as a share (0 to 1) of the step; None when the window is empty."""

@@ -15,7 +15,7 @@ from perfdoctor.report.to_plain import to_plain
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
-TABLES = ("kernels", "ops", "modules", "collectives")
+TABLES = ("kernels", "ops", "lines", "modules", "collectives")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,19 @@ class StepSummary:
     `one_off_ns` is the time of what happens once, which no step of those to come will repeat: in the window, and in the
     start of the process before it; None where it is not known.
 
-    `unprofiled_ns` is the median step of a capture before anything was recorded, None when nobody timed it. It is for
-    reports that people read and not part of the schema: findings carry it as evidence.
+    Median and mean are those of the step without the profiler where a capture timed such steps, as all costs and
+    savings are; `recorded_median_ns` is the median of the recorded steps, which timeline and account are of.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("count", "source", "median_ns", "mean_ns", "variation", "one_off_ns")
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("count", "source", "median_ns", "mean_ns", "recorded_median_ns", "variation", "one_off_ns"),
+    )
 
     count: int = 0
     source: StepSource = "none"
     median_ns: int | None = None
     variation: float | None = None
-    unprofiled_ns: int | None = None
+    recorded_median_ns: int | None = None
     mean_ns: int | None = None
     one_off_ns: int | None = None
 
@@ -125,7 +127,9 @@ class Report:
     step. It is empty where nobody waits or collectives could not be matched, and not part of the schema.
 
     `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
-    is longest. `tables` and `trials` are for `perfdoctor show` and `perfdoctor try`, and empty without them.
+    is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
+    `perfdoctor show`. `trials` are those of `perfdoctor try`. `program_folders` are where the program lies and runs, as
+    captured: people read paths relative to them, and they are not part of the schema.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -148,6 +152,7 @@ class Report:
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
     trials: tuple[Mapping[str, Any], ...] = ()
+    program_folders: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:

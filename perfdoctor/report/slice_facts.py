@@ -54,6 +54,7 @@ class SliceFacts:
         locations: The lines of the user's code.
         collectives: The collectives.
         captured: What was captured beside the trace; None without a capture.
+        profiler_factor: A recorded step over the one without the profiler; None where that was not timed.
     """
 
     rank: int | None
@@ -73,6 +74,11 @@ class SliceFacts:
     locations: Locations
     collectives: CollectiveTable
     captured: Mapping[str, Any] | None = None
+    profiler_factor: float | None = None
+
+    def format_time(self, recorded_ns: float) -> str:
+        """A recorded length of time, as it is without the profiler."""
+        return format_time(recorded_ns / (self.profiler_factor or 1))
 
     @property
     def window_ns(self) -> int:

@@ -20,6 +20,7 @@ _LINE_BREAKS = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _INVISIBLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
+_PATH = re.compile(r"/[\w.-]+\.py\b")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -48,9 +49,14 @@ def shorten(text: str, width: int, ellipsis: str = "...") -> str:
     return text[:head].rstrip() + ellipsis + text[len(text) - (room - head) :].lstrip()
 
 
-def shorten_start(text: str, width: int, ellipsis: str = "...") -> str:
-    """`text` in at most `width` characters; the start is left out, as suits a path."""
-    return text if len(text) <= width else ellipsis + text[len(text) - max(width - len(ellipsis), 0) :].lstrip()
+def shorten_path(text: str, width: int) -> str:
+    """A path without as many leading folders as it takes to fit into `width` characters; its last part stays whole.
+
+    "/home/me/projects/thing/train.py:41" becomes ".../thing/train.py:41". What follows the path is not counted apart.
+    """
+    while len(text) > width and "/" in text.removeprefix(".../"):
+        text = f".../{text.removeprefix('.../').partition('/')[2]}"
+    return text
 
 
 def shorten_end(text: str, width: int, ellipsis: str = "...") -> str:
@@ -59,5 +65,7 @@ def shorten_end(text: str, width: int, ellipsis: str = "...") -> str:
 
 
 def shorten_words(text: str, width: int) -> str:
-    """`text` with every word longer than `width` shortened in its middle, so that lines can break."""
-    return " ".join(shorten(word, width) for word in text.split(" "))
+    """`text` with every word longer than `width` shortened, so that lines can break: a path by leading folders."""
+    return " ".join(
+        shorten_path(word, width) if _PATH.search(word) else shorten(word, width) for word in text.split(" ")
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from perfdoctor.analysis.host.locations import SourceLocation
-from perfdoctor.report.finding import Evidence
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.report.finding import USED_AT, Evidence, Finding
+from perfdoctor.reporters.clean_text import clean_line, shorten_path
 from perfdoctor.savings.saving import Saving
 
 UNKNOWN = "n/a"
 
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+# An upper bound of so much of the step is no promise.
+_MEANINGLESS = 0.9
 _SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -81,6 +83,28 @@ def format_location(location: SourceLocation) -> str:
     """A place in the user's code: "train.py:41 in main"."""
     place = clean_line(str(location))
     return f"{place} in {clean_line(location.function)}" if location.function else place
+
+
+def format_place(finding: Finding, width: int = 1000) -> str:
+    """The line to change, and where the thing that it makes is used: "train.py:12 in main (used at train.py:41)".
+
+    Each path loses leading folders until it fits into `width`.
+    """
+    if finding.location is None:
+        return ""
+    place = shorten_path(format_location(finding.location), width - len("at "))
+    used = next((each.value for each in finding.evidence if each.label == USED_AT), None)
+    used = shorten_path(clean_line(used), width - len("(used at )")) if isinstance(used, str) else ""
+    return f"{place} (used at {used})" if used and used != str(finding.location) else place
+
+
+def format_finding_saving(finding: Finding) -> str:
+    """What the fix of a finding saves; a bound that is nearly the whole step says nothing and is not printed."""
+    saving, share = finding.saving, finding.share_of_step
+    most = saving.high_ns or 0
+    if saving.expected_ns is None and share and finding.cost_ns and share * most >= _MEANINGLESS * finding.cost_ns:
+        return "how much a fix saves is not known"
+    return format_saving(saving)
 
 
 def format_saving(saving: Saving) -> str:

@@ -17,11 +17,12 @@ from perfdoctor.reporters.clean_text import clean_block, clean_line
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
-    format_location,
-    format_saving,
+    format_finding_saving,
+    format_place,
     format_share,
 )
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -32,7 +33,8 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
-from perfdoctor.reporters.verdict import describe_ladder, verdict_of
+from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 _SPECIAL = re.compile(r"([\\`*\[\]|~$])")
 # An underscore within a word is no emphasis, so num_workers stays readable.
@@ -78,6 +80,10 @@ class Markdown(Reporter):
 
     suffix: ClassVar[str] = ".md"
 
+    def prepare(self, report: Report) -> Report:
+        """The report with paths as people read them."""
+        return with_relative_paths(report)
+
     def render_printable(self, report: Report) -> str:
         """The report as Markdown text."""
         return "\n\n".join(_blocks(report)) + "\n"
@@ -87,9 +93,9 @@ def _blocks(report: Report) -> Iterator[str]:
     paths = ", ".join(code_span(trace.path) for trace in report.traces[:_MAX_PATHS])
     yield f"## perfdoctor: {paths or 'no trace'}"
     yield f"**{escape(verdict_of(report))}**"
-    ladder = describe_ladder(report)
-    if ladder:
-        yield escape(ladder)
+    for line in (describe_ladder(report), describe_recorded_step(report, always=True)):
+        if line:
+            yield escape(line)
     incomplete = report_notes.describe_incomplete_input(report)
     if incomplete:
         yield f"> **Note:** {incomplete}"
@@ -106,18 +112,37 @@ def _blocks(report: Report) -> Iterator[str]:
     if infos:
         yield "### Also seen"
         yield "\n".join(_info_line(finding, per_step_suffix(report)) for finding in infos)
-    unexplained = report_notes.unexplained_lines(report)
+    yield from _top_tables(report)
+    yield from _notes(report)
+
+
+def _top_tables(report: Report) -> Iterator[str]:
+    for table in top_tables(report):
+        yield f"### {table.title}"
+        rows = ["| share | time | | |", "|---:|---:|---|---|"]
+        rows += [f"| {escape(r.share)} | {r.time} | {escape(r.name)} | {escape(r.what)} |" for r in table.rows]
+        yield "\n".join(rows)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    unexplained = report_notes.unexplained_lines(report, of_work=False)
     if unexplained:
         yield "### Not explained by a finding"
         yield "\n".join(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
     skipped = report_notes.skipped_rules(report)
     if skipped:
         yield "### Not judged"
-        yield "\n".join(f"- {escape(', '.join(group.rules))}: {escape(group.why)}" for group in skipped)
+        yield "\n".join(f"- {_skipped_line(group)}" for group in skipped)
     warnings = report_notes.group_trace_warnings(report)
     if warnings:
         yield "### About the trace"
         yield "\n".join(f"- {escape(warning)}" for warning in warnings)
+
+
+def _skipped_line(group: report_notes.SkippedRules) -> str:
+    if group.needs_gpu:
+        return escape(report_notes.describe_gpu_rules(group))
+    return f"{escape(', '.join(group.rules))}: {escape(group.why)}"
 
 
 def _time_split(report: Report) -> Iterator[str]:
@@ -156,11 +181,11 @@ def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     per_step = per_step_suffix(report)
     share = escape(format_share(finding.share_of_step))
     cost = f"{format_duration(finding.cost_ns)}{per_step} ({share}){format_finding_ranks(report, finding)}"
-    lines = [f"- costs {cost}; {escape(format_saving(finding.saving))}"]
+    lines = [f"- costs {cost}; {escape(format_finding_saving(finding))}"]
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(format_share(finding.confidence))}")
     if finding.location:
-        lines.append(f"- at {code_span(format_location(finding.location))}")
+        lines.append(f"- at {code_span(format_place(finding))}")
     lines += [f"- {escape(evidence.label)}: {_evidence_value(evidence)}" for evidence in finding.evidence]
     yield "\n".join(lines)
     yield f"**What to do:** {escape(finding.advice)}"

@@ -64,10 +64,11 @@ def _rank_row(account: Account, report: Report) -> RankRow:
     communication = account.detail["communication"]
     idle = sum(ns for name, ns in account.detail.items() if name.startswith("idle_"))
     parts = (account.window_ns - communication - idle, communication, idle)
+    per_step = account.time_scale / steps
     return RankRow(
         "?" if account.rank is None else str(account.rank),
-        account.window_ns / steps,
-        tuple(part / steps for part in parts),
+        account.window_ns * per_step,
+        tuple(part * per_step for part in parts),
         report.late_ns.get(account.rank),
     )
 

@@ -17,6 +17,11 @@ def gpu_not_recorded(report: Report) -> bool:
     return not has_gpu(report) and any(trace.device for trace in report.traces)
 
 
+def is_cpu_program(report: Report) -> bool:
+    """Whether the program computes on the CPU: no trace has a GPU item, or names a device."""
+    return bool(report.timeline) and not has_gpu(report) and not gpu_not_recorded(report)
+
+
 def has_steps(report: Report) -> bool:
     """Whether costs and savings are per step; else they are of the whole window."""
     return report.steps.source != "none" and report.steps.median_ns is not None
@@ -32,16 +37,30 @@ def step_count_of(account: Account, report: Report) -> int:
     return len(account.steps) or (report.steps.count if has_steps(report) else 1) or 1
 
 
+def time_scale_of(report: Report) -> float:
+    """Time without the profiler over recorded time, on the mean of the ranks: accounts are of recorded time."""
+    recorded_ns = sum(account.window_ns for account in report.account)
+    unprofiled_ns = sum(account.time_scale * account.window_ns for account in report.account)
+    return unprofiled_ns / recorded_ns if recorded_ns else 1.0
+
+
 def main_findings(report: Report) -> list[Finding]:
     """The findings that are shown in full, in their order.
 
-    Those that another fix makes pointless stand with that one; one-offs and those of severity info take a line each.
+    Those that another fix makes pointless stand with that one; one-offs, those of severity info and those whose fix is
+    expected to save nothing take a line each.
     """
-    return [
-        finding
-        for finding in report.findings
-        if finding.severity != "info" and finding.covered_by is None and not finding.is_one_off
-    ]
+    return [finding for finding in report.findings if _stands_alone(finding) and not _is_aside(finding)]
+
+
+def _stands_alone(finding: Finding) -> bool:
+    return finding.covered_by is None and not finding.is_one_off
+
+
+def _is_aside(finding: Finding) -> bool:
+    """Whether a finding has a line among what was also seen; one that costs nothing is about the results."""
+    saves_nothing = finding.saving.expected_ns == 0 or finding.saving.high_ns == 0
+    return finding.severity == "info" or bool(finding.cost_ns and saves_nothing)
 
 
 def covered_findings(report: Report, finding: Finding) -> list[Finding]:
@@ -56,9 +75,5 @@ def one_off_findings(report: Report) -> list[Finding]:
 
 
 def info_findings(report: Report) -> list[Finding]:
-    """The findings of severity info, which are shown in one line each."""
-    return [
-        finding
-        for finding in report.findings
-        if finding.severity == "info" and finding.covered_by is None and not finding.is_one_off
-    ]
+    """The findings that are shown in one line each: of severity info, or whose fix is expected to save nothing."""
+    return [finding for finding in report.findings if _stands_alone(finding) and _is_aside(finding)]

@@ -9,8 +9,12 @@ from perfdoctor.report.report import Report, UnexplainedSlice
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_count, format_share
 from perfdoctor.reporters.rank_table import describe_missing_ranks
+from perfdoctor.reporters.report_facts import is_cpu_program
 from perfdoctor.rules.requirements import REQUIREMENTS
 
+# Reasons to skip a rule that mean no more than that there is no GPU.
+_GPU_REASONS = frozenset(REQUIREMENTS[need] for need in ("gpu_items", "kernels", "work", "launches", "work_launches"))
+WORK_DETAILS = ("compute", "bandwidth", "latency")
 _NUMBER = re.compile(r"[\d.,]+")
 
 
@@ -19,6 +23,7 @@ class SkippedRules(NamedTuple):
 
     rules: tuple[str, ...]
     why: str
+    needs_gpu: bool = False
 
 
 def skipped_rules(report: Report) -> list[SkippedRules]:
@@ -32,7 +37,23 @@ def skipped_rules(report: Report) -> list[SkippedRules]:
         if outcome.status != "ran" and not (single and outcome.why == REQUIREMENTS["ranks"]):
             why = clean_line(outcome.why or "no reason was given")
             rules_of.setdefault(f"failed: {why}" if outcome.status == "failed" else why, []).append(outcome.rule)
-    return [SkippedRules(tuple(rules), why) for why, rules in rules_of.items()]
+    gpu_reasons = _GPU_REASONS if is_cpu_program(report) else ()
+    return _join_gpu_groups([SkippedRules(tuple(rules), why, why in gpu_reasons) for why, rules in rules_of.items()])
+
+
+def _join_gpu_groups(groups: list[SkippedRules]) -> list[SkippedRules]:
+    """The groups with those that need a GPU as one, which comes last."""
+    of_gpu = [group for group in groups if group.needs_gpu]
+    if not of_gpu:
+        return groups
+    rules = tuple(sorted(rule for group in of_gpu for rule in group.rules))
+    return [*(group for group in groups if not group.needs_gpu), SkippedRules(rules, of_gpu[0].why, needs_gpu=True)]
+
+
+def describe_gpu_rules(group: SkippedRules) -> str:
+    """One line about the rules that need a GPU in the report on a program without one."""
+    rules = format_count(len(group.rules), "rule needs", "rules need")
+    return f"{rules} a GPU (-v names {'it' if len(group.rules) == 1 else 'them'})"
 
 
 def describe_incomplete_input(report: Report) -> str | None:
@@ -46,14 +67,18 @@ def describe_incomplete_input(report: Report) -> str | None:
     return "; ".join(filter(None, sentences)) or None
 
 
-def unexplained_lines(report: Report) -> list[tuple[str, str]]:
+def unexplained_lines(report: Report, *, of_work: bool = True) -> list[tuple[str, str]]:
     """The share of each slice of time that no finding claims, and what is known of it; the largest first.
 
+    Unless `of_work`, without the work of a program on the CPU where the table of ops names it: nobody judges that.
     Of slices of several ranks with one name the largest stands for all.
     """
     largest: dict[str, UnexplainedSlice] = {}
     ranks: dict[str, int] = {}
+    named = not of_work and is_cpu_program(report) and bool(report.tables.get("ops"))
     for each in report.unexplained:
+        if named and each.detail in WORK_DETAILS:
+            continue
         ranks[each.detail] = ranks.get(each.detail, 0) + 1
         if each.detail not in largest or each.share > largest[each.detail].share:
             largest[each.detail] = each

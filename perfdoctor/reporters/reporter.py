@@ -30,7 +30,11 @@ class Reporter(ABC):
 
         A finding that cannot be printed is replaced by finding PD901 with the name of its rule.
         """
-        return self.render_printable(with_printable_findings(report))
+        return self.render_printable(self.prepare(with_printable_findings(report)))
+
+    def prepare(self, report: Report) -> Report:
+        """The report as this format shows it; all of it as it is unless a subclass shortens it."""
+        return report
 
     @abstractmethod
     def render_printable(self, report: Report) -> str:

@@ -19,18 +19,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import USED_AT, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
-from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_start, shorten_words
+from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
-    format_location,
-    format_saving,
+    format_finding_saving,
+    format_place,
     format_share,
 )
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -42,7 +43,8 @@ from perfdoctor.reporters.report_facts import (
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
-from perfdoctor.reporters.verdict import describe_ladder, verdict_of
+from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 
 class _BucketStyle(NamedTuple):
@@ -92,6 +94,10 @@ class Terminal(Reporter):
     verbosity: int = 0
     unicode: bool = True
 
+    def prepare(self, report: Report) -> Report:
+        """The report with paths as people read them."""
+        return with_relative_paths(report)
+
     def render_printable(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
         console = Console(
@@ -128,6 +134,9 @@ class Terminal(Reporter):
         ladder = describe_ladder(report)
         if ladder:
             yield _text(ladder)
+        recorded = describe_recorded_step(report, always=self.verbosity > 0)
+        if recorded:
+            yield _text(f"({recorded})", style="dim")
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield _hanging("!", _text(incomplete, style="yellow"))
@@ -140,6 +149,7 @@ class Terminal(Reporter):
             yield from self._finding(number, finding, report)
         yield from self._one_offs(report)
         yield from self._info_findings(report)
+        yield from self._top_tables(report)
         yield from self._unexplained(report)
         yield from self._skipped_rules(report)
         yield from self._trace_warnings(report)
@@ -227,9 +237,9 @@ class Terminal(Reporter):
         yield cost
         room -= _count_lines(cost, width)
         if finding.location:
-            place = shorten_start(format_location(finding.location), width - len("at "))
-            yield Text.assemble("at ", (place, "underline" if self.color else ""))
-            room -= 1
+            place = Text.assemble("at ", (format_place(finding, width), self._underline))
+            yield place
+            room -= _count_lines(place, width)
         fix = clean_block(finding.fix).split("\n") if finding.fix else []
         label, advice = "fix: ", clean_line(finding.advice)
         if self.verbosity > 0:
@@ -247,11 +257,15 @@ class Terminal(Reporter):
             for reference in finding.references:
                 yield _unbroken(f"{' ' * _INDENT}see {clean_line(reference)}", "dim")
 
+    @property
+    def _underline(self) -> str:
+        return "underline" if self.color else ""
+
     def _cost_and_saving(self, finding: Finding, report: Report) -> str:
         confidence = "" if finding.confidence >= 0.8 else f", confidence {format_share(finding.confidence)}"
         amount = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({format_share(finding.share_of_step)})"
         ranks = format_finding_ranks(report, finding)
-        return f"costs {amount}{ranks}; {format_saving(finding.saving)}{confidence}"
+        return f"costs {amount}{ranks}; {format_finding_saving(finding)}{confidence}"
 
     def _evidence(self, finding: Finding) -> Iterator[RenderableType]:
         for evidence in finding.evidence:
@@ -285,8 +299,17 @@ class Terminal(Reporter):
             line = f"{shorten_words(clean_line(finding.title), _MAX_WORD)}{cost}{shorten_words(place, _MAX_WORD)}"
             yield _hanging(f"  {finding.rule}", _text(line))
 
+    def _top_tables(self, report: Report) -> Iterator[RenderableType]:
+        for table in top_tables(report):
+            yield Text()
+            yield Text(table.title, style="bold")
+            for row in table.rows:
+                head = f"  {row.share:>5}  {row.time:>8}  {shorten_path(row.name, _MAX_WORD)}"
+                # The text of a line is there to be recognised: it takes what is left.
+                yield _text(shorten_end(f"{head}  {row.what}".rstrip(), self.width))
+
     def _unexplained(self, report: Report) -> Iterator[RenderableType]:
-        shares = report_notes.unexplained_lines(report)
+        shares = report_notes.unexplained_lines(report, of_work=self.verbosity > 0)
         if shares:
             yield Text()
             yield Text("Not explained by a finding", style="bold")
@@ -308,10 +331,15 @@ class Terminal(Reporter):
         if not skipped:
             return
         yield Text()
+        if self.verbosity <= 0 and len(skipped) == 1 and skipped[0].needs_gpu:
+            yield Text.assemble(("Not judged", "bold"), f": {report_notes.describe_gpu_rules(skipped[0])}")
+            return
         yield Text("Not judged", style="bold")
         shown = skipped if self.verbosity > 0 else skipped[:_MAX_LINES]
         for group in shown:
             line = f"{', '.join(group.rules)}: {shorten_words(group.why, _MAX_WORD)}"
+            if self.verbosity <= 0 and group.needs_gpu:
+                line = report_notes.describe_gpu_rules(group)
             yield _hanging(" ", _text(line, style="dim"))
         if len(shown) < len(skipped):
             rest = sum(len(group.rules) for group in skipped[len(shown) :])
@@ -358,7 +386,12 @@ def _first_sentences(text: str, max_lines: int, width: int) -> str:
 
 
 def _join_evidence(finding: Finding) -> str:
-    return "; ".join(f"{clean_line(e.label)}: {shorten(format_evidence(e), _MAX_WORD)}" for e in finding.evidence)
+    shown = [each for each in finding.evidence if each.label != USED_AT and each.value is not None]
+    return "; ".join(f"{clean_line(e.label)}: {_shorten_value(format_evidence(e))}" for e in shown)
+
+
+def _shorten_value(value: str) -> str:
+    return shorten_path(value, _MAX_WORD) if ".py" in value else shorten(value, _MAX_WORD)
 
 
 def _unbroken(line: str, style: str) -> Group:

@@ -10,7 +10,7 @@ from perfdoctor.analysis.timeline.account import BUCKETS, DETAILS, Account
 from perfdoctor.gpu import has_tensor_cores
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.format_values import UNKNOWN, format_count, format_duration, format_share
-from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_count_of
+from perfdoctor.reporters.report_facts import gpu_not_recorded, has_gpu, has_steps, step_count_of, time_scale_of
 
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01
@@ -97,19 +97,20 @@ def time_split_of(report: Report) -> TimeSplit | None:
     if not window_ns or gpu_not_recorded(report):
         return None
     steps = sum(step_count_of(account, report) for account in report.account)
+    scale = time_scale_of(report)
     detail = {name: sum(account.detail.get(name, 0) for account in report.account) for name in DETAILS}
 
     def slice_of(label: str, ns: int) -> TimeSlice:
-        return TimeSlice(label, ns / steps, ns / window_ns)
+        return TimeSlice(label, scale * ns / steps, ns / window_ns)
 
     labels = detail_labels(report)
     details = [slice_of(labels[name], ns) for name, ns in detail.items() if name not in _SHOWN_IN_BAR]
     return TimeSplit(
-        window_ns / steps,
-        _title(report, window_ns / steps),
+        scale * window_ns / steps,
+        _title(report, scale * window_ns / steps),
         tuple(slice_of(bucket, sum(detail[name] for name in names)) for bucket, names in BUCKETS.items()),
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
-        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, steps),
+        None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, steps / scale),
         _describe_rates(report),
     )
 
@@ -153,7 +154,7 @@ def _lacks_tensor_cores(report: Report) -> bool:
     return all(has_tensor_cores(trace.device, None, trace.vendor) is False for trace in report.traces)
 
 
-def describe_tensor_cores(accounts: Iterable[Account], steps: int) -> str | None:
+def describe_tensor_cores(accounts: Iterable[Account], steps: float) -> str | None:
     """How much of the matrix work runs on Tensor Cores, per step; None where nothing is known about any of it."""
     totals: dict[str, int] = {}
     for account in accounts:

@@ -13,13 +13,18 @@ from perfdoctor.reporters.report_facts import (
     has_gpu,
     has_steps,
     info_findings,
+    is_cpu_program,
     main_findings,
     step_count_of,
 )
+from perfdoctor.reporters.report_notes import skipped_rules
+from perfdoctor.reporters.top_rows import largest_op
 
 # From this difference on, relative to the step, two lengths of the step are both shown (mean and median, with and
 # without the profiler): it is about half of a medium finding.
 _MIN_STEP_DIFFERENCE = 0.02
+# Where recording takes longer than the program itself, it shifts the shares of short ops against those of long ones.
+_UNCERTAIN_FACTOR = 2
 # A program is called compiled, or run by graphs, from this share of its kernels on.
 _MIN_NAMED_SHARE = 0.10
 # A limit is called the work's own from this share of the kernel time with a known roof on; kernels without one keep
@@ -72,17 +77,18 @@ def _describe_step(report: Report) -> str:
         step = f"{context}: a step" if context else "Your step"
         # Costs are amounts of an average step; a few slow steps pull the average away from the median.
         mean_ns = _mean_step_ns(report) or median_ns
-        unprofiled = _describe_unprofiled_step(report, median_ns)
         if abs(mean_ns - median_ns) > _MIN_STEP_DIFFERENCE * median_ns:
             mean, middle = format_duration(mean_ns), format_duration(median_ns)
-            return f"{step} takes {mean} on average (median {middle}) {machine}{unprofiled}"
-        return f"{step} takes {format_duration(median_ns)} {machine}{unprofiled}"
+            return f"{step} takes {mean} on average (median {middle}) {machine}"
+        return f"{step} takes {format_duration(median_ns)} {machine}"
     trace = f"{context}: the trace" if context else "The trace"
     return f"{trace} covers {format_duration(_longest_window_ns(report))} {machine}, without steps"
 
 
 def _longest_window_ns(report: Report) -> int:
-    windows = [account.window_ns for account in report.account] or [trace.span_ns for trace in report.traces]
+    windows = [round(account.time_scale * account.window_ns) for account in report.account] or [
+        trace.span_ns for trace in report.traces
+    ]
     return max(windows, default=0)
 
 
@@ -102,12 +108,18 @@ def describe_context(context: Context) -> str:
     return f"{phase or 'A program'} ({', '.join(map(clean_line, names))})"
 
 
-def _describe_unprofiled_step(report: Report, recorded_ns: float) -> str:
-    """The length of the step without the profiler, where the capture timed it and it differs."""
-    unprofiled_ns = report.steps.unprofiled_ns
-    if unprofiled_ns is None or abs(recorded_ns - unprofiled_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
-        return ""
-    return f", and {format_duration(unprofiled_ns)} without the profiler"
+def describe_recorded_step(report: Report, *, always: bool = False) -> str | None:
+    """How long a step took while it was recorded, where that differs; unless `always`, only if that is over double.
+
+    Everything else that is shown is of the step without the profiler.
+    """
+    recorded_ns, median_ns = report.steps.recorded_median_ns, report.steps.median_ns
+    if not recorded_ns or not median_ns or abs(recorded_ns - median_ns) <= _MIN_STEP_DIFFERENCE * recorded_ns:
+        return None
+    recorded = f"recorded with the profiler a step took {format_duration(recorded_ns)}"
+    if recorded_ns > _UNCERTAIN_FACTOR * median_ns:
+        return f"{recorded}: more than half of that is the profiler, so shares of the step are estimates"
+    return recorded if always else None
 
 
 def _describe_machine(report: Report) -> str:
@@ -116,7 +128,8 @@ def _describe_machine(report: Report) -> str:
     device = next((clean_line(trace.device) for trace in report.traces if trace.device), None)
     if device:
         return f"(the trace names {_add_article(device)} and holds no GPU events)"
-    return "on the CPU (no GPU was seen)"
+    # Of a program that perfdoctor ran it is known that there is none.
+    return "on the CPU" if report.program_folders else "on the CPU (no GPU was seen)"
 
 
 def _describe_devices(report: Report) -> str:
@@ -139,9 +152,12 @@ def _describe_no_finding(report: Report) -> str:
         return ", so where its time goes is not known: record with ProfilerActivity.CUDA"
     busy = _busy_share(report)
     use = f"; the GPU is busy for {format_share(busy)} of it" if busy is not None else _describe_unexplained(report)
-    if 2 * ran < len(report.outcomes):
-        few = f"; only {ran} of {len(report.outcomes)} rules could judge it"
+    rules = len(report.outcomes) - sum(len(group.rules) for group in skipped_rules(report) if group.needs_gpu)
+    if 2 * ran < rules:
+        few = f"; only {ran} of {rules} rules could judge it"
         return f"{few}, and found nothing that costs 1% of it or more{use}"
+    if is_cpu_program(report):
+        return _describe_healthy_cpu(report, ran)
     if any(each.detail not in _WORK for each in report.unexplained):
         return f", and no rule found what to change{use}, but not all of its time is explained (below)"
     if not report.explains_everything:
@@ -149,12 +165,21 @@ def _describe_no_finding(report: Report) -> str:
     return f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it){use}"
 
 
+def _describe_healthy_cpu(report: Report, ran: int) -> str:
+    """That no rule found anything in a program on the CPU, and where its time goes."""
+    healthy = f", and nothing was found that costs 1% of it or more ({format_count(ran, 'rule')} judged it)"
+    outside = _describe_unexplained(report)
+    largest = largest_op(report)
+    if outside or largest is None or largest[1] < _MIN_UNEXPLAINED_SHARE:
+        return f"{healthy}{outside}"
+    return f"{healthy}; most of it goes to {largest[0]} ({format_share(largest[1])})"
+
+
 def _describe_unexplained(report: Report) -> str:
     """The share of a CPU program that passes outside of PyTorch: no rule looks there, so it may not be healthy."""
     window_ns = sum(account.window_ns for account in report.account)
     unexplained_ns = sum(account.detail.get("idle_unexplained", 0) for account in report.account)
-    on_cpu = not has_gpu(report) and not gpu_not_recorded(report)
-    if not on_cpu or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
+    if not is_cpu_program(report) or unexplained_ns < _MIN_UNEXPLAINED_SHARE * (window_ns or 1):
         return ""
     share = format_share(unexplained_ns / window_ns)
     return f"; but {share} of it passes outside of PyTorch, where a profiler for Python sees more"
@@ -177,7 +202,7 @@ def _lower_article(title: str) -> str:
 def _mean_step_ns(report: Report) -> float | None:
     """The average step of all ranks; None without an account."""
     count = sum(step_count_of(account, report) for account in report.account)
-    return sum(account.window_ns for account in report.account) / count if count else None
+    return sum(account.time_scale * account.window_ns for account in report.account) / count if count else None
 
 
 def describe_ladder(report: Report) -> str | None:
@@ -192,7 +217,7 @@ def describe_ladder(report: Report) -> str | None:
         rungs += [format_count(len(fixes), "fix", "fixes"), f"about {format_duration(limit.after_fixes_ns)}"]
     ladder = " -> ".join(rungs)
     if limit.step_ns is None:
-        return ladder
+        return ladder if len(rungs) > 1 else None
     known_share = limit.known_share or 0.0
     if known_share < _MIN_KNOWN_SHARE:
         return (

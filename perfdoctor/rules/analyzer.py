@@ -11,7 +11,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar
 
-from perfdoctor.analysis.captured_facts import captured_median_ns
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.recurrence import Recurrence
 from perfdoctor.errors import UsageError
@@ -126,18 +125,15 @@ class Analyzer(ABC):
         """A finding of this rule on one rank.
 
         `cost_ns` and `saving` are per step. With an `edit` a replay decides what the cause costs and what the fix
-        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. If a
-        capture timed steps without the profiler, their length is added to the evidence. Without steps, evidence "per
-        step" is labelled "per trace". `count_recurrence` counts the recurrence of some time. What `happens_once` is for
-        information, as nothing to come is faster without it, unless the trace holds hardly anything else.
+        saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. Without
+        steps, evidence "per step" is labelled "per trace". `count_recurrence` counts the recurrence of some time. What
+        `happens_once` is for information, as nothing to come is faster without it, unless the trace holds hardly
+        anything else.
 
         Raises:
             TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
-        unprofiled_ns = captured_median_ns(rank.facts, "base")
-        if unprofiled_ns is not None:
-            evidence = (*evidence, Evidence("step without the profiler", unprofiled_ns, "ns"))
         if not rank.steps.count:
             evidence = tuple(replace(each, label=each.label.replace("per step", "per trace")) for each in evidence)
         number = rank.trace.rank

@@ -16,6 +16,8 @@ class Ledger:
     Attributes:
         window_ns: Length of the analysed time.
         steps: How many steps the window has; 1 where there are none.
+        time_scale: Time without the profiler over recorded time: savings are of the former, claims and window of the
+            latter.
         kernel_budget_ns: What faster kernels can still save in the window; None where that is not known.
         claimed: The time that fixes have claimed already.
     """
@@ -24,11 +26,12 @@ class Ledger:
     steps: int = 1
     kernel_budget_ns: float | None = None
     claimed: Intervals = field(default_factory=lambda: EMPTY)
+    time_scale: float = 1.0
 
     @property
     def step_ns(self) -> int:
-        """The mean step, or the window where there are no steps."""
-        return int(self.window_ns / self.steps)
+        """The mean step without the profiler, or the window where there are no steps."""
+        return int(round(self.time_scale * self.window_ns, 3) / self.steps)
 
     def limit_ns(self, claim: Claim, *, kernels: bool = True) -> int:
         """The most that a claim can still save, in ns a step.
@@ -42,7 +45,7 @@ class Ledger:
             free_ns = self.window_ns
         if claim.kernels and kernels and self.kernel_budget_ns is not None:
             free_ns = min(free_ns, int(self.kernel_budget_ns))
-        return int(free_ns / self.steps)
+        return int(round(self.time_scale * free_ns, 3) / self.steps)
 
     def charge(self, claim: Claim, saved_ns: int) -> None:
         """Record a promised saving of `saved_ns` a step, so that its time cannot be claimed again."""
@@ -52,7 +55,7 @@ class Ledger:
     def spend(self, claim: Claim, saved_ns: int) -> None:
         """Lower the budget for kernels by a promised saving of `saved_ns` a step."""
         if claim.kernels and self.kernel_budget_ns is not None:
-            self.kernel_budget_ns -= saved_ns * self.steps
+            self.kernel_budget_ns -= saved_ns * self.steps / self.time_scale
 
     def overlaps(self, claim: Claim) -> bool:
         """Whether some of a claim's time is claimed already."""

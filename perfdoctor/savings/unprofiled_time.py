@@ -47,7 +47,12 @@ class UnprofiledTime:
 
 
 def unprofiled_time_of(
-    trace: Trace, steps: Steps, window: Intervals, time: Intervals, base_steps_ns: Sequence[int] = ()
+    trace: Trace,
+    steps: Steps,
+    window: Intervals,
+    time: Intervals,
+    base_steps_ns: Sequence[int] = (),
+    time_scale: float | None = None,
 ) -> UnprofiledTime:
     """Some time in the window without the profiler's overhead, which is taken to be the same for every event.
 
@@ -57,6 +62,8 @@ def unprofiled_time_of(
         window: The analysed time.
         time: The time.
         base_steps_ns: Lengths of the steps that a capture timed without the profiler.
+        time_scale: Unprofiled over recorded time, see `Rank.time_scale`: no more of the time than that is promised.
+            None takes it from the steps.
     """
 
     def per_step(amount: int) -> int:
@@ -67,8 +74,8 @@ def unprofiled_time_of(
     timed = bool(base_steps_ns) and steps.count > 0
     if timed:
         overhead_ns = _overhead_ns(trace, steps, min(base_steps_ns))
-        step_ns = round(median(base_steps_ns))
-        max_ns = min(time_ns, step_ns)
+        step_ns = round(median(base_steps_ns) if time_scale is None else time_scale * recorded_step_ns)
+        max_ns = min(time_ns if time_scale is None else round(time_scale * time_ns), step_ns)
     else:
         overhead_ns = _OVERHEAD_NS
         step_ns = recorded_step_ns - round(events_of_step * overhead_ns)

@@ -59,7 +59,7 @@ class Replay:
         baseline_window_ns: How long the window of the graph takes without edits.
         baseline_step_ns: How long a step of the rank takes without edits; the whole window where there are no steps.
         gates: Whether the replay can be trusted.
-        includes_profiler: Whether the baseline is the recorded step; else it is the one timed without the profiler.
+        includes_profiler: Whether the graph has the profiler's overhead in it.
     """
 
     graph: Graph
@@ -84,7 +84,7 @@ def replay_of(
         steps: The analysed steps.
         window: The analysed time.
         cpu_waits: When the CPU waited for the GPU.
-        unprofiled_step_ns: The median step without the profiler, where a capture timed it.
+        unprofiled_step_ns: The mean step without the profiler, where a capture timed it.
     """
     if not len(trace.gpu) or not len(trace.calls) or not len(window):
         return None
@@ -99,8 +99,10 @@ def replay_of(
     wait_ns = cpu_wait_ns(trace, cpu_waits, replayed_window)
     gates = _check_gates(graph, recorded_ns, replayed_ns, without_gpu_ns, wait_ns)
     step_ns = round(iv.total(window) / steps.count) if steps.count else iv.total(window)
-    if gates.reason is not None or unprofiled_step_ns is None or not steps.count or unprofiled_step_ns >= step_ns:
+    if unprofiled_step_ns is None or not steps.count:
         return Replay(graph, recorded_ns, step_ns, gates)
+    if gates.reason is not None or unprofiled_step_ns >= step_ns:
+        return Replay(graph, recorded_ns, unprofiled_step_ns, gates)
     graph = remove_profiler_overhead(trace, graph, unprofiled_step_ns / step_ns)
     return Replay(graph, graph.span_ns(graph.node_times()), unprofiled_step_ns, gates, includes_profiler=False)
 

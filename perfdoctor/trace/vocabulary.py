@@ -97,6 +97,10 @@ def optimizer_class(range_name: str) -> str:
 
 FORWARD_MARK_NAME, BACKWARD_MARK_NAME = "perfdoctor::forward", "perfdoctor::backward"
 """The ranges that `perfdoctor run` puts around the passes."""
+CLOSURE_MARK_NAME = "perfdoctor::closure"
+"""The range that `perfdoctor run` puts around the closure of an optimizer's `step`."""
+CLOSURE_RANGE = rf"^{CLOSURE_MARK_NAME}$"
+"""Pattern of the range around a closure."""
 DDP_FORWARD, FSDP_FORWARD = r"^DistributedDataParallel\.forward$", r"^FullyShardedDataParallel\.forward$"
 """Patterns of the ranges that torch.nn.parallel.DistributedDataParallel and FSDP put around `forward`."""
 DATA_PARALLEL_FORWARD = r"^DataParallel\.forward$"

@@ -14,6 +14,7 @@ from perfdoctor.analyzers._pd104_busiest_line import find_busiest_line
 from perfdoctor.rank import Rank
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
+from perfdoctor.savings.unprofiled_time import unprofiled_time_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables import intervals as iv
 
@@ -66,8 +67,9 @@ def test_an_event_costs_the_excess_of_the_shortest_recorded_step_over_the_shorte
     trace = TraceBuilder(device=None).step(0, 1000).step(1000, 5000)
     for row in range(99):
         trace.op("aten::mul", 10 * row, 5).op("aten::mul", 1000 + 10 * row, 5)
-    rank = Rank(trace.trace(), facts={"base_step_ns": [900_000, 901_000, 4_000_000]})
-    unprofiled = rank.unprofiled_time(iv.window(0, 10_000))
+    rank = Rank(trace.trace())
+    base_steps_ns = [900_000, 901_000, 4_000_000]
+    unprofiled = unprofiled_time_of(rank.trace, rank.steps, rank.window, iv.window(0, 10_000), base_steps_ns)
     # 100 events take 100 us of the first step; two of them begin in these 10 us, which are spread over two steps.
     assert (unprofiled.program_ns, unprofiled.max_ns, unprofiled.timed) == (4_000, 5_000, True)
 

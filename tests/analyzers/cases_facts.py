@@ -21,6 +21,18 @@ def one_step(**options: Any) -> TraceBuilder:
     return TraceBuilder(device=None, **options).step(0, 1000).op("aten::addmm", 0, 900)
 
 
+def costs(
+    base_cpu_us: list[float], timing_cpu_us: list[float], base_preempted: list[int], timing_preempted: list[int]
+) -> dict[str, Any]:
+    """CPU times and preemptions of the steps of both windows."""
+    return {
+        "base_cpu_ns": [round(1000 * us) for us in base_cpu_us],
+        "timing_cpu_ns": [round(1000 * us) for us in timing_cpu_us],
+        "base_preempted": base_preempted,
+        "timing_preempted": timing_preempted,
+    }
+
+
 PD001 = [
     RuleCase(
         "PD001",
@@ -29,9 +41,9 @@ PD001 = [
         (
             ExpectedFinding(
                 "info",
-                200_000,
+                0,
                 title="to 1.25 times their usual length",
-                advice="A step takes 0.8 ms when nothing is recorded",
+                advice="Figures are of the step without the profiler, 0.8 ms",
                 evidence={"step without the profiler": 800_000, "recorded step, median": 1_000_000},
             ),
         ),
@@ -41,29 +53,54 @@ PD001 = [
         "PD001",
         "medians-are-compared",
         one_step,
-        (ExpectedFinding("info", 300_000, evidence={"steps timed without the profiler": 4}),),
+        (ExpectedFinding("info", 0, evidence={"steps timed without the profiler": 4}),),
         windows([690, 700, 700, 9000], [400, 1000, 1000]),
     ),
     RuleCase(
         "PD001",
         "more-than-half-profiler",
         one_step,
-        (ExpectedFinding("low", 600_000),),
+        (ExpectedFinding("info", 0, title="to 2.50 times"),),
         windows([400] * 3, [1000] * 3),
-    ),
-    RuleCase(
-        "PD001",
-        "the-cost-stays-within-the-step",
-        one_step,
-        (ExpectedFinding("low", 1_000_000),),
-        windows([400] * 3, [5000] * 3),
     ),
     RuleCase(
         "PD001",
         "each-rank-by-itself-in-one-finding",
         lambda: [one_step(rank=rank, world_size=2) for rank in (0, 1)],
-        (ExpectedFinding("info", 160_000, evidence={"costliest rank": 0, "ranks": "0, 1"}),),
+        (ExpectedFinding("info", 0, evidence={"ranks": "0, 1"}),),
         windows([840] * 3, [1000] * 3),
+    ),
+    RuleCase(
+        "PD001",
+        "by-cpu-time",
+        one_step,
+        (ExpectedFinding("info", 0, title="to 1.25 times"),),
+        windows([800] * 3, [1000] * 3, **costs([800] * 3, [1000] * 3, [0] * 3, [0] * 3)),
+    ),
+    RuleCase(
+        "PD001",
+        "twice-the-work-and-slower-still",
+        one_step,
+        (ExpectedFinding("info", 0, title="to 1.25 times", evidence={"step without the profiler": 800_000}),),
+        windows([400] * 3, [1000] * 3, base_backwards=[1] * 3, timing_backwards=[2] * 3),
+    ),
+    RuleCase(
+        "PD001",
+        "twice-the-work",
+        one_step,
+        facts=windows([450] * 3, [1000] * 3, base_backwards=[1] * 3, timing_backwards=[2] * 3),
+    ),
+    RuleCase(
+        "PD001",
+        "twice-the-batches",
+        one_step,
+        facts=windows([450] * 3, [1000] * 3, base_batches=[2] * 3, timing_batches=[4] * 3),
+    ),
+    RuleCase(
+        "PD001",
+        "preempted-while-recording",
+        one_step,
+        facts=windows([500] * 4, [1000] * 3, **costs([500] * 4, [510] * 3, [0] * 4, [1] * 3)),
     ),
     RuleCase("PD001", "fourteen-percent", one_step, facts=windows([880] * 3, [1000] * 3)),
     RuleCase("PD001", "no-base-window", one_step, facts=windows([], [1000] * 3)),

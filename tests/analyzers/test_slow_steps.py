@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,15 +56,16 @@ def test_a_jump_or_an_alternation_is_no_growth() -> None:
     assert measure_growth(np.array([5], np.int64)) == 1.0
 
 
-def steps_jsonl(lengths: Iterable[int], waits: Iterable[int] | None = None, window: str = "after") -> bytes:
-    """A steps.jsonl of such step times and waits for the loader, in ns."""
+def steps_jsonl(
+    lengths: Iterable[int], waits: Iterable[int] | None = None, window: str = "after", **columns: Iterable[Any]
+) -> bytes:
+    """A steps.jsonl of such step times and waits for the loader, in ns, and what else was recorded of each step."""
     lengths = list(lengths)
     waits_ns = list(waits) if waits is not None else [0] * len(lengths)
-    steps = zip(range(len(lengths)), lengths, waits_ns, strict=True)
-    keys = ("step", "dur_ns", "loader_wait_ns")
-    return b"".join(
-        json.dumps({**dict(zip(keys, step, strict=True)), "window": window}).encode() + b"\n" for step in steps
-    )
+    steps = zip(range(len(lengths)), lengths, waits_ns, *columns.values(), strict=True)
+    keys = ("step", "dur_ns", "loader_wait_ns", *columns)
+    rows = [{**dict(zip(keys, step, strict=True)), "window": window} for step in steps]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def steady_trace() -> TraceBuilder:
@@ -106,6 +108,7 @@ def test_slow_steps_without_a_fixed_spacing_may_be_the_machines() -> None:
     assert in_a_row.title == "4 of 100 steps of the run take up to 3.0 times the median"
     (regular,) = findings_on_steps(steps_jsonl([1_000_000 + 9_000_000 * (n % 50 == 49) for n in range(200)]))
     shared = "other programs share the machine"
+    assert {f.severity for f in (alone, in_a_row, regular)} <= {"info", "low"}
     assert [shared in f.advice for f in (alone, in_a_row, regular)] == [True, True, False]
 
 
@@ -114,7 +117,7 @@ def test_slow_steps_that_wait_for_the_loader_are_attributed_to_it() -> None:
     (finding,) = findings_on_steps(
         steps_jsonl([8_000_000 if s else 1_000_000 for s in slow], [7_000_000 if s else 10_000 for s in slow])
     )
-    assert "waits for the loader" in finding.title
+    assert "they wait for the loader" in finding.title
     assert {e.label: e.value for e in finding.evidence}["more wait for the loader in a slow step"] == 6_990_000
 
 
@@ -123,17 +126,123 @@ def test_steps_that_keep_growing_get_a_finding() -> None:
     assert "Steps keep growing: the last quarter of the run takes 2.2 times" in finding.title
 
 
+MS = 1_000_000
+
+
+def slow_every_tenth(count: int = 100) -> list[bool]:
+    return [number % 10 == 9 for number in range(count)]
+
+
+def recorded_steps(
+    cpu_ms: tuple[float, float],
+    preempted: tuple[int, int] = (0, 0),
+    lengths_ms: tuple[int, int] = (10, 40),
+    **columns: Any,
+) -> bytes:
+    """Steps of which every tenth is slow; of each pair the first is that of a usual step."""
+    slow = slow_every_tenth()
+    cpu_ns = [round(MS * cpu_ms[is_slow]) for is_slow in slow]
+    return steps_jsonl(
+        [MS * lengths_ms[is_slow] for is_slow in slow],
+        cpu_ns=cpu_ns,
+        process_cpu_ns=[2 * ns for ns in cpu_ns],
+        preempted=[preempted[is_slow] for is_slow in slow],
+        **columns,
+    )
+
+
+def test_steps_that_others_made_slow_are_no_fault_of_the_program() -> None:
+    (finding,) = findings_on_steps(recorded_steps((9.9, 10.1), (0, 8)))
+    assert (
+        finding.title == "The machine was shared: other programs made 10 of 100 steps longer, by 23% of the run's time"
+    )
+    assert (finding.severity, finding.cost_ns, finding.fix) == ("info", 0, None)
+
+
+def test_threads_that_wait_busily_for_a_preempted_one_do_no_work() -> None:
+    """As measured: 49 ms became 440 ms beside two busy programs, with three times the CPU time and 40 preemptions."""
+    (finding,) = findings_on_steps(recorded_steps((48, 143), (1, 40), (49, 440)))
+    assert "The machine was shared" in finding.title
+
+
+def test_slow_steps_that_compute_more_are_the_programs_own() -> None:
+    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), (0, 1)))
+    assert "10 of 100 steps of the run take up to 4.0 times the median, every 10 steps: they take more CPU time" in (
+        finding.title
+    )
+    assert "For what was not recorded" in finding.advice
+    assert "Write" not in finding.advice
+    assert finding.severity == "low"
+
+
+def test_slow_steps_that_wait_without_being_preempted_wait_for_something() -> None:
+    (finding,) = findings_on_steps(recorded_steps((9.9, 10.1), (0, 0)))
+    assert "they wait, without more CPU time" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "severities"),
+    [
+        ("save", "they save a checkpoint", {"high"}),
+        ("evaluation", "they evaluate", {"low"}),
+        ("rollout", "they collect more experience", {"low"}),
+        ("gc", "Python collects garbage in them", {"high"}),
+    ],
+)
+def test_a_cause_is_named_where_it_was_seen(content: str, text: str, severities: set[str]) -> None:
+    contains = [[content] if is_slow else [] for is_slow in slow_every_tenth()]
+    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), contains=contains))
+    assert finding.title.endswith(f"every 10 steps: {text}") or text in finding.title
+    assert finding.severity in severities
+
+
+def test_what_all_steps_contain_is_no_cause() -> None:
+    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), contains=[["save"]] * 100))
+    assert "checkpoint" not in finding.title + finding.advice
+
+
+def test_steps_with_more_micro_batches_are_no_slow_steps() -> None:
+    backwards = [4 if is_slow else 1 for is_slow in slow_every_tenth()]
+    (finding,) = findings_on_steps(recorded_steps((9.9, 39.6), backwards=backwards))
+    assert "they hold up to 4 micro-batches instead of 1" in finding.title
+    assert finding.severity == "info"
+
+
+def test_an_evaluation_reads_batches_and_is_still_slow() -> None:
+    """Its batches are no micro-batches, as backward passes are counted."""
+    slow = slow_every_tenth()
+    text = recorded_steps((9.9, 39.6), backwards=[1] * 100, batches=[21 if is_slow else 1 for is_slow in slow])
+    assert "10 of 100 steps of the run take up to 4.0 times" in findings_on_steps(text)[0].title
+
+
+def test_accumulation_that_ramps_up_is_no_growth() -> None:
+    backwards = [1 + number // 20 for number in range(100)]
+    text = steps_jsonl([MS * count for count in backwards], backwards=backwards)
+    assert not any("growing" in finding.title for finding in findings_on_steps(text))
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        steps_jsonl([1_000_000] * 100),
+        recorded_steps((9.9, 9.9), lengths_ms=(10, 10)),
+        recorded_steps((9.9, 10.8), (1, 2), lengths_ms=(10, 11)),
+        steps_jsonl([MS] * 100),
         steps_jsonl([1_000_000] * 99 + [3_000_000]),
         steps_jsonl([9_000_000, 1_000_000] * 5),
         steps_jsonl([1_000_000] * 80 + [9_000_000] * 20, window="timing"),
         steps_jsonl([1_000_000, 3_000_000] * 50),
         b"",
     ],
-    ids=["steady", "one-in-a-hundred", "too-few", "profiled", "two-kinds", "nothing"],
+    ids=[
+        "recorded-steady",
+        "recorded-within-a-tenth",
+        "steady",
+        "one-in-a-hundred",
+        "too-few",
+        "profiled",
+        "two-kinds",
+        "nothing",
+    ],
 )
 def test_a_run_without_costly_exceptions_gets_no_finding(text: bytes) -> None:
     assert findings_on_steps(text) == ()
@@ -147,6 +256,20 @@ def test_lines_that_are_no_steps_are_ignored() -> None:
     assert isinstance(found, RunSteps)
     assert (found.number.tolist(), found.dur_ns.tolist(), found.loader_wait_ns.tolist()) == ([0], [5], [2])
     assert parse_run_steps(b"") is None
+
+
+def test_what_a_row_lacks_is_unknown_of_all() -> None:
+    rows = [
+        {"step": n, "dur_ns": 5, "window": "after", "loader_wait_ns": 0, "cpu_ns": 4, "backwards": 1} for n in (0, 1)
+    ]
+    del rows[1]["backwards"]
+    rows[0]["contains"] = ["save", 7]
+    found = parse_run_steps(b"\n".join(json.dumps(row).encode() for row in rows))
+    assert found is not None
+    assert found.cpu_ns is not None
+    assert found.cpu_ns.tolist() == [4, 4]
+    assert (found.backwards, found.preempted) == (None, None)
+    assert found.contains == (frozenset({"save"}), frozenset())
 
 
 def test_the_step_times_of_a_capture_folder_are_read(tmp_path: Path) -> None:

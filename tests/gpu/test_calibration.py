@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from perfdoctor.gpu.calibration import (
     store_calibration,
 )
 from perfdoctor.gpu.devices import PrecisionAdvice, advise_precision
+from perfdoctor.gpu.measure_device import measure_in_rounds
 from perfdoctor.rank import Rank
 from perfdoctor.testing import TraceBuilder
 
@@ -146,6 +149,14 @@ def test_the_table_compares_with_peaks_where_they_are_known() -> None:
     assert "n/a" in format_rates(measured("NVIDIA RTX X999"), None)
 
 
+@pytest.fixture
+def any_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever varies is stable: other tests may run beside this one."""
+    for module in ("calibration", "measure_device"):
+        monkeypatch.setattr(f"perfdoctor.gpu.{module}.MAX_SPREAD", 1e9)
+
+
+@pytest.mark.usefixtures("any_spread")
 def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
 
@@ -161,6 +172,79 @@ def test_this_cpu_can_be_measured(folder: Path, tmp_path: Path, capsys: pytest.C
     assert 0 < written["launch_s"] < 1e-2
     assert [point["k"] for point in written["sweep"]][:2] == [1, 2]
     assert written["device"] in printed
+    assert set(written["spread"]) >= {"fp32", "copy", "launch"}
+    assert "spread" in printed
+
+
+def rounds_of(*seconds: float) -> Callable[[], float]:
+    """A measurement that gives one figure after the other, and the last one for ever."""
+    left = list(seconds)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_what_varies_is_measured_again_until_three_rounds_agree() -> None:
+    said: list[str] = []
+    times, spread = measure_in_rounds(
+        {
+            "calm": rounds_of(1.0, 1.02, 1.05),
+            "falling": rounds_of(3.0, 2.0, 1.0),
+            "wild": rounds_of(1, 2, 1, 2, 1, 2, 1, 2, 1),
+        },
+        said.append,
+    )
+    assert times == {"calm": 1.02, "falling": 1.0, "wild": 1}
+    assert spread == {"calm": pytest.approx(0.05 / 1.02), "falling": 0.0, "wild": 1.0}
+    assert said[0] == "calm, falling, wild; round 1 of 3"
+    assert said[3] == "falling, wild again, because it varies; round 4 of 9"
+    assert said[-1] == "wild again, because it varies; round 9 of 9"
+    assert len(said) == 9
+
+
+def test_what_torch_does_not_have_is_left_out() -> None:
+    def fail() -> float:
+        raise NotImplementedError
+
+    assert measure_in_rounds({"fp8": fail, "fp32": rounds_of(1.0)}, lambda _: None) == ({"fp32": 1.0}, {"fp32": 0.0})
+
+
+def calibrate_as(monkeypatch: pytest.MonkeyPatch, *options: str, **spread: float) -> int:
+    """Run the command with a measurement that has this spread."""
+    found = replace(measured(), flops={"fp64": 1e12, "bf16": 2e12}, spread=spread)
+    monkeypatch.setattr("perfdoctor.gpu.measure_device.measure_device", lambda **_: found)
+    return main(["calibrate", *options])
+
+
+def test_what_varies_is_shown_and_not_stored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert calibrate_as(monkeypatch, fp64=0.02, bf16=0.31, copy=0.101, launch=0.1) == 0
+    printed = capsys.readouterr().out
+    assert "31.0%" in printed
+    assert "and not stored, because it varied by more than 10%: bf16 by 31%, copy by 10%" in printed
+    stored = find_calibration("NVIDIA H100 80GB HBM3")
+    assert stored is not None
+    assert (dict(stored.flops), stored.bandwidth_bytes_per_s, stored.launch_s) == ({"fp64": 1e12}, None, 4e-6)
+    assert stored.spread == {"fp64": 0.02, "launch": 0.1}
+
+
+def test_where_everything_varies_nothing_is_stored_and_the_exit_code_is_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    wild = {"fp64": 0.2, "bf16": 0.31, "copy": 0.5, "launch": 0.11}
+    assert calibrate_as(monkeypatch, **wild) == 1
+    assert "nothing was stored: every rate varied by more than 10 %" in capsys.readouterr().err
+    assert not folder.exists()
+    assert calibrate_as(monkeypatch, "--no-store", **wild) == 0
+    assert "not to be relied on, because it varied" in capsys.readouterr().out
+
+
+def test_files_of_earlier_versions_have_no_spread() -> None:
+    path = store_calibration(measured())
+    old = json.loads(path.read_text(encoding="utf-8"))
+    del old["spread"]
+    path.write_text(json.dumps(old), encoding="utf-8")
+    assert find_calibration("NVIDIA H100 80GB HBM3") == measured()
+    assert "n/a" in format_rates(measured(), None)
 
 
 def test_nothing_is_stored_when_nobody_wants_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import Recurrence
 from perfdoctor.report.report import Limit, StepSummary, UnexplainedSlice
 from perfdoctor.reporters.time_split import time_split_of
-from perfdoctor.reporters.verdict import describe_ladder, verdict_of
+from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 
 def test_the_verdict_names_step_device_cost_and_place():
@@ -95,13 +95,26 @@ def test_a_correctness_finding_without_cost_leads_without_a_number():
 
 
 @pytest.mark.parametrize(
-    ("unprofiled_ns", "expected"),
-    [(36_000_000, ", and 36.0 ms without the profiler; 19.0 ms"), (42_900_000, "A100-SXM4-40GB; 19.0 ms")],
+    ("recorded_ns", "short", "long"),
+    [
+        (43_100_000, None, None),
+        (60_000_000, None, "recorded with the profiler a step took 60.0 ms"),
+        (
+            100_000_000,
+            "recorded with the profiler a step took 100 ms: more than half of that is the profiler, so shares of the "
+            "step are estimates",
+            None,
+        ),
+    ],
 )
-def test_the_step_without_the_profiler_is_shown_when_it_differs(unprofiled_ns: int, expected: str) -> None:
+def test_the_recorded_step_is_for_the_long_form_unless_it_is_mostly_the_profiler(
+    recorded_ns: int, short: str | None, long: str | None
+) -> None:
     report = samples.loader_stall()
-    verdict = verdict_of(replace(report, steps=replace(report.steps, unprofiled_ns=unprofiled_ns)))
-    assert expected in verdict
+    report = replace(report, steps=replace(report.steps, recorded_median_ns=recorded_ns))
+    assert describe_recorded_step(report) == short
+    assert describe_recorded_step(report, always=True) == (long or short)
+    assert "takes 43.1 ms on" in verdict_of(report)
 
 
 def test_the_ladder_goes_from_now_over_the_fixes_to_the_limit() -> None:

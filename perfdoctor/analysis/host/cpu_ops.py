@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.compile_time import compile_time
 from perfdoctor.analysis.kernels.optimizer_passes import longest_pass
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -38,15 +39,14 @@ def framework_time(trace: Trace, parts: Mapping[str, Intervals], zeroing: CpuZer
     """
     breaks = iv.subtract(parts["idle_launch"], compile_time(trace))
     breaks = breaks[breaks[:, 1] - breaks[:, 0] <= _MAX_BREAK_NS]
-    others = _range_time(trace, vocabulary.OPTIMIZER_STEP), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.add_time
+    others = optimizer_steps_of(trace).own_time(), _range_time(trace, vocabulary.ZERO_GRAD), zeroing.add_time
     return iv.subtract(iv.union_of((parts["latency"], breaks)), iv.union_of(others))
 
 
 def ops_of_program(trace: Trace, window: Intervals) -> Int64Array:
     """The outermost ops that began in the window, in no optimizer: what the program itself called."""
-    outside = (
-        _ranges_around(trace, trace.match_rows(trace.ranges, f"{vocabulary.OPTIMIZER_STEP}|{vocabulary.ZERO_GRAD}")) < 0
-    )
+    outside = _ranges_around(trace, trace.match_rows(trace.ranges, vocabulary.ZERO_GRAD)) < 0
+    outside &= optimizer_steps_of(trace).around(trace.ops.start_ns, trace.ops.thread) < 0
     return np.flatnonzero(outside & (trace.ops.parent < 0) & iv.contains(window, trace.ops.start_ns))
 
 
@@ -62,7 +62,8 @@ class CpuOptimizer:
 
     Attributes:
         optimizer: Name of the class.
-        time: When its steps ran.
+        rows: The ops that they call, rows of `trace.ops`.
+        time: When its steps ran, without closures in them.
         op_count: How many ops they call.
         pass_count: How often a step goes over the parameters with these ops.
         remaining_share: The share of the ops' time (0 to 1) that the longest of these passes takes.
@@ -70,6 +71,7 @@ class CpuOptimizer:
     """
 
     optimizer: str
+    rows: Int64Array
     time: Intervals
     op_count: int
     pass_count: int
@@ -80,7 +82,8 @@ class CpuOptimizer:
 def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]:
     """Each class of optimizer that steps in the window, except fused ones."""
     ranges = trace.ranges
-    around = _ranges_around(trace, trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP))
+    all_steps = optimizer_steps_of(trace)
+    around = all_steps.around(trace.ops.start_ns, trace.ops.thread)
     around[~iv.contains(window, trace.ops.start_ns)] = -1
     outermost = (around >= 0) & ((trace.ops.parent < 0) | (around[trace.ops.parent] < 0))
     rows = np.flatnonzero(outermost)
@@ -95,7 +98,8 @@ def cpu_optimizers_of(trace: Trace, window: Intervals) -> Iterator[CpuOptimizer]
         longest_ns, passes = _longest_pass(trace, of_class)
         yield CpuOptimizer(
             optimizer=vocabulary.optimizer_class(trace.strings[code]),
-            time=iv.intersect(iv.union(ranges.start_ns[steps], ranges.end_ns[steps]), window),
+            rows=of_class,
+            time=iv.intersect(all_steps.own_time(steps), window),
             op_count=len(of_class),
             pass_count=passes,
             remaining_share=longest_ns / time_ns,

@@ -127,6 +127,18 @@ class Locations:
         return None
 
 
+def captured_location(captured: object) -> SourceLocation | None:
+    """A location as it stands in facts.json; None where nothing was captured."""
+    if not isinstance(captured, dict) or not captured.get("file"):
+        return None
+    line, function = captured.get("line"), captured.get("function")
+    return SourceLocation(
+        str(captured["file"]),
+        line if isinstance(line, int) else None,
+        function if isinstance(function, str) else None,
+    )
+
+
 def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:
     """The location at which most of some events start."""
     return most_common_location(find_locations(trace, thread[:_MAX_INSTANTS], start_ns[:_MAX_INSTANTS]))
@@ -141,11 +153,17 @@ def most_common_location(found: Iterable[SourceLocation | None]) -> SourceLocati
 def find_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     """For each instant and thread the user's location that was executing, or None."""
     found = _recorded_lines(trace, thread, at_ns)
-    missing = [i for i, location in enumerate(found) if location is None]
+    # A line in a library says little, and that of the user's function around it more.
+    missing = [i for i, location in enumerate(found) if location is None or _is_library_file(location.file)]
     if missing and len(trace.frames):
         for i, location in zip(missing, _frame_locations(trace, thread[missing], at_ns[missing]), strict=True):
-            found[i] = location
+            found[i] = location or found[i]
     return found
+
+
+@lru_cache(maxsize=1024)
+def _is_library_file(file: str) -> bool:
+    return bool(_LIBRARY.search(f"{file}("))
 
 
 def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:

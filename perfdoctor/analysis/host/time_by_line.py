@@ -37,13 +37,13 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
         traces: The traces of a rank; the first one that has locations is used. Of a capture that is the evidence
             window: its times are longer than without a profiler, but on all ranks, and ranks are compared.
     """
-    trace = next((trace for trace in traces if _has_locations(trace)), None)
+    trace = next((trace for trace in traces if has_locations(trace)), None)
     if trace is None:
         return ()
     steps = find_steps(trace)
     window = steps.window if steps.count else iv.window(*trace.extent_ns)
     breaks = _longest_breaks(trace, window)
-    thread = _loop_thread(trace)
+    thread = loop_thread_of(trace)
     length = breaks[:, 1] - breaks[:, 0]
     at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
     spent_ns: dict[SourceLocation, int] = defaultdict(int)
@@ -55,7 +55,7 @@ def host_time_by_line(traces: Iterable[Trace]) -> tuple[TimeAtLine, ...]:
     return tuple(TimeAtLine(location, round(time_ns / max(steps.count, 1))) for location, time_ns in top)
 
 
-def _has_locations(trace: Trace) -> bool:
+def has_locations(trace: Trace) -> bool:
     """Whether stacks or lines were recorded."""
     return bool(len(trace.frames)) or bool(trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK).any())
 
@@ -71,7 +71,7 @@ def _longest_breaks(trace: Trace, window: Intervals) -> Intervals:
     return free[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
 
 
-def _loop_thread(trace: Trace) -> int:
+def loop_thread_of(trace: Trace) -> int:
     """The thread that marks the steps, else the one with the most ops."""
     marks = trace.ranges.thread[trace.match_rows(trace.ranges, vocabulary.PROFILER_STEP)]
     threads = marks if len(marks) else trace.ops.thread

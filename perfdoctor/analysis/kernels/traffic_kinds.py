@@ -22,6 +22,7 @@ from perfdoctor.analysis.launching_ops import (
     match_each_launching_op,
     match_op_names,
 )
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.gpu import KernelClass, classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import FLOAT_TYPES, RecordedInputs, UnusableInputsError
 from perfdoctor.trace import vocabulary
@@ -52,7 +53,8 @@ class TrafficKinds:
 
     Attributes:
         kind: For each GPU item an index into TRAFFIC_KINDS; -1 for items of none, and outside the window.
-        optimizer_step: For each GPU item the optimizer step that launched it, a row of `trace.ranges`, or -1.
+        optimizer_step: For each GPU item the optimizer step that launched it, a row of `trace.ranges`, or -1. What a
+            closure in the step launches is not the optimizer's.
         is_compiled: For each GPU item whether compiled code launched it, or it is generated.
     """
 
@@ -94,10 +96,22 @@ def traffic_kinds_of(classes: KernelClasses, in_window: BoolArray) -> TrafficKin
     kind[_layout_copies(classes, copies, convolving & ~casting)] = LAYOUT
     zeroing = launching_ranges(trace, vocabulary.ZERO_GRAD) >= 0
     kind[zeroing & (pointwise | (gpu.kind == MEMSET) | classes.match_rows(_is_multi_tensor))] = ZEROING
-    optimizer_step = launching_ranges(trace, vocabulary.OPTIMIZER_STEP)
+    optimizer_step = _launching_optimizer_steps(trace)
     kind[(optimizer_step >= 0) & (gpu.kind == KERNEL) & ~classes.match_rows(_is_matrix_or_collective)] = OPTIMIZER
     kind[~in_window] = NONE
     return TrafficKinds(kind, optimizer_step, compiled)
+
+
+def _launching_optimizer_steps(trace: Trace) -> Int32Array:
+    """For each GPU item the optimizer step whose own code launched it, a row of `trace.ranges`, or -1."""
+    gpu, calls = trace.gpu, trace.calls
+    found = np.full(len(gpu), NONE, np.int32)
+    rows = np.flatnonzero(gpu.call >= 0)
+    steps = optimizer_steps_of(trace)
+    if len(steps.rows) and len(rows):
+        call = gpu.call[rows]
+        found[rows] = steps.around(calls.start_ns[call], calls.thread[call])
+    return found
 
 
 def _launched_by_matrix_op(trace: Trace) -> BoolArray:

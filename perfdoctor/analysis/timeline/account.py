@@ -66,6 +66,7 @@ class Account:
         tensor_core: By TENSOR_CORE_USE the time of gemm, convolution and attention kernels; None without a GPU.
         parts: By name of DETAILS the intervals of its time.
         steps: The analysed steps (n, 2).
+        time_scale: What its time is multiplied by for people, who are shown the step without the profiler.
         mfu: Known FLOPs of the matrix work over one dense peak of the device (0 to 1); a lower bound unless
             `mfu_known_share` is 1. None where no FLOPs or no peak are known. See `flops_utilization`.
         mfu_known_share: The share (0 to 1) of the matrix kernels' time whose FLOPs are known; None without such
@@ -83,6 +84,7 @@ class Account:
     tensor_core: Mapping[str, int | None]
     parts: Mapping[str, Intervals] = field(default_factory=dict, repr=False, compare=False)
     steps: Intervals = field(default_factory=lambda: EMPTY, repr=False, compare=False)
+    time_scale: float = field(default=1.0, compare=False)
     mfu: float | None = field(default=None, compare=False)
     mfu_known_share: float | None = field(default=None, compare=False)
     mfu_peak_name: str | None = field(default=None, compare=False)
@@ -102,6 +104,7 @@ def account_of(
     tensor_core: Mapping[str, int | None],
     *,
     steps: Steps = NO_STEPS,
+    time_scale: float = 1.0,
     utilization: FlopsUtilization = NO_UTILIZATION,
     achieved_bytes_per_s: float | None = None,
 ) -> Account:
@@ -114,6 +117,7 @@ def account_of(
             overlap, the first in the order of BUSY_DETAILS and of the causes of idle time takes the instant.
         tensor_core: See `tensor_core_use`.
         steps: The analysed steps.
+        time_scale: Time without the profiler over recorded time.
         utilization: See `flops_utilization`.
         achieved_bytes_per_s: See `launch_bounds.achieved_bytes_per_s`.
     """
@@ -127,6 +131,7 @@ def account_of(
         tensor_core=tensor_core,
         parts=parts,
         steps=steps.intervals,
+        time_scale=time_scale,
         mfu=utilization.share,
         mfu_known_share=utilization.known_share,
         mfu_peak_name=utilization.peak_name,
@@ -170,7 +175,7 @@ def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     compiling = compile_time(trace)
     not_work = iv.union_of((loading, compiling))
     waits = trace.match_rows(ranges, vocabulary.COLLECTIVE_RANGE)
-    start, end, owner = _innermost_ops(trace.ops)
+    start, end, owner = innermost_ops(trace.ops)
     category = _op_categories(trace)[owner]
     short = end - start <= LATENCY_FLOOR_NS
     communication = category == "communication"
@@ -192,7 +197,7 @@ def layers_without_gpu_events(loading: Intervals) -> dict[str, Intervals]:
     return {"idle_dataloader": loading}
 
 
-def _innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
+def innermost_ops(ops: Ops) -> tuple[Int64Array, Int64Array, Int32Array]:
     """The time of each thread cut at every start and end of an op: start, end and innermost op of each piece.
 
     For example, an op 0 from 0 to 90 that calls op 1 from 20 to 50::

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoctor.analysis.launching_ops import launching_ranges, match_launching_ops
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import BoolArray, Int32Array
 from perfdoctor.trace.tables import intervals as iv
@@ -110,4 +111,5 @@ def _cpu_layers(trace: Trace) -> dict[str, Intervals]:
         return iv.union(ranges.start_ns[rows], ranges.end_ns[rows])
 
     backward = iv.union_of((marked(vocabulary.BACKWARD_RANGE), iv.union(ops.start_ns[autograd], ops.end_ns[autograd])))
-    return {BACKWARD: backward, FORWARD: marked(vocabulary.FORWARD_RANGE), OPTIMIZER: marked(vocabulary.OPTIMIZER_STEP)}
+    own_time = optimizer_steps_of(trace).own_time()
+    return {BACKWARD: backward, FORWARD: marked(vocabulary.FORWARD_RANGE), OPTIMIZER: own_time}

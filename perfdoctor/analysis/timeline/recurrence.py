@@ -69,14 +69,16 @@ def time_by_step(time: Intervals, steps: Steps) -> Int64Array:
     return iv.overlap(steps.intervals[:, 0], steps.intervals[:, 1], time)
 
 
-def count_recurrence(time: Intervals, steps: Steps) -> Recurrence | None:
-    """In how many steps some time occurs, and how much of it there; None without steps."""
+def count_recurrence(time: Intervals, steps: Steps, profiler_factor: float | None = None) -> Recurrence | None:
+    """In how many steps some time occurs, and how much of it there without the profiler; None without steps."""
     if not steps.count:
         return None
     by_step_ns = time_by_step(time, steps)
     costs_ns = by_step_ns[by_step_ns > 0]
-    median_ns = int(np.median(costs_ns)) if len(costs_ns) else 0
-    return Recurrence(len(costs_ns), steps.count, median_ns, int(costs_ns.max(initial=0)))
+    median_ns = float(np.median(costs_ns)) if len(costs_ns) else 0.0
+    largest_ns = float(costs_ns.max(initial=0))
+    factor = profiler_factor or 1
+    return Recurrence(len(costs_ns), steps.count, int(median_ns / factor), int(largest_ns / factor))
 
 
 def median_step_ns(time: Intervals, steps: Steps) -> int:

@@ -17,6 +17,9 @@ _TITAN_COMPILE = "https://github.com/pytorch/torchtitan/blob/main/torchtitan/mod
 _MEGATRON_GRAPHS = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
 _TRAINER_COMPILE = "https://huggingface.co/docs/transformers/torch_compile"
 
+_LSTM = "https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html"
+
+_MORE_WORK = "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows."
 _GRAPHS_ALREADY = "The kernels are in graphs already; what is left is what the CPU does between two graph launches."
 _AFTER_GRAPHS = (
     When(min_graphed=MOSTLY),
@@ -255,19 +258,44 @@ LAUNCH_ROWS = (
             _VLLM_GRAPHS,
         ),
         (
-            When(min_compiled=MOSTLY),
-            "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows.",
-            None,
-            "",
-            _COMPILE,
-        ),
-        (
             ANY,
-            "Give each op more work: a bigger batch, fewer and larger layers, whole tensors in place of their rows. "
-            "torch.compile leaves out Python and joins ops.",
-            "model = torch.compile(model)",
+            f"{_MORE_WORK} Else try torch.compile, which leaves out part of Python and joins ops: it needs a C++ "
+            "compiler, and a program of larger ops gets no faster or slower by it, so measure.",
+            "model = torch.compile(model)   # then compare the steps after the first ones",
             "PyTorch 2.0",
             _COMPILE,
+        ),
+    ),
+    *rows_of(
+        "bound by ops on the CPU, not to be compiled",
+        (
+            When(uses=ENGINES),
+            "Give each op more work: more requests at a time.",
+            None,
+            "",
+            _VLLM_GRAPHS,
+        ),
+        (ANY, _MORE_WORK, None, "", _COMPILE),
+    ),
+    *rows_of(
+        "loop over rows on the CPU",
+        (
+            ANY,
+            "Let one op do what the loop does piece by piece: operations on whole tensors, torch.vmap, padded batches.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.vmap.html",
+        ),
+    ),
+    *rows_of(
+        "recurrent cells in a loop on the CPU",
+        (
+            ANY,
+            "Call nn.{module} once over the whole sequence in place of nn.{module}Cell in a loop, where a step in time "
+            "needs nothing but the state of the one before.",
+            "nn.{module}(..., batch_first=True)",
+            "",
+            _LSTM,
         ),
     ),
 )

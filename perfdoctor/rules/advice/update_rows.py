@@ -15,6 +15,7 @@ _TRAINER = "https://huggingface.co/docs/transformers/main_classes/trainer"
 _DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 
 _USE_FUSED = "Use the fused {optimizer}: one kernel reads and writes each parameter and its state once."
+_USE_FUSED_ON_CPU = "Use the fused {optimizer}: one op reads and writes each parameter and its state once."
 _FUSED = "torch.optim.{optimizer}(..., fused=True)"
 
 UPDATE_ROWS = (
@@ -58,15 +59,49 @@ UPDATE_ROWS = (
     ),
     *rows_of("unfused Adagrad", (ANY, _USE_FUSED, _FUSED, "PyTorch 2.12", _ADAGRAD)),
     *rows_of(
-        "unfused optimizer on the CPU",
+        "optimizer of many small tensors on the CPU",
         (
             ANY,
-            "Use the fused {optimizer}: one op reads and writes each parameter and its state once.",
-            _FUSED,
-            "PyTorch 2.4",
-            _ON_CPU,
+            "Update all tensors at once by foreach=True: calling an op for each of them takes longer than the ops do.",
+            "torch.optim.{optimizer}(..., foreach=True)",
+            "",
+            _OPTIM,
         ),
     ),
+    *rows_of(
+        "LBFGS on the CPU",
+        (
+            ANY,
+            "Let LBFGS remember fewer updates, if it converges as well: each iteration multiplies with all of them. "
+            "It has no fused form, and what torch.compile makes of its loop is compiled again and again.",
+            None,
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.optim.LBFGS.html",
+        ),
+    ),
+    *rows_of(
+        "optimizer without a fused form on the CPU",
+        (
+            ANY,
+            "Update less often, by larger batches or accumulated gradients: this {optimizer} has no form that takes "
+            "less time on a CPU.",
+            None,
+            "",
+            _OPTIM,
+        ),
+    ),
+    *rows_of(
+        "unfused Adam or AdamW on the CPU",
+        (
+            When(uses=("Hugging Face Trainer",)),
+            _USE_FUSED_ON_CPU,
+            'TrainingArguments(..., optim="adamw_torch_fused")',
+            "PyTorch 2.4",
+            _TRAINER,
+        ),
+        (ANY, _USE_FUSED_ON_CPU, _FUSED, "PyTorch 2.4", _ON_CPU),
+    ),
+    *rows_of("unfused optimizer on the CPU", (ANY, _USE_FUSED_ON_CPU, _FUSED, "PyTorch 2.4", _ON_CPU)),
     *rows_of(
         "optimizer updates tensor by tensor",
         (

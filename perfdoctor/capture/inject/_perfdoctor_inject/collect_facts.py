@@ -9,17 +9,21 @@ import os
 import platform
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
 from . import machine_facts
 from .compile_counters import describe_compilation
+from .core_usage import CoreUsage, describe_cores
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
+from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -36,14 +40,20 @@ class Recording(Protocol):
     detector: StepDetector
     windows: dict[str, dict[str, Any]]
     totals: RunTotals
+    core_usage: CoreUsage
     loaders: LoaderRecords
+    optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
 
-def describe_program() -> dict[str, Any]:
-    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
-    return {"models": describe_models(), "libraries": machine_facts.describe_libraries()}
+def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
+
+    Args:
+        wrapped: The line that made each DistributedDataParallel.
+    """
+    return {"models": describe_models(wrapped), "libraries": machine_facts.describe_libraries()}
 
 
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
@@ -54,12 +64,14 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         program: What `describe_program` returned; empty before it was called.
     """
     totals = recording.totals
+    base_span_ns = recording.core_usage.span_ns
     return {
         "schema": SCHEMA,
         "rank": recording.rank,
         "world_size": recording.world_size,
         "pid": recording.pid,
         "script": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else None,
+        "program": describe_folders(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "exit": recording.exit_reason,
@@ -70,20 +82,35 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "base_loader_wait_ns": totals.wait_ns["base"],
         "timing_step_ns": totals.step_ns["timing"],
         "evidence_step_ns": totals.step_ns["evidence"],
-        "loaders": [record.to_dict() for record in recording.loaders.records],
-        "optimizers": list(totals.optimizers.values()),
+        **totals.describe_work(),
+        "run": totals.describe_run(),
+        "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
+        "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
-        "cpu": machine_facts.describe_cpu(),
+        "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},
+        "cores": describe_cores(recording.core_usage, recording.loaders.count_worker_cores(base_span_ns)),
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,
     }
+
+
+def describe_folders() -> dict[str, str | None]:
+    """Where the program lies and where it runs, so that a report can name its files as its author does."""
+    try:
+        working_directory = os.getcwd()
+    except OSError:  # it was deleted
+        return {"folder": None, "working_directory": None}
+    # Python takes __file__ away again before exit handlers run; a program may have changed its arguments.
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
+    folder = os.path.dirname(os.path.abspath(file)) if isinstance(file, str) and os.path.isfile(file) else None
+    return {"folder": folder, "working_directory": working_directory}
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:

@@ -47,19 +47,21 @@ class CompilesByWindow:
         self.windows: dict[str, dict[str, int]] = defaultdict(lambda: {"frames": 0, "ns": 0})
         self._frames = self._ns = 0
 
-    def end_step(self, window: str) -> None:
-        """Add to a window what was compiled in the step that ends."""
+    def end_step(self, window: str) -> bool:
+        """Add to a window what was compiled in the step that ends; whether anything was."""
         # torch's optimizers load dynamo, so that most programs have it and never compile: for them, one look is enough.
         if not getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", True):
-            return
+            return False
         now = read_compile_counters()
         if now is None:
-            return
+            return False
         frames, ns = now.frames or 0, now.ns or 0
-        if frames > self._frames or ns > self._ns:
+        has_compiled = frames > self._frames or ns > self._ns
+        if has_compiled:
             self.windows[window]["frames"] += frames - self._frames
             self.windows[window]["ns"] += ns - self._ns
         self._frames, self._ns = frames, ns
+        return has_compiled
 
 
 def describe_compilation(by_window: CompilesByWindow) -> dict[str, Any] | None:

@@ -1,14 +1,19 @@
-"""What is known of each DataLoader: where it was made, which line asks it for batches, its settings, and its waits."""
+"""What is known of each DataLoader: which lines made and use it, its settings and waits, what a batch takes to load."""
 
 from __future__ import annotations
 
+import statistics
 import sys
 import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
+
 from .user_code import Location, user_location
+from .worker_fetches import Fetch, read_fetches
 
 LOADER_SETTINGS = (
     "num_workers",
@@ -19,6 +24,11 @@ LOADER_SETTINGS = (
     "drop_last",
     "timeout",
 )
+# The waits of so many batches are kept, one by one, for medians.
+MAX_BATCHES_KEPT = 2000
+# A loop that waits in `__next__` for less than this without computing has found its batch ready: a queue that is empty
+# costs a switch to the worker and back, 0.05 ms and more.
+READY_NS = 50_000
 
 
 @dataclass
@@ -35,6 +45,14 @@ class LoaderRecord:
             loading that sleeps or waits for a disk or a network. It does not contain the work of worker processes.
         longest_wait_ns: The longest call of `__next__`.
         iterations: How many loops called `iter()` on the loader.
+        first_batch_ns: The longest wait for the first batch of an iteration.
+        ready: Batches that were there when the loop asked for them; only of loaders with workers.
+        waits: Wall time, the thread's and the process's CPU time of `__next__` in steps without a profiler, one by one,
+            without the first batch of each iteration.
+        fetches: Batches that workers have loaded, those that were still known when they were asked for.
+        batch_bytes: Size of the tensors of the first batch; None before it.
+        batch_tensors: Their number.
+        workers: For the process id of each worker how many of its batches were read.
     """
 
     settings: dict[str, Any]
@@ -45,9 +63,63 @@ class LoaderRecord:
     wait_cpu_ns: int = 0
     longest_wait_ns: int = 0
     iterations: int = 0
+    first_batch_ns: int | None = None
+    ready: int = 0
+    waits: list[tuple[int, int, int]] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    workers: dict[int, int] = field(default_factory=dict)
+    is_first_batch: bool = True
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record as it stands in facts.json."""
+    def read_workers(self) -> None:
+        """Read what the workers have written since the last call."""
+        for pid, seen in self.workers.items():
+            self.workers[pid], fetches = read_fetches(pid, seen)
+            self.fetches += fetches[max(1 - seen, 0) :]  # the first batch of a worker warms it up
+        del self.fetches[:-MAX_BATCHES_KEPT]
+
+    def describe_fetch(self, span_ns: tuple[int, int] | None) -> dict[str, Any] | None:
+        """How long a batch takes to load, and where; None where nobody measured it.
+
+        Args:
+            span_ns: First and last instant of the base window. Batches that workers loaded in it are taken where there
+                are three of them, because a profiler slows the others.
+        """
+        if self.settings.get("num_workers"):
+            inside = [each for each in self.fetches if span_ns and span_ns[0] <= each.end_ns <= span_ns[1]]
+            chosen = inside if len(inside) >= 3 else self.fetches
+            if not chosen:
+                return None
+            queued = [each.queued_ns for each in chosen]
+            return {
+                "where": "worker",
+                "batches": len(chosen),
+                "median_ns": _median(each.wall_ns for each in chosen),
+                "cpu_ns": _median(each.cpu_ns for each in chosen),
+                "process_cpu_ns": _median(each.process_cpu_ns for each in chosen),
+                "collate_ns": _median(each.collate_ns for each in chosen),
+                "queued_ns": _median(queued) if min(queued) >= 0 else None,
+                "max_ns": max(each.wall_ns for each in chosen),
+            }
+        if not self.waits:
+            return None
+        return {
+            "where": "main",
+            "batches": len(self.waits),
+            "median_ns": _median(wall for wall, _, _ in self.waits),
+            "cpu_ns": _median(cpu for _, cpu, _ in self.waits),
+            "process_cpu_ns": _median(cpu for _, _, cpu in self.waits),
+            "collate_ns": None,
+            "queued_ns": None,
+            "max_ns": max(wall for wall, _, _ in self.waits),
+        }
+
+    def to_dict(self, span_ns: tuple[int, int] | None = None) -> dict[str, Any]:
+        """The record as it stands in facts.json; `span_ns` as in `describe_fetch`."""
+        return {**self._totals(), "fetch": self.describe_fetch(span_ns)}
+
+    def _totals(self) -> dict[str, Any]:
         return {
             **self.settings,
             "location": self.location,
@@ -57,7 +129,29 @@ class LoaderRecord:
             "wait_ns": self.wait_ns,
             "wait_cpu_ns": self.wait_cpu_ns,
             "longest_wait_ns": self.longest_wait_ns,
+            "first_batch_ns": self.first_batch_ns,
+            "ready": self.ready if self.settings.get("num_workers") else None,
+            "batch_bytes": self.batch_bytes,
+            "batch_tensors": self.batch_tensors,
+            "wait_median_ns": _median(wall for wall, _, _ in self.waits) if self.waits else None,
         }
+
+
+def find_tensors(batch: Any, depth: int = 4) -> list[Any]:
+    """The tensors in a batch, in its lists, tuples and dictionaries; none in what is none of these."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if not depth:
+        return []
+    if isinstance(batch, Mapping):
+        return [tensor for each in list(batch.values()) for tensor in find_tensors(each, depth - 1)]
+    if isinstance(batch, list | tuple):
+        return [tensor for each in batch for tensor in find_tensors(each, depth - 1)]
+    return []
+
+
+def _median(values: Iterable[int]) -> int:
+    return int(statistics.median(values))
 
 
 def read_settings(loader: Any) -> dict[str, Any]:
@@ -111,16 +205,58 @@ class LoaderRecords:
             record.location = user_location(frame)
             record.settings = read_settings(loader)
         record.iterations += 1
+        record.is_first_batch = True
+        for process in getattr(iterator, "_workers", ()):
+            record.workers.setdefault(process.pid, 0)
         self._by_object[iterator] = record
 
-    def add_wait(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """Add one call of the iterator's `__next__`, in which the training thread computed for `cpu_ns`."""
+    def add_batch(self, iterator: Any, batch: Any) -> None:
+        """Look at the first batch of a loader: how large it is decides what handing it over costs."""
+        record = self._by_object.get(iterator)
+        if record is not None and record.batch_bytes is None:
+            tensors = find_tensors(batch)
+            record.batch_tensors = len(tensors)
+            record.batch_bytes = sum(each.numel() * each.element_size() for each in tensors)
+
+    def add_wait(self, iterator: Any, wait: tuple[int, int, int], *, profiled: bool) -> None:
+        """Add one call of the iterator's `__next__`.
+
+        Args:
+            iterator: The iterator.
+            wait: How long the call took, and the CPU time of the training thread and of the process in it.
+            profiled: Whether the profiler recorded, which makes loading slower.
+        """
         record = self._by_object.get(iterator)
         if record is None:
             record = LoaderRecord(read_iterator_settings(iterator), None, user_location(sys._getframe(1)), iterations=1)
             self._by_object[iterator] = record
             self.records.append(record)
+        wait_ns, cpu_ns, _ = wait
         record.batches += 1
+        if record.is_first_batch:
+            record.is_first_batch = False
+            record.first_batch_ns = max(record.first_batch_ns or 0, wait_ns)
+        elif not profiled and len(record.waits) < MAX_BATCHES_KEPT:
+            record.waits.append(wait)
+        record.ready += wait_ns - cpu_ns < READY_NS
         record.wait_ns += wait_ns
         record.wait_cpu_ns += cpu_ns
         record.longest_wait_ns = max(record.longest_wait_ns, wait_ns)
+
+    def read_workers(self) -> None:
+        """Read what the workers of all loaders have written."""
+        for record in self.records:
+            record.read_workers()
+
+    def count_worker_cores(self, span_ns: tuple[int, int] | None) -> float | None:
+        """Cores that all workers used in the base window; None where not known, 0 where there are no workers."""
+        if not any(record.workers for record in self.records):
+            return 0.0
+        if span_ns is None or span_ns[1] <= span_ns[0]:
+            return None
+        used_ns = known_ns = 0
+        for record in self.records:
+            inside = [each for each in record.fetches if span_ns[0] <= each.end_ns <= span_ns[1]]
+            used_ns += sum(each.process_cpu_ns for each in inside)
+            known_ns += len(inside)
+        return round(used_ns / (span_ns[1] - span_ns[0]), 3) if known_ns else None

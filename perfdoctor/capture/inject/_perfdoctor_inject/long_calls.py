@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .user_code import absolute_path, is_foreign_file
+from .user_code import absolute_path, is_foreign_file, name_file
 
 # Shorter calls get no row: the operators around them show their time.
 LONG_CALL_NS = 100_000
@@ -105,4 +105,4 @@ def calling_line(call: Any) -> str | None:
     callee = getattr(call, "callsite", None)  # None for functions written in C
     if callee is not None and not is_foreign_file(callee.file_name):
         return None
-    return f"@{absolute_path(caller.file_name)}:{caller.line_number} {caller.function_name}"
+    return f"@{name_file(absolute_path(caller.file_name))}:{caller.line_number} {caller.function_name}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
+
+from .user_code import Location
 
 DDP_FLAGS = (
     "find_unused_parameters",
@@ -27,29 +30,39 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     groups = getattr(optimizer, "param_groups", None) or [{}]
     return {
         "class": type(optimizer).__name__,
-        "steps": 0,
         "groups": len(groups),
         "tensors": sum(len(group.get("params", ())) for group in groups),
+        "parameters": sum(count_elements(each) for group in groups for each in group.get("params", ())),
         **{name: groups[0].get(name) for name in ("foreach", "fused", "capturable")},
     }
 
 
-def describe_models() -> list[dict[str, Any]]:
-    """Every model of the process: each module with parameters that no other module contains."""
+def count_elements(parameter: Any) -> int:
+    """Elements of a parameter; 0 of a lazy one, which has no size yet."""
+    return 0 if nn.parameter.is_lazy(parameter) else parameter.numel()
+
+
+def describe_models(wrapped: Mapping[Any, Location | None]) -> list[dict[str, Any]]:
+    """Every model of the process: each module with parameters that no other module contains.
+
+    Args:
+        wrapped: The line that made each DistributedDataParallel.
+    """
     # type(), not isinstance(): lazy proxies answer isinstance by importing or warning.
     modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
     children = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
     roots = [module for module in modules if id(module) not in children and "_parameters" in vars(module)]
-    return [described for described in map(describe_model, roots) if described["parameters"]]
+    described = [describe_model(root, wrapped.get(root)) for root in roots]
+    return [each for each in described if each["parameters"]]
 
 
-def describe_model(model: nn.Module) -> dict[str, Any]:
-    """One model: sizes, placement, and the patterns that rules look for."""
+def describe_model(model: nn.Module, created: Location | None = None) -> dict[str, Any]:
+    """One model: sizes, placement, and the patterns that rules look for; `created` is where DDP wrapped it."""
     parameters = list(model.parameters())
     modules = list(model.named_modules())
     return {
         "class": type(model).__name__,
-        "parameters": sum(0 if nn.parameter.is_lazy(each) else each.numel() for each in parameters),
+        "parameters": sum(map(count_elements, parameters)),
         "tensors": len(parameters),
         "modules": len(modules),
         "training": model.training,
@@ -60,15 +73,15 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         "sync_batch_norm": any(isinstance(module, nn.SyncBatchNorm) for _, module in modules),
         "recurrent_cells": sum(isinstance(module, nn.RNNCellBase) for _, module in modules),
         "data_parallel": isinstance(model, nn.DataParallel),
-        "ddp": describe_ddp(model),
+        "ddp": describe_ddp(model, created),
     }
 
 
-def describe_ddp(model: nn.Module) -> dict[str, Any] | None:
+def describe_ddp(model: nn.Module, created: Location | None = None) -> dict[str, Any] | None:
     """Settings of DistributedDataParallel, None for another model."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return None
-    return {name: getattr(model, name, None) for name in DDP_FLAGS}
+    return {**{name: getattr(model, name, None) for name in DDP_FLAGS}, "created": created}
 
 
 def find_convs_with_useless_bias(modules: list[tuple[str, nn.Module]]) -> list[str]:

@@ -1,8 +1,8 @@
 """The phases of a step as ranges: for Nsight Systems through NVTX, for Perfetto through the profiler.
 
-NVTX gets step, data, forward, backward, optimizer and zero_grad in the domain "perfdoctor", where the `nvtx` package
-can be imported. The profiler gets forward and backward only, because torch itself records the others. While nothing is
-recorded, no range is emitted and nvtx is not imported.
+NVTX gets step, data, forward, backward, optimizer, closure and zero_grad in the domain "perfdoctor", where the `nvtx`
+package can be imported. The profiler gets forward, backward and closure only, because torch itself records the others.
+While nothing is recorded, no range is emitted and nvtx is not imported.
 
 Only hooks in every module would show where a forward pass begins, and they would break compiled graphs. So the forward
 range is the time of the training thread between its batch, or its `zero_grad`, and the backward pass: model, loss, and
@@ -12,6 +12,10 @@ copies. Where `zero_grad` stands in between, there are two forward ranges, one o
 
 A `zero_grad` after the optimizer is followed by no forward pass. In a loop with several of both, the phases of the
 step before show which `zero_grad` is followed by a forward pass.
+
+The closure that a program gives to `Optimizer.step` begins with a forward pass::
+
+    optimizer [ closure [ forward [] zero_grad [] forward [] backward [] ] ]
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import torch
 from .messages import warn
 
 DOMAIN = "perfdoctor"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, CLOSURE = "forward", "backward", "closure"
 # torch records these phases itself; the step is recorded as ProfilerStep#.
 RECORDED_BY_TORCH = ("step", "data", "optimizer", "zero_grad")
 # A loop in which no step is ever found must not fill the memory with its phases.
@@ -73,6 +77,7 @@ class PhaseRanges:
         self._profiled = False
         self._open: list[tuple[str, Any]] = []
         self._phases: list[str] = []
+        self._backward_in_closure = False
         self._previous_phases: list[str] = []
 
     def start(self, *, profiled: bool) -> None:
@@ -115,7 +120,13 @@ class PhaseRanges:
         if self._open and self._open[-1][0] == FORWARD:
             self._close_to(len(self._open) - 1)
         self._open_range(name)
-        return len(self._open) - 1
+        depth = len(self._open) - 1
+        if name == CLOSURE:
+            self._backward_in_closure = False
+            self._open_range(FORWARD)
+        elif name == BACKWARD:
+            self._backward_in_closure = True
+        return depth
 
     def end(self, depth: int, name: str) -> None:
         """Close the range that `begin` opened at this depth, unless it was closed meanwhile."""
@@ -129,6 +140,8 @@ class PhaseRanges:
         """Whether a forward pass follows a phase: always after a batch, after zero_grad as in the step before."""
         if name != "zero_grad":
             return name == "data"
+        if any(opened == CLOSURE for opened, _ in self._open):
+            return not self._backward_in_closure
         position = len(self._phases)
         if self._previous_phases[:position] == self._phases and position < len(self._previous_phases):
             return self._previous_phases[position] == BACKWARD

@@ -14,6 +14,7 @@ from .messages import warn
 
 if TYPE_CHECKING:
     from .long_calls import LongCall
+    from .step_meter import StepWork
 
 COPY_BYTES = 1 << 20
 # Kineto writes each of these at the start of a line.
@@ -43,13 +44,13 @@ class RankFolder:
             self.broken = True
             warn(f"cannot write to {self.path} ({error.strerror or error}); recording stops, the program runs on.")
 
-    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int) -> None:
+    def write_step(self, step: int, dur_ns: int, window: str, loader_wait_ns: int, work: StepWork) -> None:
         """Append one step, so that it is on disk even if the process is killed in the next step."""
         if self.broken:
             return
-        line = f'{{"step":{step},"dur_ns":{dur_ns},"window":"{window}","loader_wait_ns":{loader_wait_ns}}}\n'
+        row = {"step": step, "dur_ns": dur_ns, "window": window, "loader_wait_ns": loader_wait_ns, **work.to_dict()}
         try:
-            os.write(self._steps, line.encode())
+            os.write(self._steps, (json.dumps(row, separators=(",", ":")) + "\n").encode())
         except OSError as error:
             self.fail(error)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -16,17 +17,20 @@ from typing import Any
 import torch
 
 from .collect_facts import collect_facts, describe_program
+from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized
 from .messages import USER_PROFILER, leave_marker, warn
 from .nvml_sampler import GpuSampler, devices_in_use
+from .optimizer_records import OptimizerRecords
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
 from .step_detector import StepDetector
-from .user_code import user_location
+from .step_meter import StepMeter
+from .user_code import Location, constructor_location, user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
@@ -81,7 +85,11 @@ class Recorder:
         self.profiler = WindowProfiler(self._on_training_thread_end)
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
+        self.optimizers = OptimizerRecords()
+        self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
+        self.core_usage = CoreUsage()
+        self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
@@ -110,17 +118,19 @@ class Recorder:
         if self._in_loader:
             return False
         self._loader_threads.add(threading.get_ident())
+        self.meter.on_loader_next()
         self._end_step_if(self.detector.on_loader_next())
         if self.profiler.recording:
             self._close_window_in_long_step()
         self._in_loader = True
         return True
 
-    def on_loader_next_end(self, iterator: Any, wait_ns: int, cpu_ns: int) -> None:
-        """The batch is there, or the loader is exhausted; the thread has computed for `cpu_ns` of the wait."""
+    def on_loader_next_end(self, iterator: Any, batch: Any, wait: tuple[int, int, int]) -> None:
+        """The batch is there, or the loader is exhausted; `wait` as in `LoaderRecords.add_wait`."""
         self._in_loader = False
-        self._loader_wait_ns += wait_ns
-        self.loaders.add_wait(iterator, wait_ns, cpu_ns)
+        self._loader_wait_ns += wait[0]
+        self.loaders.add_batch(iterator, batch)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -130,22 +140,35 @@ class Recorder:
         """A backward pass is about to begin; its thread is the training thread."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_backward())
+        self.meter.add_backward()
+
+    def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
+        """An optimizer was made by the code in `frame`."""
+        self.detector.on_optimizer_built()
+        self.optimizers.add_optimizer(optimizer, frame)
+
+    def on_model_wrapped(self, model: Any, frame: FrameType | None) -> None:
+        """A DistributedDataParallel was made by the code in `frame`."""
+        self.wrapped_models[model] = constructor_location(frame, model)
 
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
         self._end_step_if(self.detector.on_optimizer_begin())
+        self.optimizers.begin_call()
 
-    def on_optimizer_end(self) -> None:
-        """`Optimizer.step` has returned or raised."""
+    def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
+        """`Optimizer.step`, which the code in `frame` called, has returned or raised."""
         self.detector.on_optimizer_end()
+        self.optimizers.end_optimizer_step(optimizer, frame)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer has updated its weights."""
         self._bind_training_thread()
+        self.meter.optimizer_steps += 1
         was_training = self.detector.is_training
         self.detector.on_optimizer_step(id(optimizer))
-        self.totals.count_optimizer_step(optimizer)
+        self.optimizers.count_step(optimizer)
         if self.detector.is_training and not was_training and self.plan.can_restart:
             self.plan.restart()  # the steps so far were validation, not training
 
@@ -240,7 +263,7 @@ class Recorder:
         if self._make_rank_folder():
             self._begin_stage()
             self._open_step_ranges()
-        self._step_start_ns = time.perf_counter_ns()
+        self._begin_step()
 
     def end_step(self) -> None:
         """End a step and begin the next one.
@@ -256,7 +279,7 @@ class Recorder:
         self._record_step(dur_ns)
         self.step += 1
         if self._all_recorded:  # no window is open, and none will be
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
             return
         if self.plan.stage.counted and self._stacks_are_expensive(dur_ns):
             self._close_window(partial=False)
@@ -265,12 +288,17 @@ class Recorder:
             self._add_note(f"{USER_PROFILER} was running, so the windows waited for its end")
         else:
             self._advance_plan()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        """Start the clocks of a step, after all work of ours."""
+        self.meter.begin_step()
         self._step_start_ns = time.perf_counter_ns()
 
     def _end_step_if(self, detected: bool) -> None:
         """End the step when a boundary was detected; the first event of all begins the first step."""
         if not self._step_start_ns:
-            self._step_start_ns = time.perf_counter_ns()
+            self._begin_step()
         if detected and self.automatic:
             self.end_step()
 
@@ -284,9 +312,13 @@ class Recorder:
             self._step_range = None
         if not self.profiler.prepared and self.profiler.user_profiler_is_active:
             window = "user_profiler"
+        compiled = self.totals.compiles.end_step(window)
+        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
-            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns)
-        self.totals.add_step(window, dur_ns, self._loader_wait_ns)
+            self.folder.write_step(self.step, dur_ns, window, self._loader_wait_ns, work)
+        self.totals.add_step(window, dur_ns, self._loader_wait_ns, work)
+        self.optimizers.end_step(window)
+        self.core_usage.end_step(window, dur_ns)
         if stage.counted and self.profiler.recording:
             self._open_window["steps"] += 1
         self._loader_wait_ns = 0
@@ -359,6 +391,7 @@ class Recorder:
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()
         self._open_step_ranges()
+        self.core_usage.begin_step()
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
@@ -430,7 +463,7 @@ class Recorder:
         """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
         if self._program_facts is None:
             self._program_facts = {}
-            self._program_facts = describe_program()
+            self._program_facts = describe_program(self.wrapped_models)
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:
@@ -441,6 +474,7 @@ class Recorder:
         if self.folder is None:
             return
         try:
+            self.loaders.read_workers()
             self.folder.write_facts(collect_facts(self, self._program_facts or {}))
         except Exception as error:
             warn(f"facts are incomplete: {error!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,15 @@ import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import dataloader
+from torch.utils.data import _utils, dataloader, get_worker_info
 
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
+from .worker_fetches import wrap_fetch
 
 Function = Callable[..., Any]
+# What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
+CLOSURE_TYPES = (types.FunctionType, types.MethodType, functools.partial)
 
 
 class Hooks:
@@ -34,11 +38,15 @@ class Hooks:
 
     def install(self) -> None:
         """Replace the functions by their wrappers."""
+        for fetcher in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
+            self._patch(fetcher, "fetch", wrap_fetch)
+        self._patch(torch, "set_num_threads", self._wrap_set_num_threads)
         loader_iterator, optimizer = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
         self._patch(loader_iterator, "__next__", self._wrap_loader_next)
         self._patch(dataloader.DataLoader, "__init__", self._wrap_loader_init)
         self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
         self._patch(optimizer, "__init__", self._wrap_optimizer_init)
+        self._patch(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_data_parallel_init)
         self._patch(optimizer, "profile_hook_step", self._wrap_profile_hook_step)
         self._undo.append(register_optimizer_step_post_hook(self._on_optimizer_step).remove)
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
@@ -54,6 +62,11 @@ class Hooks:
         self._patch(grad_scaler.GradScaler, "unscale_", self._wrap_to_count("unscaled"))
         self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
         self._patch(torch.nn.utils, "clip_grad_norm_", self._wrap_to_count("clipped"))
+        self._patch(torch, "save", self._wrap_to_see("save"))
+        self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
+        self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
+        self.recorder.meter.watch_collections()
+        self._undo.append(self.recorder.meter.stop_watching)
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -99,18 +112,31 @@ class Hooks:
             if not recorder.is_listening() or not self.call_recorder(recorder.on_loader_next_begin):
                 return original(iterator)
             depth = recorder.ranges.begin("data")
-            start_ns, start_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            start = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
+            batch = None
             try:
-                return original(iterator)
+                batch = original(iterator)
+                recorder.meter.add_batch()
+                return batch
             except BaseException as error:
                 remove_own_frames(error)
                 raise
             finally:
-                cpu_ns = time.thread_time_ns() - start_cpu_ns
-                self.call_recorder(recorder.on_loader_next_end, iterator, time.perf_counter_ns() - start_ns, cpu_ns)
+                end = time.perf_counter_ns(), time.thread_time_ns(), time.process_time_ns()
+                wait = end[0] - start[0], end[1] - start[1], end[2] - start[2]
+                self.call_recorder(recorder.on_loader_next_end, iterator, batch, wait)
                 recorder.ranges.end(depth, "data")
 
         return __next__
+
+    def _wrap_set_num_threads(self, original: Function) -> Function:
+        def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not self.recorder.finished and get_worker_info() is None:  # each worker sets one thread for itself
+                self.call_recorder(self.recorder.totals.note_threads_set, sys._getframe(1))
+            return result
+
+        return set_num_threads
 
     def _wrap_loader_init(self, original: Function) -> Function:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -145,7 +171,19 @@ class Hooks:
                 remove_own_frames(error)
                 raise
             if not self.recorder.finished:
-                self.call_recorder(self.recorder.detector.on_optimizer_built)
+                self.call_recorder(self.recorder.on_optimizer_built, optimizer, sys._getframe(1))
+
+        return __init__
+
+    def _wrap_data_parallel_init(self, original: Function) -> Function:
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            try:
+                original(model, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            if not self.recorder.finished:
+                self.call_recorder(self.recorder.on_model_wrapped, model, sys._getframe(1))
 
         return __init__
 
@@ -165,25 +203,45 @@ class Hooks:
                     return torch_step(optimizer, *args, **kwargs)
                 self.call_recorder(recorder.on_optimizer_begin)
                 depth = recorder.ranges.begin("optimizer")
-                # A closure, or an optimizer class of the user's, runs the user's code, which has lines of its own.
-                runs_torch_only = not args and not kwargs and type(optimizer).__module__.startswith("torch.optim.")
-                close_line = None
-                if runs_torch_only:
-                    close_line = self.call_recorder(recorder.profiler.lines.open_line, sys._getframe(1))
+                line = OptimizerLine(self, optimizer, sys._getframe(1))
+                args, kwargs = self._wrap_closure(line, args, kwargs)
+                line.open()
                 try:
                     return torch_step(optimizer, *args, **kwargs)
                 except BaseException as error:
                     remove_own_frames(error)
                     raise
                 finally:
-                    if close_line:
-                        self.call_recorder(close_line)
+                    line.close()
                     recorder.ranges.end(depth, "optimizer")
-                    recorder.on_optimizer_end()
+                    self.call_recorder(recorder.on_optimizer_end, optimizer, sys._getframe(1))
 
             return step
 
         return profile_hook_step
+
+    def _wrap_closure(
+        self, line: OptimizerLine, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of `Optimizer.step` with its closure timed and marked, which runs the user's forward pass."""
+        ranges = self.recorder.ranges
+        open_ranges: list[int] = []
+
+        def begin() -> None:
+            line.close()
+            open_ranges.append(ranges.begin("closure"))
+
+        def end() -> None:
+            ranges.end(open_ranges.pop(), "closure")
+            line.open()
+
+        wrap = functools.partial(self.recorder.optimizers.wrap_closure, begin=begin, end=end)
+        closure = kwargs.get("closure")
+        if callable(closure) and not isinstance(closure, torch.nn.Module):
+            return args, {**kwargs, "closure": wrap(closure)}
+        if args and isinstance(args[0], CLOSURE_TYPES):
+            return (wrap(args[0]), *args[1:]), kwargs
+        return args, kwargs
 
     def _on_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch passes them
         """Report a step; torch calls this hook for classes, too, whose `step` it wrapped before `install`."""
@@ -282,3 +340,58 @@ class Hooks:
             return count_and_call
 
         return wrap
+
+    def _wrap_to_see(self, content: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper only notes that the step contains such a call."""
+
+        def wrap(original: Function) -> Function:
+            def see_and_call(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening():
+                    self.recorder.meter.see(content)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return see_and_call
+
+        return wrap
+
+    def _wrap_no_grad(self, original: Function) -> Function:
+        """Count blocks without gradients: a program without a loader plays or evaluates in them."""
+        meter = self.recorder.meter
+
+        def __enter__(block: Any) -> Any:  # noqa: N807
+            meter.no_grad_blocks += 1
+            return original(block)
+
+        return __enter__
+
+
+class OptimizerLine:
+    """One range of the line that calls `Optimizer.step`, open while torch's own code runs, not in the closure."""
+
+    def __init__(self, hooks: Hooks, optimizer: Any, frame: types.FrameType) -> None:
+        """Open nothing.
+
+        Args:
+            hooks: Whose recorder has the lines.
+            optimizer: The optimizer; one of the user's runs the user's code, which has lines of its own.
+            frame: The frame that calls `step`.
+        """
+        self._hooks = hooks
+        self._frame = frame
+        self._runs_torch_only = type(optimizer).__module__.startswith("torch.optim.")
+        self._close: Any = None
+
+    def open(self) -> None:
+        """Open the range, where lines are recorded."""
+        if self._runs_torch_only:
+            self._close = self._hooks.call_recorder(self._hooks.recorder.profiler.lines.open_line, self._frame)
+
+    def close(self) -> None:
+        """Close the range, if it is open."""
+        close, self._close = self._close, None
+        if close:
+            self._hooks.call_recorder(close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import sys
 import sysconfig
@@ -42,17 +43,71 @@ def user_location(frame: FrameType | None) -> Location | None:
     if outside_torch is None:
         return None
     code = outside_torch.f_code
-    return {"file": code.co_filename, "line": outside_torch.f_lineno, "function": code.co_name}
+    return {"file": name_file(code.co_filename), "line": outside_torch.f_lineno, "function": code.co_name}
+
+
+def constructor_location(frame: FrameType | None, made: Any) -> Location | None:
+    """The user's line that makes an object, outside of the constructors of its class and of the classes above it.
+
+    Args:
+        frame: The innermost frame of the stack to search, within or outside these constructors.
+        made: The object.
+    """
+    while frame is not None and frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
+        if frame.f_locals.get(frame.f_code.co_varnames[0]) is not made:
+            break
+        frame = frame.f_back
+    return user_location(frame)
 
 
 def user_line(frame: FrameType | None) -> str | None:
-    """`@file:line function` of the innermost frame outside torch and the recorder, None when there is none.
+    """`@file:line function` of the innermost frame of the user's code, else of a library other than torch.
 
-    Libraries are not skipped, because this runs for every torch call of the evidence window and must be fast.
+    This runs for every torch call of the evidence window, so that the room of each file is found once.
     """
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH_FOLDER, OWN_FOLDER)):
+    outside_torch: FrameType | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        room = _room_of_file.get(name)
+        if room is None:
+            room = _room_of_file[name] = _find_room(name)
+        if room == _USER:
+            break
+        if room == _LIBRARY and outside_torch is None:
+            outside_torch = frame
         frame = frame.f_back
-    return None if frame is None else f"@{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+    frame = frame or outside_torch
+    return None if frame is None else f"@{name_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def name_file(file: str) -> str:
+    """The name of a file for the user: In[5] for the code of a notebook's cell, which has a file name of no file.
+
+    linecache then has the cell's lines under that name as well, for the report that is made in the same notebook.
+    """
+    ipython = sys.modules.get("IPython")
+    if ipython is None:
+        return file
+    try:
+        found = ipython.get_ipython().compile.format_code_name(file)
+        if found is None:
+            return file
+        if linecache.cache.get(found[1]) is not linecache.cache[file]:
+            linecache.cache[found[1]] = linecache.cache[file]
+        return str(found[1])
+    except (AttributeError, TypeError, KeyError, IndexError):  # no notebook runs, or IPython is older than 8
+        return file
+
+
+_TORCH, _LIBRARY, _USER = 1, 2, 3
+_room_of_file: dict[str, int] = {}
+
+
+def _find_room(file: str) -> int:
+    if file.startswith((TORCH_FOLDER, OWN_FOLDER)):
+        return _TORCH
+    # "<string>" is what dataclasses generate; of `python -c` there is no other frame, which is found all the same.
+    return _LIBRARY if file.startswith((*LIBRARY_FOLDERS, "<frozen", "<string>")) else _USER
 
 
 def is_foreign_file(file: str) -> bool:

@@ -1,0 +1,77 @@
+"""Which ops of a program without a GPU use several threads, and what other numbers of threads make of the step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.rules import NONE, BoolArray, Intervals, Rank
+from perfdoctor.rules import intervals as iv
+
+# Ops that PyTorch runs in one thread whatever their size: random numbers, sorting, scatters, embedding gradients.
+_SERIAL = (
+    r"^aten::(sort|argsort|topk|_?unique\w*|nonzero|cumsum|cumprod|searchsorted|bincount|histc|multinomial|random_|normal_"
+    r"|uniform_|bernoulli_?|randperm|exponential_|geometric_|native_dropout|embedding_dense_backward|_?index_put\w*"
+    r"|_ctc_loss\w*|item|_local_scalar_dense|resize_|empty\w*|set_|to|_to_copy|is_nonzero)$"
+)
+# An op is divided from 32,768 elements on (at::internal::GRAIN_SIZE), which take 10 to 50 us; to wake threads takes 5.
+_MIN_PARALLEL_NS = 50_000
+# What n threads give to large ops: n ** 0.8, as measured on two cores for convolutions, products and Adam (1.5 to 2.0
+# times as fast; 1.74 by the formula). Memory-bound ops get less of it.
+_EXPECTED_POWER, _LOW_POWER = 0.8, 0.45
+
+
+class ParallelOps(NamedTuple):
+    """The large ops of the training, which share their work among threads.
+
+    Attributes:
+        time: When they run in the window, outside of waits for batches.
+        time_ns: The same per step.
+        top: The name of the op that takes most of it; None without any.
+    """
+
+    time: Intervals
+    time_ns: int
+    top: str | None
+
+
+class Speedup(NamedTuple):
+    """How many times as fast more threads make large ops: at least, as expected, at most."""
+
+    low: float
+    expected: float
+    high: float
+
+
+def speedup_of_threads(threads: float) -> Speedup:
+    """What so many threads make of one thread's large ops."""
+    threads = max(threads, 1.0)
+    return Speedup(threads**_LOW_POWER, threads**_EXPECTED_POWER, threads)
+
+
+def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
+    """The innermost ops that are long enough to be divided.
+
+    Args:
+        rank: The rank.
+        threads: Threads that computed in the recording: that many make an op shorter.
+    """
+    ops = rank.trace.ops
+    is_long = _match_innermost(rank) & ((ops.end_ns - ops.start_ns) >= _MIN_PARALLEL_NS / max(threads, 1))
+    rows = np.flatnonzero(is_long & ~rank.trace.match_rows(ops, _SERIAL))
+    time = iv.intersect(iv.union(ops.start_ns[rows], ops.end_ns[rows]), rank.window)
+    time = iv.subtract(time, rank.loader_waits.intervals)
+    if not len(rows) or not len(time):
+        return ParallelOps(time, 0, None)
+    names, codes = np.unique(ops.name[rows], return_inverse=True)
+    top = names[np.bincount(codes, ops.dur_ns[rows]).argmax()]
+    return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
+
+
+def _match_innermost(rank: Rank) -> BoolArray:
+    """The ops without an op inside."""
+    parent = rank.trace.ops.parent
+    innermost = np.ones(len(parent), bool)
+    innermost[parent[parent != NONE]] = False
+    return innermost

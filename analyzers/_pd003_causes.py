@@ -1,0 +1,164 @@
+"""Why slow steps are slow: what they were seen to contain, in words, and what to do; never a guess."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.captured_facts import RunSteps
+from perfdoctor.analyzers._pd003_slow_steps import Activity, SlowSteps
+from perfdoctor.rules import BoolArray, Rank, captured_list
+
+# Of the time by which slow steps exceed the others, what names its cause.
+_MOST_OF_EXCESS = 0.5
+# Of the slow steps those that contain something; and times as often as the others, which may contain it, too.
+_MOST_SLOW_STEPS = 0.6
+_MORE_OFTEN = 2.0
+# Calls of an op or annotation in a slow step over those in another one, from which on the slow step does more.
+_MORE_CALLS = 1.2
+
+
+class SlowCause(NamedTuple):
+    """What makes steps slow.
+
+    Attributes:
+        text: What they contain, after a colon or before "in the long ones"; "" where nothing was seen.
+        advice: What to do about it, or how to find out.
+        is_seen: Whether a recording shows it.
+        is_intended: Whether it is work that the program was written to do now and then, such as an evaluation.
+    """
+
+    text: str
+    advice: str
+    is_seen: bool = True
+    is_intended: bool = False
+
+
+_BY_CONTENT = {
+    "save": SlowCause(
+        "they save a checkpoint",
+        "Save less often, or on a thread of its own: copy the state dict first "
+        "(torch.distributed.checkpoint.async_save does both).",
+    ),
+    "compile": SlowCause(
+        "torch.compile compiles in them",
+        "Keep the shapes of inputs to a few, or mark what varies: torch._dynamo.mark_dynamic.",
+    ),
+    "gc": SlowCause(
+        "Python collects garbage in them",
+        "Freeze what lives long once it is made: gc.collect(); gc.freeze(). It is scanned no more.",
+    ),
+    "evaluation": SlowCause(
+        "they evaluate",
+        "Evaluate less often, on fewer batches, or under torch.inference_mode with larger batches, if its share of the "
+        "run is too much.",
+        is_intended=True,
+    ),
+    "rollout": SlowCause(
+        "they collect more experience (forward passes without gradients)",
+        "Step several environments at once, so that a forward pass serves all of them.",
+        is_intended=True,
+    ),
+}
+_WORK_VARIES = "Give steps the same work: group batches by length, or cap it, if inputs vary."
+
+
+def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regular: bool) -> SlowCause:
+    """What slow steps of a run contain that the others do not.
+
+    Args:
+        steps: The steps of the run.
+        slow: The slow ones.
+        skip: For `perfdoctor run --skip`, so that the recording holds the next slow step; None where not known.
+        is_regular: Whether a step is slow every so many steps.
+    """
+    is_slow = np.zeros(len(steps), bool)
+    is_slow[slow.rows] = True
+    for content, cause in _BY_CONTENT.items():
+        has = np.array([content in each for each in steps.contains])
+        slow_share, usual_share = float(has[is_slow].mean()), float(has[~is_slow].mean())
+        if slow_share >= _MOST_SLOW_STEPS and slow_share >= _MORE_OFTEN * usual_share:
+            return cause
+    excess_ns = slow.excess_ns / len(slow)
+    if _excess_of(steps.loader_wait_ns, is_slow) > _MOST_OF_EXCESS * excess_ns:
+        return SlowCause("they wait for the loader", _even_out_loader(None))
+    record = "Record what they do: perfdoctor run" + (f" --skip {skip} ..." if skip is not None else ", with --skip")
+    if steps.cpu_ns is None:
+        shared = "" if is_regular else " It may be that other programs share the machine: then nobody is to blame."
+        return SlowCause("", f"What they do was not recorded. {record}.{shared}", is_seen=False)
+    if _excess_of(steps.cpu_ns, is_slow) < _MOST_OF_EXCESS * excess_ns:
+        waits = "they wait, without more CPU time"
+        return SlowCause(
+            waits, f"For what (a file, a network, a lock, a GPU) was not recorded. {record}", is_seen=False
+        )
+    return SlowCause("they take more CPU time", f"For what was not recorded. {record}", is_seen=False)
+
+
+def _excess_of(values: np.ndarray, is_slow: BoolArray) -> float:
+    return float(values[is_slow].mean() - np.median(values[~is_slow]))
+
+
+def _even_out_loader(rank: Rank | None) -> str:
+    """What evens out a loader, by its settings, where they were captured."""
+    loaders = captured_list(rank.facts, "loaders") if rank is not None else []
+    workers = [each.get("num_workers") for each in loaders]
+    if workers and all(count == 0 for count in workers):
+        return "Make the batches of these steps cheaper: the loop makes them itself, as the loader has no workers."
+    if loaders and all(each.get("persistent_workers") for each in loaders):
+        return "Even it out by a larger prefetch_factor."
+    return "Even it out by a larger prefetch_factor, and by persistent_workers=True where epochs are short."
+
+
+def cause_in_trace(
+    rank: Rank, part: str, excess_ns: int, activity: Activity | None, *, cpu_time_known: bool
+) -> SlowCause:
+    """What slow steps of a trace contain more of.
+
+    Args:
+        rank: The rank.
+        part: The part of the account in which they exceed the others most.
+        excess_ns: By how much they exceed the others.
+        activity: The op or annotation that takes most more time in them; None where there is none.
+        cpu_time_known: Whether steps that other programs made slow were told apart.
+    """
+    waits = {
+        "idle_dataloader": SlowCause("more waits for the loader", _even_out_loader(rank)),
+        "idle_sync": SlowCause("more waits for the GPU", "Read values back less often: these steps wait for some."),
+        "idle_allocator": SlowCause("more memory allocation", "Warm up with the largest input; keep sizes few."),
+        "communication": SlowCause(
+            "longer collectives", "Analyse the ranks together: another one is late in these steps."
+        ),
+        "idle_communication": SlowCause(
+            "more waits for other ranks", "Analyse the ranks together: another one is late in these steps."
+        ),
+        "memcpy": SlowCause("more copying", "See which copies are more or larger there, and copy from pinned memory."),
+    }
+    if part in waits:
+        return waits[part]
+    if activity is not None and activity.excess_ns >= _MOST_OF_EXCESS * excess_ns:
+        if activity.is_annotation:
+            return SlowCause(
+                f"more time in {activity.name}", f"See what {activity.name} does there, and how often it must."
+            )
+        if activity.calls > _MORE_CALLS * activity.usual_calls:
+            return SlowCause(
+                f"more calls of {activity.name} ({activity.calls:.3g} instead of {activity.usual_calls:.3g})",
+                _WORK_VARIES,
+            )
+    on_gpu = rank.device_kind == "gpu"
+    if part in ("compute", "bandwidth", "latency"):
+        if on_gpu:
+            return SlowCause("more GPU work", _WORK_VARIES)
+        if cpu_time_known:
+            return SlowCause("more work in the ops", _WORK_VARIES)
+        return SlowCause(
+            "the same ops take longer",
+            f"{_WORK_VARIES} Else other programs shared the machine, and nothing is to be done.",
+            is_seen=False,
+        )
+    return SlowCause(
+        "work on the CPU that no op shows",
+        "What it is was not recorded: record stacks (with_stack=True, or perfdoctor run).",
+        is_seen=False,
+    )

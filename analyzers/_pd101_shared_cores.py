@@ -1,0 +1,233 @@
+"""Training and loading that share the cores of a machine without a GPU: how long a step takes with so many workers.
+
+Worker processes are not free there: they take cores from the training, and a batch is copied into shared memory and
+mapped out of it again. The constants are those of 16 programs on two cores with 0, 1 and 2 workers in turns
+(benchmarks/README.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.captured_facts import captured_steps
+from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops, speedup_of_threads
+from perfdoctor.rules import Rank, captured_list, captured_part
+from perfdoctor.rules import intervals as iv
+
+# To hand a batch over, in the loop: a message, a file descriptor for each tensor (two took 1.1 to 1.3 ms), and the page
+# faults of fresh shared memory (0.8 MB took 1.8 to 2.4 ms in training). The worker pays as much in its own CPU time.
+_HANDOVER_NS = 200_000
+_HANDOVER_NS_PER_TENSOR = 500_000
+_HANDOVER_NS_PER_BYTE = 0.8
+# A batch of images and labels: what is taken where a batch is of a type that shows no tensors.
+_TENSORS = 2
+# Workers that sleep or read need no core, but each is an interpreter with torch, 0.3 GB.
+_MOST_WORKERS_PER_CORE = 2
+# Batches are uneven: workers that deliver a quarter faster than the training asks keep the queue filled.
+_HEADROOM = 1.25
+# A setting that is this much slower than the best one is as good where it needs fewer workers.
+_AS_GOOD = 1.03
+# Other programs that use less than half a core come and go.
+_MIN_OTHERS = 0.5
+# From this many cores on the training's own threads compute beside each other; below it they wait, too.
+_MIN_PARALLEL_CORES = 1.2
+
+
+class _Assumption(NamedTuple):
+    """What beside the measured amounts decides how long a step takes with workers.
+
+    Attributes:
+        contention: What an ms of computing in a worker costs the training on another core: caches, memory bandwidth
+            and cores that are halves of one (0 to 0.6 ms were measured, mostly 0.3).
+        handover: Factor of the time to hand a batch over.
+        uses_all_cpu_time: Whether all threads that ran while the loop loaded did so for loading.
+    """
+
+    contention: float
+    handover: float
+    uses_all_cpu_time: bool = False
+
+
+_ASSUMPTIONS = (_Assumption(0.6, 1.6, True), _Assumption(0.3, 1.0), _Assumption(0.0, 0.6))
+
+
+class StepRange(NamedTuple):
+    """How long a step takes, in ns: under bad, expected and good assumptions."""
+
+    slow_ns: float
+    expected_ns: float
+    fast_ns: float
+
+
+class Choice(NamedTuple):
+    """A setting of workers and threads with the steps that it would give.
+
+    Attributes:
+        workers: Worker processes.
+        threads: Threads of the training; None for as many as now.
+        step: How long a step would take.
+    """
+
+    workers: int
+    threads: int | None
+    step: StepRange
+
+
+class SharedCores(NamedTuple):
+    """What was measured of a program without a GPU and of its loader; times per step, without the profiler.
+
+    Attributes:
+        step_ns: The step.
+        wait_ns: The wait for batches in it.
+        workers: Worker processes there are.
+        fetch_ns: What loading takes, in the process that loads.
+        fetch_cpu_ns: CPU time of the loading thread in it.
+        fetch_process_cpu_ns: CPU time of all threads of that process in it.
+        batches: Batches that a step takes.
+        batch_bytes: Size of the tensors of one.
+        batch_tensors: Their number.
+        available_cores: Cores that the program may use.
+        cores: Those of them that other programs leave.
+        training_cores: Cores that the training process uses while it does not wait.
+        threads: Threads of PyTorch.
+        large_ops: Share (0 to 1) of the training in ops that several threads share.
+    """
+
+    step_ns: float
+    wait_ns: float
+    workers: int
+    fetch_ns: float
+    fetch_cpu_ns: float
+    fetch_process_cpu_ns: float
+    batches: float
+    batch_bytes: int
+    batch_tensors: int
+    available_cores: float
+    cores: float
+    training_cores: float
+    threads: int
+    large_ops: float
+
+    @property
+    def training_ns(self) -> float:
+        """The step without the wait."""
+        return max(self.step_ns - self.wait_ns, 1.0)
+
+    @property
+    def handover_ns(self) -> float:
+        """What the loop spends to take over the batches of a step that workers have ready."""
+        tensors_ns = _HANDOVER_NS_PER_TENSOR * self.batch_tensors
+        return self.batches * (_HANDOVER_NS + tensors_ns + _HANDOVER_NS_PER_BYTE * self.batch_bytes)
+
+    @property
+    def cores_are_taken(self) -> bool:
+        """Whether the training leaves less than half a core."""
+        return self.cores - self.training_cores < _MIN_OTHERS
+
+    @property
+    def workers_keep_up(self) -> bool:
+        """Whether the workers that there are load as fast as the training asks: the waits are then for handing over."""
+        return self.workers > 0 and self.fetch_ns / self.workers <= self.training_ns
+
+    def predict_step(self, workers: int, threads: int | None = None) -> StepRange:
+        """How long a step takes with so many workers, and the training with so many threads (None for as many as now).
+
+        The longer of two: the training with what is taken from it, and the workers' time for the batches of a step.
+        """
+        return StepRange(*(self._predict(workers, threads, each) for each in _ASSUMPTIONS))
+
+    def _predict(self, workers: int, threads: int | None, assumed: _Assumption) -> float:
+        handover_ns = assumed.handover * self.handover_ns
+        cpu_ns = self.fetch_process_cpu_ns if assumed.uses_all_cpu_time else self.fetch_cpu_ns
+        cpu_ns = min(max(cpu_ns, self.fetch_cpu_ns), self.threads * self.fetch_cpu_ns) + handover_ns
+        rate_ns = (max(self.fetch_ns, cpu_ns - handover_ns) + handover_ns) / workers
+        training_ns, used = self.training_ns, min(max(self.training_cores, 1.0), self.cores)
+        if threads == 1 < self.threads:
+            training_ns, used = training_ns * self._slowdown_of_one_thread(assumed), 1.0
+        if self.workers:  # what they take from the training is in its time already
+            busy_ns = (used * training_ns + cpu_ns) / self.cores
+            return max(training_ns + handover_ns, rate_ns, busy_ns)
+        free_ns = max(self.cores - used, 0.0) * training_ns
+        displaced_ns = max(cpu_ns - free_ns, 0.0)
+        # Threads that share one op wait for the slowest of them: a core that a worker uses holds up all of them.
+        in_lockstep = used >= _MIN_PARALLEL_CORES
+        stretch_ns = displaced_ns if in_lockstep else displaced_ns / self.cores
+        stretch_ns += assumed.contention * min(cpu_ns, free_ns, training_ns)
+        return max(training_ns + handover_ns + stretch_ns, rate_ns)
+
+    def _slowdown_of_one_thread(self, assumed: _Assumption) -> float:
+        """How many times as long the training takes with one thread in place of those it has."""
+        speedup = speedup_of_threads(min(self.threads, self.cores))
+        factor = {0.6: speedup.high, 0.3: speedup.expected, 0.0: speedup.low}[assumed.contention]
+        return 1 - self.large_ops + self.large_ops * factor
+
+    def choose_workers(self, threads: int | None = None) -> Choice:
+        """The fewest workers that give the shortest step, or nearly."""
+        most = max(math.floor(_MOST_WORKERS_PER_CORE * self.available_cores), 1)
+        choices = [Choice(each, threads, self.predict_step(each, threads)) for each in range(1, most + 1)]
+        choices = [each for each in choices if each.workers > self.workers] or choices
+        best_ns = min(each.step.expected_ns for each in choices)
+        good = [each for each in choices if each.step.expected_ns <= _AS_GOOD * best_ns]
+        roomy = [each for each in good if each.workers * self.training_ns >= _HEADROOM * self.fetch_ns]
+        return (roomy or good)[0]
+
+
+def measure_shared_cores(rank: Rank, captured: Mapping[str, Any]) -> SharedCores | None:
+    """What was measured of a rank and of its loader; None where its cores or what loading takes were not captured.
+
+    Args:
+        rank: The rank.
+        captured: What was captured of the loader.
+    """
+    cores, fetch, cpu = captured_part(rank.facts, "cores"), captured.get("fetch"), captured_part(rank.facts, "cpu")
+    available, used, workers = cores.get("available"), cores.get("training"), captured.get("num_workers")
+    if not isinstance(fetch, dict) or not isinstance(workers, int) or rank.device_kind != "cpu":
+        return None
+    if not isinstance(available, int | float) or not isinstance(used, int | float) or available <= 0:
+        return None
+    steps, waits = captured_steps(rank.facts, "base"), (rank.facts or {}).get("base_loader_wait_ns")
+    if not steps or not isinstance(waits, list) or len(waits) != len(steps):
+        return None
+    step_ns = float(median(steps))  # one step in which the machine did something else moves a mean
+    wait_ns = step_ns * sum(waits) / sum(steps)
+    batches = _count_batches(rank)
+    loaded_here = 0 if workers else batches * fetch["process_cpu_ns"]
+    training_ns = max(step_ns - wait_ns, 1)
+    threads = cpu.get("torch_threads") if isinstance(cpu.get("torch_threads"), int) else 1
+    recorded_training_ns = max(rank.per_step(rank.window_ns - iv.total(rank.loader_waits.intervals)), 1)
+    return SharedCores(
+        step_ns,
+        wait_ns,
+        workers,
+        batches * fetch["median_ns"],
+        batches * fetch["cpu_ns"],
+        batches * fetch["process_cpu_ns"],
+        batches,
+        captured.get("batch_bytes") or 0,
+        captured.get("batch_tensors") or _TENSORS,
+        available,
+        _cores_left(rank, cores, available),
+        min(max((used * step_ns - loaded_here) / training_ns, 0.0), available),
+        max(threads or 1, 1),
+        min(find_parallel_ops(rank, threads or 1).time_ns / recorded_training_ns, 1.0),
+    )
+
+
+def _cores_left(rank: Rank, cores: Mapping[str, Any], available: float) -> float:
+    """Cores that the program may use, less those that other programs and other ranks use; at least one."""
+    ranks = cores.get("local_ranks") or (rank.facts or {}).get("world_size") or 1
+    if isinstance(ranks, int) and ranks > 1:
+        return max(available / ranks, 1.0)
+    others = cores.get("others")
+    return max(available - (others if isinstance(others, float) and others >= _MIN_OTHERS else 0.0), 1.0)
+
+
+def _count_batches(rank: Rank) -> float:
+    inside = int(np.count_nonzero(rank.loader_waits.within(rank.window)))
+    loaders = len(captured_list(rank.facts, "loaders"))
+    return max(inside / max(rank.steps.count, 1), 1.0 if loaders else 0.0)

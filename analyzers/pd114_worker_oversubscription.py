@@ -1,0 +1,183 @@
+"""PD114: DataLoader workers and the training have more threads than there are cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
+from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
+from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Intervals,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    captured_list,
+    captured_part,
+)
+from perfdoctor.rules import intervals as iv
+
+
+class _Remedy(NamedTuple):
+    """A setting and what it saves of a step without the profiler, in ns: at least, as expected, at most.
+
+    `time` is when the recorded steps lose it.
+    """
+
+    fix: str
+    advice: str
+    low_ns: float
+    expected_ns: float
+    high_ns: float
+    time: Intervals
+
+
+class WorkerOversubscription(RankAnalyzer):
+    """Workers that compute take the cores on which the training computes.
+
+    What it finds:
+        Programs without a GPU in which the threads of the training and those of the DataLoader's workers are more than
+        the cores, both compute, and no core idles.
+
+    Why it costs time:
+        Workers spread work over cores that idle. Where none does, the same work is done on the same cores, and handing
+        a batch over (copying it into shared memory, mapping it) comes on top. Worse, threads that share an op wait for
+        the one whose core a worker uses.
+
+    How it is measured:
+        CPU time of the training process, and of each batch in its worker, in the window without a profiler, against
+        the cores that may be used. Without workers the wait for handing over vanishes, which is the expected saving:
+        on two cores six programs with computing workers gained 0.9 to 1.5 times as much. Where the training's ops are
+        too small for several threads one thread is the better remedy.
+
+    How to fix:
+        `num_workers=0`, or `torch.set_num_threads(1)` beside the workers.
+
+    When it is wrong:
+        The data set loads slower later than in the window that was measured: a cold disk, larger files.
+
+    Needs:
+        CPU events. Captured facts (`perfdoctor run`) on cores and on what a batch takes in the workers.
+
+    References:
+        PyTorch, "CPU threading and TorchScript inference"; PyTorch, `torch.utils.data`, "Multi-process data loading".
+    """
+
+    rule: ClassVar[str] = "PD114"
+    name: ClassVar[str] = "worker-oversubscription"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: as in PD101: below 3 % of the step a change of workers is lost in the noise of the steps.
+    # min_busy_share: of the cores; below it workers find a core that idles.
+    # min_computing: share of its time for which a worker computes or waits for a core; below it, it waits for a disk.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.03, "min_busy_share": 0.85, "min_computing": 0.5}
+    )
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
+        "https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where the workers compute, no core idles, and another setting saves `min_share` of the step."""
+        captured = max(captured_list(rank.facts, "loaders"), key=lambda each: each.get("wait_ns") or 0, default={})
+        loader = measure_shared_cores(rank, captured)
+        if loader is None or not loader.workers or not loader.workers_keep_up:
+            return
+        cores = captured_part(rank.facts, "cores")
+        worker_cores, queued_ns = cores.get("workers") or 0.0, captured["fetch"].get("queued_ns")
+        worker_threads = max(round(loader.fetch_process_cpu_ns / max(loader.fetch_cpu_ns, 1)), 1)
+        threads = loader.threads + loader.workers * worker_threads
+        busy = loader.training_cores + worker_cores
+        computing_ns = loader.fetch_cpu_ns + loader.batches * (queued_ns or 0)
+        is_computing = computing_ns >= self.settings["min_computing"] * loader.fetch_ns
+        if threads <= loader.cores or not is_computing or busy < self.settings["min_busy_share"] * loader.cores:
+            return
+        remedy = _find_remedy(rank, loader)
+        if remedy is None or remedy.expected_ns < self.settings["min_share"] * loader.step_ns:
+            return
+        yield self._report(rank, captured, loader, remedy, threads, busy)
+
+    def _report(
+        self,
+        rank: Rank,
+        captured: Mapping[str, Any],
+        loader: SharedCores,
+        remedy: _Remedy,
+        threads: int,
+        busy: float,
+    ) -> Finding:
+        scale = rank.per_step(rank.window_ns) / loader.step_ns
+        cost_ns = rank.per_step(iv.total(remedy.time))
+        low_ns, expected_ns, high_ns = (
+            min(max(round(scale * each), 0), cost_ns) for each in (remedy.low_ns, remedy.expected_ns, remedy.high_ns)
+        )
+        fetch, place, used = captured["fetch"], captured.get("created"), captured.get("location")
+        return self.finding(
+            rank,
+            title=(
+                f"{count_workers(loader.workers)} and {loader.threads} threads of the training share "
+                f"{loader.cores:.3g} cores: workers take from the training what they load, and handing a batch over "
+                f"costs {format_ms(loader.wait_ns)} of each {format_ms(loader.step_ns)} step"
+            ),
+            cost_ns=cost_ns,
+            saving=Saving(low_ns, expected_ns, high_ns, "bounded"),
+            advice=remedy.advice,
+            fix=remedy.fix,
+            claim=Claim(remedy.time),
+            confidence=0.7,
+            location=_location(place) or _location(used),
+            evidence=(
+                Evidence("used at", str(_location(used)) if _location(used) else None),
+                Evidence("num_workers", loader.workers, "count"),
+                Evidence("threads of PyTorch", loader.threads, "count"),
+                Evidence("threads together", threads, "count"),
+                Evidence("CPU cores", round(loader.cores, 2)),
+                Evidence("cores that training and workers use", round(busy, 2)),
+                Evidence("time to load a batch in a worker", fetch.get("median_ns"), "ns"),
+                Evidence("CPU time of it", fetch.get("cpu_ns"), "ns"),
+                Evidence("wait for a core in it", fetch.get("queued_ns"), "ns"),
+                Evidence("wait in DataLoader.__next__ per step", round(loader.wait_ns), "ns"),
+            ),
+        )
+
+
+def _find_remedy(rank: Rank, loader: SharedCores) -> _Remedy | None:
+    """The setting that saves most; None where the training has one thread, beside which workers pay."""
+    if loader.threads < 2:
+        return None
+    here = _Remedy(
+        "DataLoader(..., num_workers=0)",
+        "Load in the training process: the cores are taken, so workers load no sooner than it would itself, and "
+        "handing batches over costs time on top. Workers pay where loading waits for a disk or a network, or where "
+        "cores idle.",
+        0.0,
+        loader.wait_ns,
+        1.5 * loader.wait_ns,
+        iv.intersect(rank.loader_waits.intervals, rank.window),
+    )
+    # As if loading were done between the steps, so that the training is as long as it would be undisturbed.
+    without = loader._replace(workers=0, step_ns=max(loader.step_ns - loader.wait_ns, 1.0), wait_ns=loader.fetch_cpu_ns)
+    step = without.predict_step(loader.workers, 1)
+    one_thread = _Remedy(
+        "torch.set_num_threads(1)",
+        f"Train with one thread beside {count_workers(loader.workers)}: the training's ops are too small to gain much "
+        f"from {loader.threads}, and threads that share an op wait for the one whose core a worker uses.",
+        loader.step_ns - step.slow_ns,
+        loader.step_ns - step.expected_ns,
+        loader.step_ns - step.fast_ns,
+        iv.subtract(rank.window, find_parallel_ops(rank, loader.threads).time),
+    )
+    return one_thread if one_thread.low_ns > 0 and one_thread.expected_ns > here.expected_ns else here
+
+
+def _location(place: object) -> SourceLocation | None:
+    """A captured line; None where none was captured."""
+    if not isinstance(place, dict) or not place.get("file"):
+        return None
+    return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))

@@ -1,0 +1,145 @@
+"""PD115: one thread computes while other cores idle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from perfdoctor.analyzers._cpu_parallel_ops import ParallelOps, find_parallel_ops, speedup_of_threads
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    captured_list,
+    captured_part,
+)
+
+
+class OneThread(RankAnalyzer):
+    """The training computes with one thread, and the machine has more cores that nobody uses.
+
+    What it finds:
+        Programs without a GPU whose PyTorch may use one thread (`torch.set_num_threads(1)`, OMP_NUM_THREADS=1), spend
+        time in large ops, and leave at least one core idle.
+
+    Why it costs time:
+        A large op (a product, a convolution, an element-wise op of 32,768 elements or more) is divided among threads,
+        by default one for each core. With one thread all cores but one wait.
+
+    How it is measured:
+        The innermost ops of the training that take at least 50 us and that PyTorch divides; random numbers, sorting and
+        the gradient of an embedding, which it does not divide, are left out. The cores that may be used (affinity, and
+        quotas of control groups) less those that the program, its DataLoader workers and other programs used in the
+        window without a profiler. n threads make large ops n ** 0.8 times as fast, between n ** 0.45 and n.
+
+    How to fix:
+        Remove the call of `torch.set_num_threads`, or unset OMP_NUM_THREADS; or set the number of idle cores.
+
+    When it is wrong:
+        Ops that wait for memory gain less than the expected saving. DataLoader workers that begin to compute later take
+        the other cores.
+
+    Needs:
+        CPU ops. Captured facts (`perfdoctor run`) on threads and cores.
+
+    References:
+        PyTorch, "CPU threading and TorchScript inference"; PyTorch Performance Tuning Guide, "Utilize OpenMP".
+    """
+
+    rule: ClassVar[str] = "PD115"
+    name: ClassVar[str] = "one-thread"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    # min_share: of the step in large ops. Below a tenth more threads give less than a medium finding (3 %).
+    # min_idle_cores: on half a core a second thread would make the first one wait for it.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.1, "min_idle_cores": 0.6})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#utilize-openmp",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where large ops take at least `min_share` of the step and at least one core idles."""
+        cpu, cores = captured_part(rank.facts, "cpu"), captured_part(rank.facts, "cores")
+        if rank.device_kind != "cpu" or cpu.get("torch_threads") != 1:
+            return
+        idle = count_idle_cores(rank, cores)
+        if idle is None or idle < self.settings["min_idle_cores"]:
+            return
+        large = find_parallel_ops(rank)
+        if self.exceeds_min_share(rank, large.time_ns):
+            yield self._report(rank, large, idle, cpu, cores)
+
+    def _report(
+        self, rank: Rank, large: ParallelOps, idle: float, cpu: Mapping[str, Any], cores: Mapping[str, Any]
+    ) -> Finding:
+        threads = 1 + max(math.floor(idle + 0.25), 1)
+        speedup = speedup_of_threads(min(1 + idle, threads))
+        low_ns, expected_ns, high_ns = (large.time_ns - round(large.time_ns / each) for each in speedup)
+        location, omp = location_of_threads_set(cpu), cpu.get("omp_num_threads")
+        available = cores.get("available") or threads
+        why, fix = f"torch.set_num_threads at {location.short}" if location else "", f"torch.set_num_threads({threads})"
+        advice = f"Let PyTorch use {threads} threads: large ops, {large.top} above all, divide their work among them."
+        if location is not None:
+            advice += f" The call at {location.short} set one thread: remove it, or set {threads}."
+        elif omp == "1":
+            why, fix = "OMP_NUM_THREADS=1", f"OMP_NUM_THREADS={threads}"
+            advice += " The environment variable OMP_NUM_THREADS set one thread (some launchers and clusters set it)."
+        return self.finding(
+            rank,
+            title=f"One thread computes, and {_say_idle(idle, available)}{': ' + why if why else ''}",
+            cost_ns=large.time_ns,
+            saving=Saving(low_ns, expected_ns, high_ns, "bounded"),
+            advice=advice,
+            fix=fix,
+            claim=Claim(large.time),
+            confidence=0.9,
+            location=location,
+            evidence=(
+                Evidence("threads of PyTorch", 1, "count"),
+                Evidence("cores that may be used", available),
+                Evidence("cores that the program used", cores.get("training")),
+                Evidence("cores that its workers used", cores.get("workers")),
+                Evidence("cores that other programs used", cores.get("others")),
+                Evidence("time in large ops per step", large.time_ns, "ns"),
+                Evidence("largest of them", large.top),
+                Evidence("OMP_NUM_THREADS", omp),
+            ),
+        )
+
+
+def count_idle_cores(rank: Rank, cores: Mapping[str, Any]) -> float | None:
+    """Cores that nobody uses while the program trains; None where that was not captured.
+
+    Of the ranks of a job on this machine each has its share of the cores.
+    """
+    available, used = cores.get("available"), cores.get("training")
+    if not isinstance(available, int | float) or not isinstance(used, int | float):
+        return None
+    world_size = (rank.facts or {}).get("world_size")
+    ranks = cores.get("local_ranks") or (world_size if isinstance(world_size, int) else 1)
+    workers = cores.get("workers")
+    if workers is None and any(each.get("num_workers") for each in captured_list(rank.facts, "loaders")):
+        return None
+    others = cores.get("others") or 0.0
+    if ranks > 1:  # the other ranks are among the others
+        return available / ranks - max(used, 1.0) - (workers or 0.0)
+    return available - max(used, 1.0) - (workers or 0.0) - others
+
+
+def location_of_threads_set(cpu: Mapping[str, Any]) -> SourceLocation | None:
+    """The line that called `torch.set_num_threads`; None where nobody did."""
+    place = cpu.get("threads_set")
+    if not isinstance(place, dict) or not place.get("file"):
+        return None
+    return SourceLocation(str(place["file"]), place.get("line"), place.get("function"))
+
+
+def _say_idle(idle: float, available: float) -> str:
+    one = 0.75 <= idle < 1.25
+    return f"one core of {available:.3g} idles" if one else f"{idle:.2g} cores of {available:.3g} idle"

@@ -1,0 +1,323 @@
+"""Where the time of a step goes by op and by line of the user's code: own time, so that the shares add up to the step.
+
+On a CPU the time of a piece of code goes to the innermost op, and what no op takes to Python. Work inside a DataLoader,
+an optimizer's step and `zero_grad` goes to these, work of the autograd engine to the node that it runs::
+
+    __next__  [ Python, stack, copy_      ]                                      -> DataLoader
+    forward                                 [ linear: addmm ]                    -> addmm
+    backward                                                 [ Addmm...: mm, mm ] -> addmm backward
+
+On a GPU it is the time of kernels and copies, by the op that launched them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.timeline.account import innermost_ops
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.intervals import Intervals
+from perfdoctor.trace.tables.model import Trace
+from perfdoctor.trace.tables.steps import find_steps
+
+LOADER, ZERO_GRAD, PYTHON = "DataLoader", "zero_grad", "Python, outside of ops"
+"""Names of what is no op."""
+MAX_ROWS = 10
+"""Rows of a table in the report, by contracts.md."""
+# The lines are those at so many instants, evenly spread: each stands for 0.05 % of the time.
+_INSTANTS = 2048
+_NODE_NUMBER = re.compile(r"Backward\d*$")
+_NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTime:
+    """An op, or a line of the user's code, and its own time.
+
+    Attributes:
+        name: What it is called; of a line what it does (`part_of_step`).
+        count: How often it ran in the window; None for a line, and for Python.
+        time_ns: Its own time in the window.
+        share: That as a share (0 to 1) of the window.
+        location: The line; None for an op.
+    """
+
+    name: str
+    count: int | None
+    time_ns: int
+    share: float
+    location: SourceLocation | None = None
+
+
+class _Area(NamedTuple):
+    """A part of the step that is one row: its name, its time, and when its calls begin."""
+
+    name: str
+    time: Intervals
+    start_ns: Int64Array
+
+
+def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple[OwnTime, ...]:
+    """What takes most of the window in a program on the CPU, longest first: ops, parts of the loop, and Python.
+
+    Args:
+        trace: The trace.
+        window: The analysed time.
+        loading: When the loop waits for batches.
+    """
+    ops = trace.ops
+    if not iv.total(window) or not len(ops):
+        return ()
+    start, end, owner = innermost_ops(ops)
+    time_ns, free = _time_of_pieces(trace, start, end, ops.thread[owner], window)
+    names, label, call = _label_ops(trace, np.arange(len(ops), dtype=np.int32))
+    label, areas = label[owner], _areas_of_step(trace, loading)
+    for number, area in enumerate(areas, len(names)):
+        label[iv.contains(area.time, start)] = number
+    names += [area.name for area in areas]
+    totals_ns = np.bincount(label, weights=time_ns, minlength=len(names))
+    ran = np.flatnonzero(time_ns)
+    first = ran[np.unique(call[owner[ran]], return_index=True)[1]]
+    counts = np.bincount(label[first], minlength=len(names))
+    for number, area in enumerate(areas, len(names) - len(areas)):
+        # What no op takes in it is its Python.
+        totals_ns[number] += iv.total(iv.intersect(free, area.time))
+        counts[number] = int(iv.contains(window, area.start_ns).sum())
+        free = iv.subtract(free, area.time)
+    return _largest([*names, PYTHON], [*totals_ns.tolist(), iv.total(free)], [*counts.tolist(), 0], window)
+
+
+def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
+    """The ops whose kernels and copies take most of the window, longest first; a kernel without op by its own name."""
+    gpu, ops = trace.gpu, trace.ops
+    time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
+    rows = np.flatnonzero(time_ns)
+    known = rows[gpu.op[rows] >= 0]
+    # Compiled code has one op for all that it launches, and collectives run in whatever op ends last before them.
+    by_kernel = trace.match_rows(ops, vocabulary.COMPILED_OP)[gpu.op[known]]
+    known = known[~(by_kernel | trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[known])]
+    unknown = np.setdiff1d(rows, known, assume_unique=True)
+    names, label, _ = _label_ops(trace, gpu.op[known])
+    launched_ns = np.where(gpu.call[known] >= 0, _at(trace.calls.start_ns, gpu.call[known]), -1)
+    areas = _optimizer_areas(trace)
+    for number, area in enumerate(areas, len(names)):
+        label[iv.contains(area.time, launched_ns)] = number
+    names += [area.name for area in areas]
+    of_kernel, kernel = np.unique(gpu.name[unknown], return_inverse=True)
+    label = np.concatenate((label, len(names) + kernel))
+    names += [_kernel_name(trace.strings[code]) for code in of_kernel.tolist()]
+    totals_ns = np.bincount(label, weights=time_ns[np.concatenate((known, unknown))], minlength=len(names))
+    return _largest(names, totals_ns.tolist(), np.bincount(label, minlength=len(names)).tolist(), window)
+
+
+def _time_of_pieces(
+    trace: Trace, start: Int64Array, end: Int64Array, thread: Int32Array, window: Intervals
+) -> tuple[Int64Array, Intervals]:
+    """For each piece of an op its time in the window that no other thread takes; and when no op runs.
+
+    The thread of the loop comes first, then the others by how much they run.
+    """
+    time_ns, free = np.zeros(len(start), np.int64), window
+    busy_ns, loop = np.bincount(thread, weights=end - start), loop_thread_of(trace)
+    for number in sorted(np.flatnonzero(busy_ns).tolist(), key=lambda each: (each != loop, -busy_ns[each])):
+        rows = np.flatnonzero(thread == number)
+        time_ns[rows] = iv.overlap(start[rows], end[rows], free)
+        free = iv.subtract(free, iv.union(start[rows], end[rows]))
+    return time_ns, free
+
+
+def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:
+    """For some ops: names, for each op the number of its name, and the op that counts as its call.
+
+    An op of the backward pass has the name of the node that the autograd engine runs, which is the call.
+    """
+    ops, count = trace.ops, len(trace.strings)
+    if not len(rows):
+        return [], np.empty(0, np.int64), rows
+    top = nesting.outermost(ops.parent, rows)
+    in_node = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)[top]
+    code = np.where(in_node, count + ops.name[top].astype(np.int64), ops.name[rows])
+    codes, label = np.unique(code, return_inverse=True)
+    strings = trace.strings
+    names = [_node_name(strings[each - count]) if each >= count else _op_name(strings[each]) for each in codes.tolist()]
+    return names, label.astype(np.int64), np.where(in_node, top, rows).astype(np.int32)
+
+
+def _kernel_name(name: str) -> str:
+    is_collective = re.search(vocabulary.NCCL_KERNEL, name)
+    return f"{vocabulary.collective_kind(name)}, communication" if is_collective else name
+
+
+def _op_name(name: str) -> str:
+    return name.removeprefix("aten::")
+
+
+def _node_name(name: str) -> str:
+    """The name of a node of the graph as the op that it belongs to: "addmm backward"."""
+    node = name.removeprefix(vocabulary.AUTOGRAD_OP_PREFIX).removeprefix("torch::autograd::")
+    words = _NEW_WORD.sub("_", _NODE_NUMBER.sub("", node)).lower()
+    return f"{words} backward" if _NODE_NUMBER.search(node) else words
+
+
+def _areas_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
+    """The DataLoader, zeroing and the optimizers, disjoint."""
+    ranges = trace.ranges
+    zeroing = trace.match_rows(ranges, vocabulary.ZERO_GRAD)
+    zeroed = iv.union(ranges.start_ns[zeroing], ranges.end_ns[zeroing])
+    areas, taken = [], iv.EMPTY
+    for area in (
+        _Area(LOADER, loading, loading[:, 0]),
+        _Area(ZERO_GRAD, zeroed, ranges.start_ns[zeroing]),
+        *_optimizer_areas(trace),
+    ):
+        areas.append(area._replace(time=iv.subtract(area.time, taken)))
+        taken = iv.union_of((taken, area.time))
+    return [area for area in areas if len(area.time)]
+
+
+def _optimizer_areas(trace: Trace) -> list[_Area]:
+    """The own time of each class of optimizer: of a step with a closure what comes after its last backward pass."""
+    ranges, ops = trace.ranges, trace.ops
+    nodes = trace.match_rows(ops, vocabulary.AUTOGRAD_OP)
+    node_start_ns, node_end_ns = ops.start_ns[nodes], np.append(np.maximum.accumulate(ops.end_ns[nodes]), 0)
+    areas = []
+    for code in np.unique(ranges.name[trace.match_rows(ranges, vocabulary.OPTIMIZER_STEP)]).tolist():
+        rows = ranges.name == code
+        start, end = ranges.start_ns[rows], ranges.end_ns[rows]
+        backward_end_ns = node_end_ns[np.searchsorted(node_start_ns, end) - 1]
+        own = iv.union(np.clip(backward_end_ns, start, end), end)
+        areas.append(_Area(f"{vocabulary.optimizer_class(trace.strings[code])}.step", own, start))
+    return areas
+
+
+def _at(column: IntArray, rows: IntArray) -> Int64Array:
+    values: Int64Array = np.append(column, -1)[rows].astype(np.int64)
+    return values
+
+
+def _largest(
+    names: Sequence[str], totals_ns: Sequence[float], counts: Sequence[int], window: Intervals
+) -> tuple[OwnTime, ...]:
+    """The rows with most time; what has the same name is one row."""
+    time_of: Counter[str] = Counter()
+    count_of: Counter[str] = Counter()
+    for name, total_ns, count in zip(names, totals_ns, counts, strict=True):
+        time_of[name] += round(total_ns)
+        count_of[name] += count
+    window_ns = iv.total(window)
+    top = sorted(filter(time_of.get, time_of), key=lambda name: (-time_of[name], name))[:MAX_ROWS]
+    return tuple(
+        OwnTime(name, count_of[name] or None, time_of[name], min(time_of[name] / window_ns, 1.0)) for name in top
+    )
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def own_time_by_line(traces: Iterable[Trace], loading: Iterable[Intervals]) -> tuple[OwnTime, ...]:
+    """The lines of the user's code that take most of the steps of a program on the CPU, longest first.
+
+    Args:
+        traces: The traces of a rank; the first one with lines or stacks is used.
+        loading: For each of them when the loop waits for batches.
+    """
+    for trace, waits in zip(traces, loading, strict=True):
+        if has_locations(trace):
+            window = _window_of(trace)
+            at_ns = _spread_instants(window)
+            thread = np.full(len(at_ns), loop_thread_of(trace), np.int32)
+            weights = np.full(len(at_ns), iv.total(window) / max(len(at_ns), 1))
+            return _by_line(trace, thread, at_ns, weights, window, waits)
+    return ()
+
+
+def own_time_of_gpu_by_line(traces: Iterable[Trace]) -> tuple[OwnTime, ...]:
+    """The lines of the user's code whose kernels and copies take most of the steps, longest first."""
+    trace = next((each for each in traces if has_locations(each) and len(each.gpu)), None)
+    if trace is None:
+        return ()
+    gpu, calls, window = trace.gpu, trace.calls, _window_of(trace)
+    time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
+    rows = np.flatnonzero((time_ns > 0) & (gpu.call >= 0))
+    chosen = rows[:: max(len(rows) // _INSTANTS, 1)]
+    if not len(chosen):
+        return ()
+    weights = time_ns[chosen] * (time_ns[rows].sum() / max(time_ns[chosen].sum(), 1))
+    at_ns, thread = calls.start_ns[gpu.call[chosen]], calls.thread[gpu.call[chosen]]
+    # The engine's threads have no lines of their own: theirs are those of the loop, which waits in backward().
+    ranges, frames = trace.ranges, trace.frames
+    marked = ranges.thread[trace.match_rows(ranges, vocabulary.SOURCE_MARK)]
+    has_lines = np.isin(thread, np.concatenate((marked, frames.thread)))
+    thread = np.where(has_lines, thread, loop_thread_of(trace)).astype(np.int32)
+    return _by_line(trace, thread, at_ns, weights, window, iv.EMPTY)
+
+
+def _by_line(
+    trace: Trace,
+    thread: Int32Array,
+    at_ns: Int64Array,
+    weights_ns: np.ndarray[tuple[int], np.dtype[np.floating]] | Int64Array,
+    window: Intervals,
+    loading: Intervals,
+) -> tuple[OwnTime, ...]:
+    window_ns, parts = iv.total(window), _parts_of_step(trace, loading)
+    part = np.full(len(at_ns), -1)
+    for number in reversed(range(len(parts))):
+        part[iv.contains(parts[number].time, at_ns)] = number
+    part_of: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
+    locations = _name_files_alike(find_locations(trace, thread, at_ns))
+    for location, number, weight_ns in zip(locations, part.tolist(), weights_ns.tolist(), strict=True):
+        if location is not None:
+            part_of[location][number] += weight_ns
+    time_of = {location: counts.total() for location, counts in part_of.items()}
+    top = sorted(time_of, key=lambda location: (-time_of[location], str(location)))[:MAX_ROWS]
+    rows = []
+    for location in top:
+        longest = part_of[location].most_common(1)[0][0]
+        name = "" if longest < 0 else parts[longest].name
+        rows.append(OwnTime(name, None, round(time_of[location]), min(time_of[location] / window_ns, 1.0), location))
+    return tuple(rows)
+
+
+def _name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceLocation | None]:
+    """The locations with one name for each file: frames name it from a folder of sys.path on, lines in full."""
+    files = {location.file for location in locations if location is not None}
+    full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
+    return [each if each is None else replace(each, file=full[each.file]) for each in locations]
+
+
+def _parts_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
+    """The parts of the loop by which a line is described: those of `_areas_of_step`, backward and forward pass."""
+    ranges = trace.ranges
+    parts = _areas_of_step(trace, loading)
+    for name, pattern in (("backward", vocabulary.BACKWARD_RANGE), ("forward", vocabulary.FORWARD_RANGE)):
+        rows = trace.match_rows(ranges, pattern)
+        parts.append(_Area(name, iv.union(ranges.start_ns[rows], ranges.end_ns[rows]), ranges.start_ns[rows]))
+    return parts
+
+
+def _window_of(trace: Trace) -> Intervals:
+    steps = find_steps(trace)
+    return steps.window if steps.count else iv.window(*trace.extent_ns)
+
+
+def _spread_instants(window: Intervals) -> Int64Array:
+    """Instants in the middle of equal parts of the window."""
+    length = window[:, 1] - window[:, 0]
+    until = np.cumsum(length)
+    count = min(_INSTANTS, int(length.sum()))
+    offset = (2 * np.arange(count, dtype=np.int64) + 1) * int(length.sum()) // (2 * max(count, 1))
+    row = np.searchsorted(until, offset, "right")
+    instants: Int64Array = window[row, 0] + offset - (until - length)[row]
+    return instants

@@ -1,0 +1,165 @@
+"""The CPU cores: how many the process may use, and who used them in the base window."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+# /proc counts in ticks of 10 ms: the share of others is read over a longer time than that.
+_MIN_SPAN_NS = 100_000_000
+# Reading /proc/stat takes 20 us and more: not at each of many short steps.
+_MIN_INTERVAL_NS = 50_000_000
+
+
+class CoreUsage:
+    """CPU time of this process and of the machine over the steps of the base window.
+
+    Attributes:
+        span_ns: First and last instant of the base window, on the clock of `time.perf_counter_ns`; None before it.
+    """
+
+    def __init__(self) -> None:
+        self.span_ns: tuple[int, int] | None = None
+        self._step_cpu_ns = 0
+        self._step_wall_ns = 0
+        self._cpu_at_step = 0
+        self._machine: list[tuple[int, int, int]] = []
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        self._cpu_at_step = time.process_time_ns()
+
+    def end_step(self, window: str, dur_ns: int) -> None:
+        """A step has ended; only those of the base window count."""
+        if window != "base":
+            return
+        now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
+        if self._cpu_at_step:
+            self._step_cpu_ns += cpu_ns - self._cpu_at_step
+            self._step_wall_ns += dur_ns
+        self.span_ns = (self.span_ns[0] if self.span_ns else now_ns - dur_ns, now_ns)
+        if not self._machine or now_ns - self._machine[-1][0] >= _MIN_INTERVAL_NS:
+            busy_ns = read_machine_busy_ns()
+            if busy_ns is not None:
+                self._machine = [*self._machine[:1], (now_ns, busy_ns, cpu_ns)]
+
+    def training_cores(self) -> float | None:
+        """Cores that this process used in the base window, on average; None where it had no step."""
+        return round(self._step_cpu_ns / self._step_wall_ns, 3) if self._step_wall_ns else None
+
+    def other_cores(self, workers: float | None) -> float | None:
+        """Cores that other programs used in the base window; None where the window is too short to say it.
+
+        Args:
+            workers: Cores that the workers of this process used; None for unknown.
+        """
+        if len(self._machine) < 2:
+            return None
+        (start_ns, busy_start_ns, cpu_start_ns), (end_ns, busy_end_ns, cpu_end_ns) = self._machine[0], self._machine[-1]
+        if end_ns - start_ns < _MIN_SPAN_NS:
+            return None
+        others_ns = busy_end_ns - busy_start_ns - (cpu_end_ns - cpu_start_ns)
+        return round(max(others_ns / (end_ns - start_ns) - (workers or 0.0), 0.0), 3)
+
+
+def describe_cores(usage: CoreUsage, workers: float | None) -> dict[str, Any]:
+    """The part "cores" of the facts.
+
+    Args:
+        usage: The base window.
+        workers: Cores that worker processes used in it; None for unknown.
+    """
+    return {
+        "available": count_available_cores(),
+        "training": usage.training_cores(),
+        "workers": workers,
+        "others": usage.other_cores(workers),
+        "local_ranks": count_local_ranks(),
+    }
+
+
+def count_local_ranks() -> int | None:
+    """Ranks of the job on this machine as the launcher says it; None where it does not."""
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        value = os.environ.get(name, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None
+
+
+def count_available_cores() -> float | None:
+    """Cores that this process may use, by its affinity and the quotas of its control groups; None for unknown."""
+    cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else None
+    if cores is None:
+        count = os.cpu_count()
+        cores = float(count) if count else None
+    quota = read_quota()
+    if cores is None or quota is None:
+        return cores if quota is None else quota
+    return min(cores, quota)
+
+
+def read_quota(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> float | None:
+    """The smallest CPU quota of the control groups around this process, in cores; None without one.
+
+    Args:
+        root: Where control groups are mounted.
+        groups: The file that names the groups of this process.
+    """
+    try:
+        with open(groups, encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if not controllers:
+            folders, read = (root, os.path.join(root, "unified")), _read_quota_v2
+        elif "cpu" in controllers.split(","):
+            folders, read = (os.path.join(root, "cpu"), os.path.join(root, controllers)), _read_quota_v1
+        else:
+            continue
+        for folder in folders:
+            quotas += [quota for group in _groups_upwards(path) if (quota := read(folder + group)) is not None]
+    return min(quotas, default=None)
+
+
+def _groups_upwards(path: str) -> list[str]:
+    """A group and those around it, the outermost last; in a container the path may be that of the host."""
+    parts = [part for part in path.split("/") if part]
+    return ["".join("/" + part for part in parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def _read_quota_v2(folder: str) -> float | None:
+    """The quota of a group of version 2: `cpu.max` holds "max" or a time, and the interval it is for."""
+    try:
+        with open(os.path.join(folder, "cpu.max"), encoding="utf-8") as file:
+            quota, interval = file.read().split()[:2]
+        return int(quota) / int(interval) if quota != "max" else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _read_quota_v1(folder: str) -> float | None:
+    """The quota of a group of version 1; -1 is none."""
+    try:
+        values = []
+        for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                values.append(int(file.read()))
+        return values[0] / values[1] if values[0] > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def read_machine_busy_ns() -> int | None:
+    """CPU time that the whole machine has spent computing since its start; None where /proc/stat is not there."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            fields = file.readline().split()
+        # user, nice, system, idle, iowait, irq, softirq, steal: all but idle and waiting for disks
+        ticks = sum(int(fields[each]) for each in (1, 2, 3, 6, 7, 8))
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None

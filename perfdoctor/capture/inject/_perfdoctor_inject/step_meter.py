@@ -1,0 +1,176 @@
+"""What the running step costs and does: CPU time, preemption, and the calls that the hooks have seen in it.
+
+CPU time tells work from waiting, and involuntary context switches tell a slow step from a step that other programs
+kept off its core. The calls tell steps of unequal work apart: micro-batches, checkpoints, evaluation in between.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+# A collection that takes less is no event of the step.
+LONG_COLLECTION_NS = 1_000_000
+# An evaluation takes this many batches without a backward pass beyond those that every step takes.
+EVALUATION_BATCHES = 2
+# Forward passes without gradients (blocks of `no_grad`) in a step without a loader that count as a rollout.
+ROLLOUT_BLOCKS = 8
+GETRUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", None)
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """The cost and the work of one step; None where the system does not tell.
+
+    Attributes:
+        cpu_ns: CPU time of the training thread.
+        process_cpu_ns: CPU time of all threads of the process.
+        preempted: How often the system took the core from the training thread (involuntary context switches).
+        batches: Batches that loaders returned.
+        backwards: Backward passes: micro-batches, for gradient accumulation.
+        optimizer_steps: Calls of `Optimizer.step`.
+        contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+    """
+
+    cpu_ns: int | None = None
+    process_cpu_ns: int | None = None
+    preempted: int | None = None
+    batches: int = 0
+    backwards: int = 0
+    optimizer_steps: int = 0
+    contains: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The work as it stands in a row of steps.jsonl."""
+        values: dict[str, Any] = {
+            "cpu_ns": self.cpu_ns,
+            "process_cpu_ns": self.process_cpu_ns,
+            "preempted": self.preempted,
+            "batches": self.batches,
+            "backwards": self.backwards,
+            "optimizer_steps": self.optimizer_steps,
+        }
+        return {**values, "contains": list(self.contains)} if self.contains else values
+
+
+def count_preemptions() -> int | None:
+    """Involuntary context switches of the calling thread so far; None where the system does not count them."""
+    return None if GETRUSAGE_THREAD is None else int(resource.getrusage(GETRUSAGE_THREAD).ru_nivcsw)
+
+
+class StepMeter:
+    """The clocks and counts of the running step.
+
+    Attributes:
+        batches: Batches in this step so far.
+        backwards: Backward passes in this step so far.
+        optimizer_steps: Calls of `Optimizer.step` in this step so far.
+        no_grad_blocks: Blocks without gradients entered in this step.
+    """
+
+    def __init__(self) -> None:
+        self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._unused_batches = 0
+        self._batch_is_unused = False
+        self._usual_unused_batches: int | None = None
+        self._seen: list[str] = []
+        self._thread: int | None = None
+        self._clocks: tuple[int, int, int | None] = (0, 0, None)
+        self._collection_start_ns = 0
+        self._collection_ns = 0
+
+    def begin_step(self) -> None:
+        """Begin a step in the calling thread."""
+        self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._unused_batches = 0
+        self._collection_ns = 0
+        if self._seen:
+            self._seen = []
+        self._thread = threading.get_ident()
+        self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
+
+    def end_step(self, *, compiled: bool, uses_loader: bool) -> StepWork:
+        """What the running step has cost and done.
+
+        Args:
+            compiled: Whether dynamo compiled something in it.
+            uses_loader: Whether steps are marked by a loader: forward passes without gradients are no rollout then.
+        """
+        cpu_ns = process_cpu_ns = preempted = None
+        if self._thread == threading.get_ident():  # clocks of two threads cannot be subtracted
+            cpu_ns = time.thread_time_ns() - self._clocks[0]
+            process_cpu_ns = time.process_time_ns() - self._clocks[1]
+            before, now = self._clocks[2], count_preemptions()
+            preempted = None if before is None or now is None else now - before
+        return StepWork(
+            cpu_ns,
+            process_cpu_ns,
+            preempted,
+            self.batches,
+            self.backwards,
+            self.optimizer_steps,
+            self._list_contents(compiled, uses_loader),
+        )
+
+    def add_batch(self) -> None:
+        """A loader has returned a batch."""
+        self.batches += 1
+        self._batch_is_unused = True
+
+    def on_loader_next(self) -> None:
+        """The loop asks for the next batch: a batch that saw no backward pass was evaluated, or belongs to a pair."""
+        if self._batch_is_unused:
+            self._unused_batches += 1
+            self._batch_is_unused = False
+
+    def add_backward(self) -> None:
+        """A backward pass begins."""
+        self.backwards += 1
+        self._batch_is_unused = False
+
+    def see(self, content: str) -> None:
+        """The step contains this, too: save, evaluation."""
+        if content not in self._seen:
+            self._seen.append(content)
+
+    def on_collection(self, phase: str, info: dict[str, int]) -> None:
+        """Python's garbage collector starts or stops; only its oldest generation takes long."""
+        if info["generation"] < 2:
+            return
+        if phase == "start":
+            self._collection_start_ns = time.perf_counter_ns()
+        elif self._collection_start_ns:
+            self._collection_ns += time.perf_counter_ns() - self._collection_start_ns
+
+    def watch_collections(self) -> None:
+        """Time the garbage collector from now on."""
+        gc.callbacks.append(self.on_collection)
+
+    def stop_watching(self) -> None:
+        """Time the garbage collector no longer."""
+        if self.on_collection in gc.callbacks:
+            gc.callbacks.remove(self.on_collection)
+
+    def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
+        contents = list(self._seen)
+        usual = self._usual_unused_batches
+        if usual is not None and self._unused_batches >= usual + EVALUATION_BATCHES:
+            contents.append("evaluation")
+        if usual is None or self._unused_batches < usual:
+            # The least of all steps: two loaders in one loop leave batches without a backward pass in every step.
+            self._usual_unused_batches = self._unused_batches
+        if not uses_loader and self.no_grad_blocks >= ROLLOUT_BLOCKS * max(self.optimizer_steps, 1):
+            contents.append("rollout")
+        if compiled:
+            contents.append("compile")
+        if self._collection_ns >= LONG_COLLECTION_NS:
+            contents.append("gc")
+        return tuple(dict.fromkeys(contents))

@@ -1,0 +1,144 @@
+"""The reports of `analyze` on traces of several jobs: one after the other, each with its heading and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdoctor.cli.gates import check_ranks_complete, check_severities
+from perfdoctor.cli.report_output import print_analysis, save_outputs
+from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.write_report import render_report, suffix_of
+
+if TYPE_CHECKING:
+    from perfdoctor.fleet.split_jobs import Job
+    from perfdoctor.report.report import Report
+
+_TRACE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json(\.gz|\.zst)?|sqlite)$", re.IGNORECASE)
+# A capture's file says less than its folder: out/rank0/timing.json.gz.
+_RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
+
+
+def put_out_jobs(
+    jobs: Sequence[Job],
+    analyze: Callable[[Job], Report],
+    outputs: Sequence[str],
+    *,
+    as_json: bool,
+    no_color: bool,
+    verbosity: int,
+    strict: bool,
+    fail_on: str | None,
+) -> None:
+    """Analyse the jobs one by one, and put out the report of each when it is there.
+
+    A job that cannot be analysed costs a line on stderr, and its report.
+
+    Args:
+        jobs: The traces of each job.
+        analyze: Returns the report on a job.
+        outputs: The files of -o, each of which becomes one file for each job.
+        as_json: Whether to print each report as JSON, in one line.
+        no_color: Whether to print without colours.
+        verbosity: That of the reports.
+        strict: Whether a job that cannot be analysed, or lacks ranks, is an error.
+        fail_on: The severity from which on a finding fails the gate.
+
+    Raises:
+        InputError: No job could be analysed; or `strict`, and not all were.
+        GateError: The gate of `fail_on` failed, or could not be judged.
+    """
+    names = name_jobs(jobs)
+    traces = sum(map(len, jobs))
+    sys.stderr.write(
+        f"perfdoctor: {traces} traces of {len(jobs)} jobs that have no rank in common: a report for each\n"
+    )
+    failed: list[PerfdoctorError] = []
+    gates: list[PerfdoctorError] = []
+    for job, name in zip(jobs, names, strict=True):
+        try:
+            report = analyze(job)
+        except (InputError, UsageError) as error:
+            failed.append(error)
+            if len(failed) < len(jobs):  # else the last error becomes the line at the end
+                sys.stderr.write(f"perfdoctor: no report on {clean_line(name)}: {clean_line(str(error))}\n")
+            continue
+        _print_report(report, name, as_json=as_json, no_color=no_color, verbosity=verbosity)
+        save_outputs(report, [name_output(path, name) for path in outputs], verbosity=verbosity)
+        gates += _failed_gates(report, name, strict=strict, fail_on=fail_on)
+    if len(failed) == len(jobs):
+        raise failed[-1]
+    if failed and strict:
+        raise InputError(f"--strict: {len(failed)} of {len(jobs)} jobs have no report")
+    if failed and fail_on is not None and not gates:
+        raise GateError(f"--fail-on {fail_on} could not be judged: {len(failed)} of {len(jobs)} jobs have no report")
+    if gates:
+        raise next((gate for gate in gates if isinstance(gate, InputError)), gates[0])
+
+
+def _failed_gates(report: Report, name: str, *, strict: bool, fail_on: str | None) -> list[PerfdoctorError]:
+    """The gates that a report fails."""
+    failed: list[PerfdoctorError] = []
+    try:
+        if strict:
+            check_ranks_complete(report, None)
+        if fail_on is not None:
+            check_severities(report, fail_on)
+    except PerfdoctorError as error:
+        failed.append(type(error)(f"{clean_line(name)}: {error}"))
+    return failed
+
+
+def _print_report(report: Report, name: str, *, as_json: bool, no_color: bool, verbosity: int) -> None:
+    """The report on standard output: under a heading, or as a line of JSON."""
+    if as_json:
+        write_stdout(json.dumps(json.loads(render_report(report, ".json")), separators=(",", ":")) + "\n")
+        return
+    heading = clean_line(name)
+    write_stdout(f"\n{heading}\n{'=' * len(heading)}\n")
+    print_analysis(report, as_json=False, no_color=no_color, verbosity=verbosity)
+
+
+def name_jobs(jobs: Sequence[Job]) -> list[str]:
+    """A name for each job, each another one: its trace's, or the folder of its traces, without what all have in common.
+
+    Args:
+        jobs: The traces of each job, files of this machine.
+    """
+    paths = [_path_of(job) for job in jobs]
+    common = os.path.commonpath([str(path.parent) for path in paths])
+    names: list[str] = []
+    for path in paths:
+        name = os.path.relpath(path, common)
+        number = 1 + sum(re.sub(r" \(\d+\)$", "", other) == name for other in names)
+        names.append(name if number == 1 else f"{name} ({number})")
+    return names
+
+
+def _path_of(job: Job) -> Path:
+    """The trace of a job, or the folder of its traces, or the beginning that their names share; absolute."""
+    first, *others = (Path(str(file.path)).absolute() for file in job)
+    if _RANK_FOLDER.fullmatch(first.parent.name):
+        return first.parent.parent
+    if not others:
+        return first
+    shared = 0
+    while all(first.name[: shared + 1] == other.name[: shared + 1] for other in others):
+        shared += 1
+    beginning = first.name[:shared].rstrip("0123456789_.- ")
+    return first.parent / beginning if beginning and beginning.lower() not in ("rank", "worker") else first.parent
+
+
+def name_output(path: str, name: str) -> str:
+    """The file of -o for one of several jobs: report.md becomes report-NAME.md."""
+    suffix = suffix_of(path)
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", _TRACE_SUFFIX.sub("", name)).strip("-.") or "job"
+    stem = Path(path).name[: -len(suffix)]
+    return str(Path(path).with_name(f"{stem}-{slug}{suffix}"))

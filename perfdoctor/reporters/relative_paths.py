@@ -1,0 +1,61 @@
+"""Paths as people read them: relative to the program, and of what is installed from its package on.
+
+Reports for programs keep the whole paths; those that people read name a file as they would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.report import Report
+
+# Up to the package: what lies before is where a machine has its Python.
+_INSTALLED = re.compile(r"(?<![\w/])[^\s\"'()]*/(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
+
+
+def with_relative_paths(report: Report) -> Report:
+    """The report with the paths in its findings, sentences and tables shortened by leading folders."""
+    shorten = _make_shortener(report.program_folders)
+    return replace(
+        report,
+        findings=tuple(_shorten_finding(finding, shorten) for finding in report.findings),
+        unexplained=tuple(replace(each, sentence=shorten(each.sentence)) for each in report.unexplained),
+        tables={name: tuple(_shorten_row(row, shorten) for row in rows) for name, rows in report.tables.items()},
+    )
+
+
+def _make_shortener(folders: tuple[str, ...]) -> Callable[[str], str]:
+    """What takes the first folder of the program that fits away from the paths in a text."""
+    prefixes = [f"{folder.rstrip('/')}/" for folder in folders if len(folder) > 1]
+    ours = re.compile("|".join(rf"(?<![\w/.]){re.escape(prefix)}" for prefix in prefixes)) if prefixes else None
+
+    def shorten(text: str) -> str:
+        text = _INSTALLED.sub("", text) if "/" in text else text
+        return text if ours is None else ours.sub("", text)
+
+    return shorten
+
+
+def _shorten_finding(finding: Finding, shorten: Callable[[str], str]) -> Finding:
+    location = finding.location
+    return replace(
+        finding,
+        title=shorten(finding.title),
+        advice=shorten(finding.advice),
+        location=None if location is None else replace(location, file=shorten(location.file)),
+        evidence=tuple(_shorten_evidence(each, shorten) for each in finding.evidence),
+    )
+
+
+def _shorten_evidence(evidence: Evidence, shorten: Callable[[str], str]) -> Evidence:
+    if not isinstance(evidence.value, str):
+        return evidence
+    return replace(evidence, value=shorten(evidence.value))
+
+
+def _shorten_row(row: Mapping[str, Any], shorten: Callable[[str], str]) -> Mapping[str, Any]:
+    return {name: shorten(value) if isinstance(value, str) else value for name, value in row.items()}

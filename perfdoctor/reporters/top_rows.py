@@ -1,0 +1,71 @@
+"""Where the time goes by op and by line: the first rows of two tables, whatever was found. Values only, no layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from perfdoctor.report.report import Report
+from perfdoctor.report.slice_facts import short_kernel_name
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import format_duration, format_share
+from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
+
+MAX_ROWS = 5
+# A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
+_MIN_SHARE = 0.01
+
+
+class TopRow(NamedTuple):
+    """An op or a line: its share of the step and its time as text, its name, and what it does."""
+
+    share: str
+    time: str
+    name: str
+    what: str
+
+
+class TopTable(NamedTuple):
+    """The heading of a table, and its rows, the longest first."""
+
+    title: str
+    rows: tuple[TopRow, ...]
+
+
+def top_tables(report: Report) -> list[TopTable]:
+    """The ops and the lines with most own time; without those that were not recorded."""
+    device = "GPU time" if has_gpu(report) else "own time"
+    step = "a step" if per_step_suffix(report) else "the trace"
+    tables = [
+        TopTable(f"Ops with most {device} in {step}", _rows(report, "ops", _describe_op)),
+        TopTable(
+            f"Lines with most {'GPU ' if has_gpu(report) else ''}time in {step}", _rows(report, "lines", _describe_line)
+        ),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _rows(report: Report, name: str, describe: Callable[[Mapping[str, Any]], tuple[str, str]]) -> tuple[TopRow, ...]:
+    rows = [row for row in report.tables.get(name, ()) if (row["share"] or 0) >= _MIN_SHARE][:MAX_ROWS]
+    return tuple(TopRow(format_share(row["share"]), format_duration(row["step_ns"]), *describe(row)) for row in rows)
+
+
+def _describe_op(row: Mapping[str, Any]) -> tuple[str, str]:
+    count = row["count"]
+    often = (
+        "" if count is None else f"{count:,.0f} times" if count >= 1.5 else "once" if count > 0.9 else "now and then"
+    )
+    return clean_line(short_kernel_name(str(row["name"]))), often
+
+
+def _describe_line(row: Mapping[str, Any]) -> tuple[str, str]:
+    place = f"{row['file']}:{row['line']}" if row["line"] is not None else str(row["file"])
+    text = row["source"] or (f"in {row['function']}" if row["function"] and row["function"] != "<module>" else "")
+    part = str(row["part"] or "")
+    return clean_line(place), clean_line(text if text else part)
+
+
+def largest_op(report: Report) -> tuple[str, float] | None:
+    """The op with most own time and its share of the step; None where no op was recorded."""
+    row = next(iter(report.tables.get("ops", ())), None)
+    return None if row is None else (clean_line(short_kernel_name(str(row["name"]))), float(row["share"]))

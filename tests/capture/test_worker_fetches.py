@@ -1,0 +1,110 @@
+"""What a batch takes to load, in the process that loads it; and the cores that are there for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+LOADING = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4 * 24
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(8), index % 2
+
+def train(workers, method):
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Slow(), batch_size=4, num_workers=workers, multiprocessing_context=method)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(float(loss) > 0)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+"""
+
+
+def line_of(source: str, text: str) -> int:
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize("args", [("1", "fork"), ("2", "spawn")])
+def test_workers_say_how_long_a_batch_takes(launcher: Any, args: tuple[str, ...]) -> None:
+    recorded = launcher.record(LOADING, *args, evidence=0)
+    assert recorded.exit_code == 0, recorded.stderr
+    assert recorded.stdout.splitlines()[0] == "True"
+    facts = recorded.facts()
+    (loader,) = facts["loaders"]
+    fetch = loader["fetch"]
+    assert fetch["where"] == "worker"
+    assert fetch["batches"] >= 3
+    assert fetch["median_ns"] >= 8_000_000
+    assert fetch["cpu_ns"] < fetch["median_ns"] / 2, "it sleeps"
+    assert 0 < fetch["collate_ns"] < fetch["median_ns"] / 2
+    assert fetch["max_ns"] >= fetch["median_ns"]
+    assert loader["first_batch_ns"] >= loader["wait_median_ns"]
+    assert loader["batch_tensors"] == 2
+    assert loader["batch_bytes"] == 4 * 8 * 4 + 4 * 8
+    assert 0 <= loader["ready"] <= loader["batches"]
+    assert 0 <= facts["cores"]["workers"] < 2
+
+
+def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
+    recorded = launcher.record(LOADING, "0", evidence=0)
+    facts = recorded.facts()
+    (loader,) = facts["loaders"]
+    assert loader["fetch"]["where"] == "main"
+    assert loader["fetch"]["median_ns"] >= 8_000_000
+    assert loader["fetch"]["cpu_ns"] < loader["fetch"]["median_ns"] / 2
+    assert loader["ready"] is None
+    assert facts["cores"]["workers"] == 0
+    assert 0 < facts["cores"]["training"] < 1
+    place = facts["cpu"]["threads_set"]
+    source = Path(place["file"]).read_text()
+    assert place["line"] == line_of(source, "set_num_threads(1)")
+
+
+def test_an_error_in_a_worker_is_the_program_s_own(launcher: Any) -> None:
+    source = LOADING.replace("time.sleep(0.002)", "1 / (index - 40)")
+    recorded = launcher.record(source, "1", "fork", evidence=0)
+    assert recorded.exit_code != 0
+    assert "ZeroDivisionError" in recorded.stderr
+    assert "worker_fetches" not in recorded.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "groups", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, "0::/\n", 1.5),
+        ({"cpu.max": "max 100000\n", "a/cpu.max": "50000 100000\n"}, "0::/a/b\n", 0.5),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", None),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "3:cpu,cpuacct:/x\n", 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "3:cpu:/\n", None),
+        ({"cpu.max": "nonsense\n"}, "0::/\n", None),
+        ({}, "nonsense\n", None),
+    ],
+)
+def test_quotas_of_control_groups(files: dict[str, str], groups: str, cores: float | None, tmp_path: Path) -> None:
+    from perfdoctor.capture.inject._perfdoctor_inject.core_usage import read_quota
+
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "groups").write_text(groups)
+    assert read_quota(str(tmp_path / "cgroup"), str(tmp_path / "groups")) == cores

@@ -1,0 +1,163 @@
+"""`perfdoctor run`: its gate, its rules, and what it says of programs that it cannot run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdoctor.cli.run import announce_long_analysis
+
+torch = pytest.importorskip("torch")
+
+SHORT = ["--skip", "1", "--base", "2", "--warmup", "1", "--timing", "4", "--evidence", "0"]
+TRAINING = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(8), torch.zeros(1)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), batch_size=2):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+
+
+@pytest.fixture
+def training(tmp_path) -> Path:
+    path = tmp_path / "training.py"
+    path.write_text(TRAINING)
+    return path
+
+
+def rules_in(path: str) -> set[str]:
+    return {finding["rule"] for finding in json.loads(Path(path).read_bytes())["findings"]}
+
+
+def test_a_gate_that_fails_ends_a_good_program_in_1_and_leaves_a_failed_one_its_code(perfdoctor, training):
+    gated = perfdoctor("run", *SHORT, "--out", "a", "--fail-on", "high", training)
+    assert gated.code == 1
+    assert "--fail-on high: " in gated.err
+    assert "(PD101" in gated.err
+    assert "PD101" in rules_in("a/report.json")
+    assert perfdoctor("run", *SHORT, "--out", "b", "--fail-on", "high", training, "5").code == 5
+
+
+def test_a_gate_passes_what_was_ignored_and_rules_are_chosen_as_in_analyze(perfdoctor, training):
+    options = ["--select", "PD1,PD003", "--ignore", "PD101", "--set", "PD104.min_share=0.99", "--fail-on", "high"]
+    ended = perfdoctor("run", *SHORT, "--out", "a", *options, training)
+    assert ended.code == 0, ended.err
+    assert "PD101" not in rules_in("a/report.json")
+    outcomes = json.loads(Path("a/report.json").read_bytes())["outcomes"]
+    assert {outcome["rule"][:3] for outcome in outcomes} <= {"PD1", "PD0"}
+
+
+def test_a_gate_without_a_report_could_not_be_judged(perfdoctor, tmp_path):
+    (tmp_path / "nothing.py").write_text("print('no training')\n")
+    ended = perfdoctor("run", "--fail-on", "low", "nothing.py")
+    assert (ended.code, ended.out) == (1, "no training\n")
+    assert ended.err.splitlines()[-1] == (
+        "perfdoctor: --fail-on low could not be judged: there is no report on this run"
+    )
+    assert perfdoctor("run", "nothing.py").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--select", "PD999"], "no rule is called 'PD999'"),
+        (["--ignore", "nonsense"], "no rule is called 'NONSENSE'"),
+        (["--set", "PD101.min_share"], "must be RULE.name=number"),
+        (["--set", "PD101.no_such=1"], "no_such"),
+        (["--fail-on", "enormous"], "enormous"),
+        (["--fail-on", "high", "--no-report"], "--fail-on needs a report, and --no-report leaves it out"),
+        (["-o", "r.md", "--no-report"], "-o needs a report"),
+        (["--json", "--nvtx-only"], "--json needs a report, and --nvtx-only"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_program_runs(perfdoctor, tmp_path, options, words):
+    (tmp_path / "nothing.py").write_text("print('no training')\n")
+    ended = perfdoctor("run", *options, "nothing.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.line
+
+
+def write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.write_text(text)
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["trian.py"], "trian.py: no such file; did you mean train.py?"),
+        (["quite_another.py"], "quite_another.py: no such file; for a command, put -- before it."),
+        (["sh", "-c", "true"], "sh is a command and no Python script: perfdoctor run -- sh -c true"),
+        (["explore.ipynb"], "explore.ipynb is a notebook: record in one of its cells, with perfdoctor.profile()"),
+        (["launch.sh", "8"], "launch.sh is no Python script: perfdoctor run -- bash launch.sh 8"),
+        (["start"], "start is no Python script: perfdoctor run -- ./start"),
+        (["sub"], "sub is a folder without __main__.py"),
+        (["--", "./launch.sh", "8"], "it is not executable; perfdoctor run -- bash ./launch.sh 8, or chmod +x"),
+        (["--", "./train.py"], "it is not executable; perfdoctor run ./train.py, or chmod +x ./train.py"),
+        (["--", "no-such-command"], "no-such-command cannot be started (No such file or directory)"),
+    ],
+)
+def test_what_is_no_python_script_gets_one_sentence(perfdoctor, tmp_path, argv, words):
+    write(tmp_path / "train.py", "print(1)\n")
+    write(tmp_path / "explore.ipynb", "{}\n")
+    write(tmp_path / "launch.sh", "python train.py\n")
+    write(tmp_path / "start", "#!/bin/sh\npython train.py\n", 0o755)
+    (tmp_path / "sub").mkdir()
+    ended = perfdoctor("run", *argv)
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.line
+    assert not list(tmp_path.glob("perfdoctor-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain", "print('ran')\n"),
+        ("shebang", "#!/usr/bin/env python3\nprint('ran')\n"),
+        ("package/__main__.py", "print('ran')\n"),
+    ],
+)
+def test_python_scripts_need_neither_suffix_nor_permission_to_execute(perfdoctor, tmp_path, name, text):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    ended = perfdoctor("run", str(path.parent if path.name == "__main__.py" else path))
+    assert (ended.code, ended.out) == (0, "ran\n")
+
+
+def test_without_a_report_the_command_for_it_is_named(perfdoctor, training):
+    ended = perfdoctor("run", *SHORT, "--out", "capture", "--no-report", training)
+    assert "perfdoctor: recorded in capture; for the report: perfdoctor analyze capture\n" in ended.err
+    assert perfdoctor("analyze", "-q", "capture").code == 0
+
+
+def test_a_long_analysis_is_announced_and_timed(capsys, tmp_path):
+    with announce_long_analysis(tmp_path, enabled=True, after_s=0.02):
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("perfdoctor: still analysing the recording (0 MB); it stays in ")
+    assert lines[1].startswith("perfdoctor: the analysis took 0 s; --no-report leaves it out")
+
+
+def test_a_short_analysis_says_nothing(capsys, tmp_path):
+    with announce_long_analysis(tmp_path, enabled=True):
+        pass
+    assert capsys.readouterr().err == ""
