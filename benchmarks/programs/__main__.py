@@ -1,4 +1,4 @@
-"""Outside-style programs: is the first finding right, and does its fix pay? python -m benchmarks.programs [--only NAME].
+"""Outside-style programs: is the first finding right, and does its fix pay? python -m benchmarks.programs [--only X].
 
 Each program runs under `perfdoctor run`. The first finding that asks for something is compared with programs.toml, its
 fix is applied as a user would apply it, plain and fixed program run in turns without perfdoctor, and the fixed one is

@@ -185,7 +185,10 @@ def _after(row: Row) -> str:
     return f" ({', '.join(row.after)})" if row.after else ""
 
 
-_HEAD = "| program: truth | first finding | line | fix | promised: low, expected, high | came (noise) | quiet after | right |"
+_HEAD = (
+    "| program: truth | first finding | line | fix | promised: low, expected, high, ms | came, of step (noise), ms "
+    "| quiet after | right |"
+)
 
 
 def format_table(rows: Sequence[Row]) -> str:

@@ -13,13 +13,15 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torch.optim as optim
 
+FRAMES = 4
 Transition = namedtuple("Transition", ("state", "action", "next_state", "reward", "done"))
 
 
 class CartPole:
     def reset(self):
         self.s = np.random.uniform(-0.05, 0.05, 4).astype(np.float32)
-        return self.s
+        self.frames = deque([self.s] * FRAMES, maxlen=FRAMES)
+        return np.concatenate(self.frames)
 
     def step(self, action):
         x, v, th, w = self.s
@@ -30,7 +32,8 @@ class CartPole:
         xacc = tmp - 0.05 * acc * c / 1.1
         self.s = np.array([x + 0.02 * v, v + 0.02 * xacc, th + 0.02 * w, w + 0.02 * acc], dtype=np.float32)
         done = abs(self.s[0]) > 2.4 or abs(self.s[2]) > 0.21
-        return self.s, 1.0, done
+        self.frames.append(self.s)
+        return np.concatenate(self.frames), 1.0, done
 
 
 class ReplayMemory:
@@ -50,15 +53,15 @@ class ReplayMemory:
 class QNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.l1, self.l2, self.l3 = nn.Linear(4, 128), nn.Linear(128, 128), nn.Linear(128, 2)
+        self.l1, self.l2, self.l3 = nn.Linear(4 * FRAMES, 128), nn.Linear(128, 128), nn.Linear(128, 2)
 
     def forward(self, x):
         return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=400)
-parser.add_argument("--batch", type=int, default=256)
+parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--batch", type=int, default=512)
 args = parser.parse_args()
 GAMMA, TAU = 0.99, 0.005
 policy_net, target_net = QNet(), QNet()

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=50)
-parser.add_argument("--points", type=int, default=512)
+parser.add_argument("--steps", type=int, default=45)
+parser.add_argument("--points", type=int, default=4000)
 args = parser.parse_args()
 torch.manual_seed(0)
 
@@ -21,7 +21,7 @@ class Sine(nn.Module):
 net = nn.Sequential(nn.Linear(1, 64), Sine(), nn.Linear(64, 64), Sine(), nn.Linear(64, 64), Sine(), nn.Linear(64, 1))
 x = torch.linspace(0, 6.28, args.points).reshape(-1, 1).requires_grad_(True)
 x0 = torch.zeros(1, 1, requires_grad=True)
-optimizer = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=6, history_size=20)
+optimizer = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=4, history_size=20, tolerance_grad=0, tolerance_change=0)
 
 
 def derivative(y, x):
