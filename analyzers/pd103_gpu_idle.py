@@ -36,6 +36,8 @@ from perfdoctor.rules import intervals as iv
 
 # So many of the longest pauses name the line at which most of the time is lost.
 _LONGEST_PAUSES = 16
+# What takes so many times as long as the next longest pause is another thing than the others.
+_STANDS_OUT = 3
 # Where an op takes less of its pauses, the title says how much: a pause begins and ends with some Python, too.
 _NEARLY_ALL = 0.9
 
@@ -132,7 +134,7 @@ class GpuIdle(RankAnalyzer):
         per_step = " a step" if rank.steps.count else "" if count == 1 else " in all"
         avoidable_ns = rank.per_step(iv.total(_avoidable_time(rank, group)))
         part = f", {format_time(avoidable_ns)} of it in this" if avoidable_ns < _NEARLY_ALL * cost_ns else ""
-        may_be_once = not rank.steps.count and group.path.deepest is None
+        may_be_once = not rank.steps.count and group.path.deepest is None and _one_stands_out(idle)
         return self.finding(
             rank,
             title=f"The GPU waits while the CPU {work.doing}{f' at {location.short}' if location else ''}: "
@@ -252,6 +254,12 @@ def _is_of_another_rule(rank: Rank, group: PauseGroup) -> bool:
     later = rank.steps.intervals[2:]
     in_later = bool(iv.overlap(later[:, 0], later[:, 1], group.time).any())
     return group.path.kind == activity_kinds.COMPILATION and in_later
+
+
+def _one_stands_out(pauses: Intervals) -> bool:
+    """Whether one pause is far longer than all others, as what a program does once is."""
+    second_ns, longest_ns = np.sort(np.append(pauses[:, 1] - pauses[:, 0], 0))[-2:].tolist()
+    return bool(longest_ns >= _STANDS_OUT * second_ns)
 
 
 def _avoidable_time(rank: Rank, group: PauseGroup) -> Intervals:

@@ -109,9 +109,9 @@ def notes_of_rank(facts: dict[str, Any] | None, options: CaptureOptions) -> Iter
     windows, steps = facts.get("windows", {}), int(facts.get("steps_seen", 0))
     for note in facts.get("notes", ()):
         yield f"{note}."
-    if not windows.get("timing", {}).get("file"):
+    if not windows.get("timing", {}).get("file") or (options.adapts and not windows["timing"]["steps"]):
         yield explain_missing_timing(steps, options, facts)
-    elif options.adapts:
+    elif options.adapts and windows["timing"]["steps"]:
         yield from explain_short_windows(windows, steps, options, facts)
     elif not windows["timing"]["complete"]:
         recorded_steps, why = windows["timing"]["steps"], ""
@@ -151,8 +151,8 @@ def explain_missing_timing(steps: int, options: CaptureOptions, facts: dict[str,
         return "there is no trace of the timing window: the process was killed before it was saved."
     if options.adapts:
         return (
-            f"the program ended after {steps} step{'s' * (steps != 1)}, and five are the least that give a report: "
-            "let it run longer."
+            f"the program ended after {steps} step{'s' * (steps != 1)}, before a whole step was recorded: let it run "
+            "for six steps and more."
         )
     return (
         f"the program ended after {steps} steps, before the timing window begins at step "

@@ -194,10 +194,10 @@ def test_signals_are_forwarded(
     assert ("KeyboardInterrupt" in recorded.stderr) == (number == signal.SIGINT)
 
 
-def test_a_short_program_gets_windows_that_fit(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    recorded = launcher.record(capture_kit["TRAIN"], skip=5, base=10, warmup=2, timing=8, evidence=3)
+def test_sizes_of_the_user_are_kept_in_a_short_program(launcher: Any, capture_kit: dict[str, Any]) -> None:
+    recorded = launcher.record(capture_kit["TRAIN"], skip=5, base=11, warmup=2, timing=8, evidence=3)
     assert recorded.exit_code == 0
-    assert "the program ended after 14 steps, before the timing window begins at step 17" in recorded.notes
+    assert "the program ended after 14 steps, before the timing window begins at step 18" in recorded.notes
     assert "windows that fit: --skip" in recorded.notes
     assert recorded.facts()["base_step_ns"]
     assert recorded.files() == {"facts.json", "steps.jsonl"}

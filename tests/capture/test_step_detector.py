@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import RecorderSettings
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES, RecorderSettings
 from perfdoctor.capture.inject._perfdoctor_inject.step_detector import StepDetector
 from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, WindowPlan, make_stages
 
@@ -16,7 +16,7 @@ from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, Wind
 def feed(detector: StepDetector, events: str) -> list[int]:
     """Feed events to a detector and return the positions where steps end.
 
-    L next, Z zero_grad, B backward, O and P two optimizers, U scaler, S a step with a closure.
+    L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure.
     """
     ends = []
     for position, event in enumerate(events):
@@ -26,10 +26,12 @@ def feed(detector: StepDetector, events: str) -> list[int]:
             ended = detector.on_zero_grad()
         elif event == "B":
             ended = detector.on_backward()
+        elif event == "G":
+            ended = detector.on_gradient()
         elif event == "U":
             detector.on_scaler_update()
             ended = False
-        else:
+        else:  # O, P, Q or S
             ended = detector.on_optimizer_begin()
             if event == "S":
                 inside = [detector.on_zero_grad(), detector.on_backward(), detector.on_loader_next()]
@@ -113,6 +115,32 @@ def test_an_optimizer_that_stopped_is_not_waited_for() -> None:
     assert len(feed(detector, "ZBO" * 60)) >= 40
 
 
+def test_optimizers_that_run_one_after_the_other_have_steps_of_their_own() -> None:
+    events = "ZBO" * 40 + "ZBP" * 40 + "ZBQ" * 40
+    ends = feed(detector_with_optimizer(), events)
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
+    assert len(ends) >= 115
+    assert max(lengths) <= 6, "two steps in one, where a phase begins"
+
+
+def test_phases_that_take_turns_are_phases_again() -> None:
+    ends = feed(detector_with_optimizer(), ("ZBO" * 40 + "ZBP" * 40) * 3)
+    assert len(ends) >= 225
+
+
+@pytest.mark.parametrize("critic", [2, 5, 10])
+def test_a_critic_belongs_to_the_step_of_its_generator(critic: int) -> None:
+    ends = feed(detector_with_optimizer(), ("ZBO" * critic + "ZBP") * 20)
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
+    assert lengths[-15:] == [3 * critic + 3] * 15
+
+
+def test_gradients_mark_steps_where_nothing_else_does() -> None:
+    assert len(feed(StepDetector(), "G" * 20)) == 17
+    assert feed(detector_with_optimizer(), "ZBG" * 20) == []
+    assert len(feed(detector_with_optimizer(), "ZGBO" * 20)) == 19, "a gradient penalty is no step"
+
+
 def test_a_loader_read_once_before_training_is_forgotten() -> None:
     detector = detector_with_optimizer()
     feed(detector, "L" * 10)
@@ -168,3 +196,71 @@ def test_a_window_can_be_recorded_again_or_left() -> None:
     assert plan.stage.trace == "timing"
     plan.skip_trace("timing")
     assert plan.stage.trace == "evidence"
+
+
+STANDARD = RecorderSettings("", *STANDARD_SIZES)
+
+
+def run_plan(steps: int, plan: WindowPlan | None = None) -> WindowPlan:
+    plan = plan or WindowPlan(STANDARD)
+    for _ in range(steps):
+        plan.advance()
+    return plan
+
+
+def count_steps(plan: WindowPlan, steps: int, trace: str) -> list[int]:
+    """Counted steps of a trace in each sample among the first steps."""
+    counts: dict[int, int] = {}
+    for _ in range(steps):
+        if plan.stage.counted and plan.stage.trace == trace:
+            counts[plan.stage.sample] = counts.get(plan.stage.sample, 0) + 1
+        plan.advance()
+    return list(counts.values())
+
+
+@pytest.mark.parametrize(
+    ("steps", "timing", "evidence"), [(4, [1], []), (6, [2], [1]), (18, [2, 4], [1, 2]), (42, [2, 4, 8], [1, 2, 3])]
+)
+def test_windows_grow_with_the_steps_that_come(steps: int, timing: list[int], evidence: list[int]) -> None:
+    assert count_steps(WindowPlan(STANDARD), steps, "timing") == timing
+    assert count_steps(WindowPlan(STANDARD), steps, "evidence") == evidence
+
+
+@given(st.integers(0, 9), st.integers(0, 12), st.integers(0, 4), st.integers(1, 12), st.integers(0, 4))
+def test_sizes_of_the_users_are_one_sample(skip: int, base: int, warmup: int, timing: int, evidence: int) -> None:
+    sizes = (skip, base, warmup, timing, evidence)
+    plan = WindowPlan(RecorderSettings("", *sizes))
+    assert plan.adapts == (sizes == STANDARD_SIZES)
+    if not plan.adapts:
+        assert count_steps(plan, 60, "timing") == [timing]
+
+
+@pytest.mark.parametrize(("events", "later"), [(1_000, [4, 8]), (60_000, [4, 4]), (200_000, [])])
+def test_later_windows_have_no_more_events_than_can_be_written(events: int, later: list[int]) -> None:
+    plan = run_plan(5)
+    plan.limit_events("timing", events)
+    assert count_steps(plan, 60, "timing") == later
+    assert sum(stage.window == "base" for stage in plan._stages) == 14, "its base windows stay"
+
+
+def test_a_window_ends_with_the_running_step() -> None:
+    plan = run_plan(3)
+    plan.shorten_trace()
+    plan.advance()
+    assert plan.stage.window == "evidence"
+
+
+def test_another_sample_follows_the_last() -> None:
+    plan = run_plan(100)
+    plan.add_sample()
+    assert not plan.finished
+    assert count_steps(plan, 40, "timing") == [8]
+    assert plan.finished
+
+
+def test_the_base_window_begins_again() -> None:
+    plan = run_plan(8)
+    assert plan.stage.window == "base"
+    plan.restart_base()
+    plan.advance()
+    assert [plan.stage.window, plan.stage.sample] == ["base", 1]

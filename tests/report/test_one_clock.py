@@ -60,9 +60,15 @@ def test_without_timed_steps_time_is_as_recorded_and_slower_ones_count_as_well(b
 
 def test_steps_with_other_numbers_of_batches_are_compared_by_the_batch() -> None:
     """Accumulation that ramps up: two batches a step while nothing is recorded, four in the recorded steps."""
-    rank = rank_of([450] * 3, base_batches=[2, 2, 2], timing_batches=[4, 4, 4, 4, 4])
-    assert rank.profiler_factor == pytest.approx(1000 / 900)
-    assert rank_of([450] * 3, base_batches=["2"], timing_batches=[4]).profiler_factor == pytest.approx(1000 / 450)
+    recorded_ns = [1000 * each for each in RECORDED_US]
+    counts = {
+        "base_batches": [2] * 3,
+        "base_backwards": [2] * 3,
+        "timing_batches": [4] * 5,
+        "timing_backwards": [4] * 5,
+    }
+    assert rank_of([450] * 3, timing_step_ns=recorded_ns).profiler_factor == pytest.approx(1000 / 450)
+    assert rank_of([450] * 3, timing_step_ns=recorded_ns, **counts).profiler_factor == pytest.approx(1000 / 900)
 
 
 def test_a_report_shows_the_unprofiled_step_and_keeps_the_account_as_recorded() -> None:

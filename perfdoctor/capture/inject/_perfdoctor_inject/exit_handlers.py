@@ -100,8 +100,9 @@ class ExitHandlers:
         self._save_lock = threading.RLock()
         if self._is_forking_to_save:
             return
+        has_profiled = self.recorder.profiler.used
         self.recorder.on_fork_in_child()
-        if self.recorder.profiler.used:
+        if has_profiled:
             skip_destructors()
         is_helper = self.recorder.finished or self.recorder.is_forked_helper
         if is_helper and signal.getsignal(signal.SIGTERM) == self._handle_sigterm:

@@ -31,7 +31,7 @@ from .run_totals import RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import Location, constructor_location, user_location
-from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS, WindowPlan
+from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
 # A recorded step that takes this much longer than the steps before it has left the loop (evaluation, a checkpoint, the
@@ -40,8 +40,10 @@ LONG_STEP_FACTOR = 20
 LONG_STEP_NS = 5_000_000_000
 # Stacks cost about 0.25 us for every Python call; to save the trace of a step takes fifty times as long again.
 EXPENSIVE_STACKS_NS = 20_000_000
-# An early step that takes longer may have 100,000 events and more: one of them is recorded, and its events counted.
-LONG_EARLY_STEP_NS = 300_000_000
+# Of early steps with more events only one is recorded.
+MANY_EVENTS = 50_000
+# A step with more is recorded in part: writing it takes 10 to 20 s.
+MAX_STEP_EVENTS = 1_500_000
 # Gradient accumulation may grow every few steps: a base window of equal steps is worth some attempts, not all.
 MAX_BASE_RESTARTS = 3
 # Windows are recorded again this often at most, and never sooner than this after the first steps.
@@ -174,6 +176,7 @@ class Recorder:
         self.detector.on_optimizer_built()
         self.optimizers.add_optimizer(optimizer, frame)
         if self.totals.counts["optimizer_step"] > 1 and not self._optimizer_was_built_late:
+            # After the first steps: another training may begin.
             self._late_optimizers += 1
             self._optimizer_was_built_late = True
 
@@ -184,10 +187,8 @@ class Recorder:
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
         self._bind_training_thread()
-        is_outermost = not self.detector.is_in_optimizer
+        self._close_window_in_long_step()
         self._end_step_if(self.detector.on_optimizer_begin())
-        if is_outermost:
-            self._close_window_in_long_step()
         self.optimizers.begin_call()
 
     def on_optimizer_end(self, optimizer: Any, frame: FrameType | None) -> None:
@@ -340,8 +341,7 @@ class Recorder:
             self.plan.shorten_trace()
         if not self.plan.adapts:
             return
-        if stage.is_early and dur_ns > LONG_EARLY_STEP_NS:
-            # Nobody knows yet how many events such a step has.
+        if stage.is_early and self.meter.estimate_events() > MANY_EVENTS:
             if stage.window == "base":
                 self.plan.skip_warm_recording()
             elif stage.counted and stage.trace == "timing":
@@ -441,6 +441,10 @@ class Recorder:
         if not self._is_recorded_rank():
             self.finished = True
             return False
+        if self.is_forked_helper:  # its parent is recorded, and Kineto does not survive a fork
+            self.finished = True
+            leave_marker("duplicate")
+            return False
         try:
             self.folder = RankFolder(self.settings.folder, self.rank)
         except FileExistsError:
@@ -474,6 +478,7 @@ class Recorder:
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
+            self.core_usage = CoreUsage()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
             self._begin_stage()
@@ -490,8 +495,7 @@ class Recorder:
             self._describe_program()
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
-            lean = EVIDENCE_FACTOR * self._events_per_step.get("timing", 0) > MAX_EVIDENCE_EVENTS
-            self.profiler.prepare(stage.trace, lean=lean)
+            self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
         if stage.recording and not self.profiler.recording:
             self.profiler.start()
             self._open_window = {"steps": 0, "complete": False, "file": None, "first_step": None}
@@ -519,8 +523,7 @@ class Recorder:
         if step_range is not None and self._is_training_thread():
             step_range.close()
         earlier, steps = self.windows.get(trace), self._open_window["steps"]
-        is_late = self._late_samples and not partial
-        if earlier is not None and earlier["steps"] > steps and not is_late:
+        if partial and earlier is not None and earlier["steps"] > steps:
             self.profiler.abort()  # an earlier window has recorded more steps
             return
         start_ns = time.perf_counter_ns()
@@ -540,7 +543,18 @@ class Recorder:
                 self.plan.limit_events(trace, self._events_per_step[trace])
 
     def _close_window_in_long_step(self) -> None:
-        if not self.profiler.recording:
+        """Close the window of a step that never ends, or that has more events than can be written."""
+        if not self.profiler.recording or self.detector.is_in_optimizer:
+            return
+        if self.plan.adapts and self.meter.estimate_events() > MAX_STEP_EVENTS:
+            self._add_note(
+                f"a step was recorded in part, because it has more than {MAX_STEP_EVENTS:,} events, which takes long "
+                "to write"
+            )
+            trace = self.plan.stage.trace
+            self._close_window(partial=True)
+            if trace is not None:
+                self.plan.skip_trace(trace)
             return
         elapsed_ns = time.perf_counter_ns() - self._step_start_ns
         if elapsed_ns > LONG_STEP_NS + LONG_STEP_FACTOR * self.totals.usual_step_ns():

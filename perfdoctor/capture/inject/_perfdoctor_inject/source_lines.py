@@ -7,6 +7,7 @@ on torch's stack would fail the guards of compiled code and make dynamo compile 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -23,17 +24,29 @@ _modes: Any = overrides
 
 
 class SourceLineMode(overrides.TorchFunctionMode):
-    """Opens the range of the line around each torch call and calls the function unchanged."""
+    """Opens the range of the line around each torch call and calls the function unchanged.
+
+    Attributes:
+        is_active: False once the window has ended, even where the mode could not be removed inside one of its calls.
+    """
+
+    is_active = True
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = user_line(sys._getframe(1))
+        name = user_line(sys._getframe(1)) if self.is_active else None
         try:
             if name is None:
                 return func(*args, **(kwargs or {}))
-            with torch._C._profiler._RecordFunctionFast(name):
+            line_range = torch._C._profiler._RecordFunctionFast(name)
+            line_range.__enter__()
+            try:
                 return func(*args, **(kwargs or {}))
+            finally:
+                # Where the window has ended and another one has begun inside the call, the range is no longer open.
+                with contextlib.suppress(RuntimeError):
+                    line_range.__exit__(None, None, None)
         except BaseException as error:
             remove_own_frames(error)
             raise
@@ -65,6 +78,7 @@ class SourceLines:
         mode, self._mode = self._mode, None
         if mode is None:
             return
+        mode.is_active = False
         if self._restore_exit is not None:
             self._restore_exit()
             self._restore_exit = None

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 try:
     import resource
 except ImportError:  # Windows
@@ -23,6 +25,8 @@ LONG_COLLECTION_NS = 1_000_000
 EVALUATION_BATCHES = 2
 # Forward passes without gradients (blocks of `no_grad`) in a step without a loader that count as a rollout.
 ROLLOUT_BLOCKS = 8
+# Events of the profiler for each node of autograd's graph: a forward op, its backward op, and the calls inside them.
+EVENTS_PER_NODE = 12
 GETRUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", None)
 
 
@@ -66,6 +70,12 @@ class StepWork:
         return {**values, "contains": list(self.contains)} if self.contains else values
 
 
+def count_graph_nodes() -> int:
+    """Nodes that the calling thread has added to autograd's graph so far; 0 where this torch does not tell."""
+    count = getattr(torch._C._autograd, "_get_sequence_nr", None)
+    return 0 if count is None else int(count())
+
+
 def count_preemptions() -> int | None:
     """Involuntary context switches of the calling thread so far; None where the system does not count them."""
     return None if GETRUSAGE_THREAD is None else int(resource.getrusage(GETRUSAGE_THREAD).ru_nivcsw)
@@ -91,16 +101,25 @@ class StepMeter:
         self._clocks: tuple[int, int, int | None] = (0, 0, None)
         self._collection_start_ns = 0
         self._collection_ns = 0
+        self._first_node = 0
+        self._evaluation_since: tuple[int, int] | None = None
+        self._evaluates_later = False
 
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
         self._unused_batches = 0
         self._collection_ns = 0
-        if self._seen:
-            self._seen = []
+        self._seen = ["evaluation"] if self._evaluates_later else []
+        self._evaluates_later = False
+        self._evaluation_since = None
         self._thread = threading.get_ident()
+        self._first_node = count_graph_nodes()
         self._clocks = time.thread_time_ns(), time.process_time_ns(), count_preemptions()
+
+    def estimate_events(self) -> int:
+        """About how many events the profiler has for the running step so far, ops without gradients left out."""
+        return (count_graph_nodes() - self._first_node) * EVENTS_PER_NODE
 
     def end_step(self, *, compiled: bool, uses_loader: bool) -> StepWork:
         """What the running step has cost and done.
@@ -145,6 +164,8 @@ class StepMeter:
         """The step contains this, too: save, evaluation."""
         if content not in self._seen:
             self._seen.append(content)
+        if content == "evaluation":
+            self._evaluation_since = (self.batches, self.no_grad_blocks)
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
         """Python's garbage collector starts or stops; only its oldest generation takes long."""
@@ -166,6 +187,11 @@ class StepMeter:
 
     def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
         contents = list(self._seen)
+        if self._evaluation_since == (self.batches, self.no_grad_blocks):
+            # The model was put to evaluation right before the boundary: its batches come in the next step.
+            contents.remove("evaluation")
+            self._evaluates_later = True
+        self._evaluation_since = None
         usual = self._usual_unused_batches
         if usual is not None and self._unused_batches >= usual + EVALUATION_BATCHES:
             contents.append("evaluation")

@@ -27,7 +27,6 @@ from .worker_fetches import wrap_fetch
 Function = Callable[..., Any]
 # What a program gives to `step` as its first argument, where that is a closure; a model could be called, too.
 CLOSURE_TYPES = (types.FunctionType, types.MethodType, functools.partial)
-STEP_MARK = "ProfilerStep#"
 
 
 class Hooks:
@@ -36,6 +35,7 @@ class Hooks:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._undo: list[Callable[[], None]] = []
+        self._is_in_backward = False
 
     def install(self) -> None:
         """Replace the functions by their wrappers."""
@@ -53,8 +53,11 @@ class Hooks:
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.nn.Module, "zero_grad", self._wrap_zero_grad)
         self._patch(torch.autograd, "backward", self._wrap_backward)
+        # Called first by `loss.backward()`, outside the calls that a mode of torch functions handles.
+        self._patch(torch.Tensor, "backward", self._wrap_backward)
         self._patch(torch.autograd, "grad", self._wrap_grad)
-        self._patch(autograd_profiler.record_function, "__init__", self._wrap_record_function)
+        for name in ("start", "step"):
+            self._patch(torch.profiler.profile, name, self._wrap_profiler_step)
         self._patch(autograd_profiler.profile, "_prepare_trace", self._wrap_profiler_open)
         self._patch(autograd_profiler.profile, "__exit__", self._wrap_profiler_close)
         for name in ("emit_nvtx", "emit_itt"):
@@ -276,16 +279,19 @@ class Hooks:
         recorder = self.recorder
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not recorder.is_listening():
+            # A backward pass inside another one belongs to it: reentrant checkpoints, and the second of our wrappers.
+            if self._is_in_backward or not recorder.is_listening():
                 return original(*args, **kwargs)
             self.call_recorder(recorder.on_backward)
             depth = recorder.ranges.begin("backward")
+            self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
             finally:
+                self._is_in_backward = False
                 recorder.ranges.end(depth, "backward")
 
         return backward
@@ -294,26 +300,44 @@ class Hooks:
         recorder = self.recorder
 
         def grad(*args: Any, **kwargs: Any) -> Any:
-            if recorder.is_listening():
-                self.call_recorder(recorder.on_gradient)
+            if self._is_in_backward or not recorder.is_listening():
+                return original(*args, **kwargs)
+            self.call_recorder(recorder.on_gradient)
+            self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
+            finally:
+                self._is_in_backward = False
 
         return grad
 
-    def _wrap_record_function(self, original: Function) -> Function:
-        """Rename the steps that the program's own profiler marks while ours records: one step, one mark."""
+    def _wrap_profiler_step(self, original: Function) -> Function:
+        """Let the program's own profiler mark no steps while ours records: they would be a second set of steps."""
         recorder = self.recorder
 
-        def __init__(block: Any, name: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if recorder.profiler.recording and isinstance(name, str) and name.startswith(STEP_MARK):
-                name = name.replace(STEP_MARK, "step of the program's own profiler ")
-            original(block, name, *args, **kwargs)
+        def step(profile: Any, *args: Any, **kwargs: Any) -> Any:
+            marks = recorder.profiler.recording and getattr(profile, "record_steps", False)
+            if marks:
+                open_mark, profile.step_rec_fn = getattr(profile, "step_rec_fn", None), None
+                if open_mark is not None:
+                    open_mark.__exit__(None, None, None)
+                profile.record_steps = False
+            try:
+                return original(profile, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+            finally:
+                if marks:
+                    profile.record_steps = True
+                    if not recorder.profiler.recording:  # it has taken over
+                        profile.step_rec_fn = autograd_profiler.record_function(f"ProfilerStep#{profile.step_num}")
+                        profile.step_rec_fn.__enter__()
 
-        return __init__
+        return step
 
     def _wrap_profiler_open(self, original: Function) -> Function:
         def open_profiler(profile: Any, *args: Any, **kwargs: Any) -> Any:

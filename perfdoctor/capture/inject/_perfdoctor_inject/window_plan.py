@@ -103,6 +103,7 @@ class WindowPlan:
 
     def __init__(self, settings: RecorderSettings) -> None:
         self._settings = settings
+        self._events_per_step: dict[str, int] = {}
         self._stages = make_samples(settings) if settings.adapts else list(make_stages(settings))
         self._position = 0
 
@@ -149,9 +150,12 @@ class WindowPlan:
 
     def add_sample(self) -> None:
         """Take one more sample after the running step: base, timing and evidence windows of full size."""
+        self._position = min(self._position, len(self._stages))
         sample = self._stages[-1].sample + 1 if self._stages else 0
-        stages = [replace(stage, sample=sample) for stage in make_stages(replace(self._settings, skip=0))]
+        stages = [replace(stage, sample=sample) for stage in make_stages(replace(self._settings, skip=1))]
         self._stages[self._position :] = [AFTER, *stages]
+        for trace, events in self._events_per_step.items():
+            self.limit_events(trace, events)
 
     def limit_events(self, trace: str, events_per_step: int) -> None:
         """Shorten what is still to come, so that no window grows beyond its events.
@@ -162,14 +166,19 @@ class WindowPlan:
             trace: The trace whose events were counted.
             events_per_step: Events of one of its steps.
         """
+        self._events_per_step[trace] = events_per_step
         most = MAX_TIMING_EVENTS if trace == "timing" else MAX_EVIDENCE_EVENTS
         room = most // max(events_per_step, 1) - 1
         kept, counts = self._stages[: self._position + 1], dict[int, int]()
         for stage in self._stages[self._position + 1 :]:
-            is_later = stage.trace == trace and stage.sample > self.stage.sample
+            is_later = stage.sample > self.stage.sample
             if is_later and stage.window == trace:
                 counts[stage.sample] = counts.get(stage.sample, 0) + 1
-            if is_later and (room < 2 or counts.get(stage.sample, 0) > room):
+                if counts[stage.sample] > max(room, 1):
+                    continue
+            # Without a timing window there is no evidence window: both are of the same steps.
+            is_dropped = stage.trace is not None and (trace == "timing" or stage.trace == trace)
+            if is_later and room < 2 and is_dropped:
                 continue
             kept.append(stage)
         self._stages = kept
@@ -187,16 +196,9 @@ class WindowPlan:
             for stage in self._stages
         ]
 
-    def skip_trace(self, trace: str, *, but_last: bool = False) -> None:
-        """Go past the last stage of a trace that was closed early.
-
-        Args:
-            trace: The trace; nothing happens when the running stage belongs to another one.
-            but_last: Go to the last stage of the trace instead, so that the next `advance` goes past it.
-        """
+    def skip_trace(self, trace: str) -> None:
+        """Go past the last stage of a trace that was closed early; of another trace, do nothing."""
         while not self.finished and self.stage.trace == trace:
-            if but_last and self.next_stage.trace != trace:
-                return
             self._position += 1
 
     def repeat_trace(self, trace: str) -> None:

@@ -25,6 +25,7 @@ from .messages import warn
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .source_lines import SourceLines
+from .window_plan import EVIDENCE_FACTOR, MAX_EVIDENCE_EVENTS
 
 # Without stacks, for steps of so many ops that the calls of Python would fill the trace.
 LEAN_EVIDENCE_OPTIONS = ("record_shapes", "with_flops")
@@ -111,12 +112,13 @@ class WindowProfiler:
         # Asked in every step: to compare profiler types, enums of pybind, would take ten times as long.
         return not self.recording and torch._C._autograd._profiler_enabled()
 
-    def prepare(self, trace: str, *, lean: bool = False) -> None:
+    def prepare(self, trace: str, events_per_step: int = 0) -> None:
         """Open a session for the timing or the evidence trace; nothing is recorded yet.
 
         Args:
             trace: timing or evidence.
-            lean: Leave stacks, modules and memory out of the evidence.
+            events_per_step: Events of a step of the timing window, 0 unknown. With many, stacks, modules and memory
+                are left out of the evidence; with very many the shapes, too, and the lines are all that is added.
         """
         device = initialized_accelerator()
         if device == "cuda":
@@ -125,7 +127,9 @@ class WindowProfiler:
         if trace == "evidence":
             can_profile_memory = self._allocator_warnings.can_be_muted
             self._options = (*EVIDENCE_OPTIONS, MEMORY_OPTION) if can_profile_memory else EVIDENCE_OPTIONS
-            if lean:
+            if events_per_step > MAX_EVIDENCE_EVENTS:
+                self._options = ()
+            elif EVIDENCE_FACTOR * events_per_step > MAX_EVIDENCE_EVENTS:
                 self._options = LEAN_EVIDENCE_OPTIONS
         options: dict[str, Any] = dict.fromkeys(self._options, True)
         session: Any = autograd_profiler.profile(use_kineto=True, use_device=device, **options)
