@@ -111,7 +111,9 @@ class LaunchBound(RankAnalyzer):
     # min_late: on 38 real traces 0 to 6 % of the kernels of graphs and well-fed GPUs were waited for, and 18 to 100 %
     # of the others.
     # min_cpu_share: on a CPU five programs without this fault had 0 to 8 %, one that goes row by row 64 to 79 %; a
-    # small model for which there is no larger batch lies between. min_ops: fewer in a step are a toy.
+    # small model for which there is no larger batch lies between. A loop over rows that is seen needs min_share alone:
+    # counting a confusion matrix sample by sample was half of a step, and 26 % without the profiler's part.
+    # min_ops: fewer in a step are a toy.
     # pause_ns: the CPU launches a kernel in 5 to 20 us, so a gap of 1 ms is no launch but something else that it did.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {
@@ -196,10 +198,12 @@ class LaunchBound(RankAnalyzer):
         ops_per_step = rank.count_per_step(len(ops))
         unprofiled = rank.unprofiled_time(time)
         min_share = max(self.settings["min_share"], self.settings["min_cpu_share"])
-        if ops_per_step < self.settings["min_ops"] or unprofiled.share < min_share:
+        if ops_per_step < self.settings["min_ops"] or unprofiled.share < self.settings["min_share"]:
             return
         line = find_busiest_line(rank)
         loop = line if line and is_loop_over_rows(line) else None
+        if loop is None and unprofiled.share < min_share:
+            return
         median_us = rank.to_unprofiled_ns(float(np.median(rank.trace.ops.dur_ns[ops]))) / 1e3
         saving = unprofiled.saving(1 - loop.share * loop.repeated_share if loop else None)
         most_ns = bound_ns(rank, time, unprofiled)

@@ -69,10 +69,10 @@ class ExposedCommunication(FleetAnalyzer):
         The account's communication: the time of the window in which collectives run and nothing computes. The overlap
         share is the part of the collectives' time in which something computes. A collective also waits for the last
         rank to arrive: with the traces of all ranks that wait is not counted here, as overlap would not help; PD401
-        reports it. Collectives can hide at most behind the work that none overlaps yet: the backward pass for
-        gradients, any work for other collectives. A forward pass need not gather its whole output: what an all_gather
-        takes that is ten times as long as the median exchange of the model's layers can be saved without anything to
-        hide it.
+        reports it, as PD406 reports reductions that a later micro-batch repeats. Collectives can hide at most behind
+        the work that none overlaps yet: the backward pass for gradients, any work for other collectives. A forward pass
+        need not gather its whole output: what an all_gather takes that is ten times as long as the median exchange of
+        the model's layers can be saved without anything to hide it.
 
     How to fix:
         By kind, framework and phase. Gradients under DistributedDataParallel: bucket_cap_mb, static_graph, bf16
@@ -116,7 +116,9 @@ class ExposedCommunication(FleetAnalyzer):
     ) -> Iterator[Finding]:
         """The finding on one rank; `waiting` is the time in which it only waited for other ranks to arrive."""
         exposed = iv.subtract(table.exposed, waiting)
-        cost = rank.per_step(iv.total(exposed))
+        # What is reduced again before the update is left to PD406: to leave it out is better than to overlap it.
+        needless_ns = sum(finding.cost_ns for finding in rank.findings if finding.rule == "PD406")
+        cost = max(rank.per_step(iv.total(exposed)) - needless_ns, 0)
         if not self.exceeds_min_share(rank, cost):
             return
         running_ns = sum(total.running_ns for total in table.totals)

@@ -166,6 +166,14 @@ PD104 = [
         ),
         base(950),
     ),
+    RuleCase(  # 200 events of 1 us in 420 us are the profiler's: a fifth of the step is left, which one line takes
+        "PD104",
+        "cpu-a-loop-of-less-weight",
+        lambda: host(*tiny_ops(us=1, every=2)).range(LINE, 0, 400),
+        (ExpectedFinding("high", 336_000, location="train.py:7", title="most of them in a loop at train.py:7"),),
+        base(800),
+    ),
+    RuleCase("PD104", "cpu-less-weight-without-a-line", lambda: host(*tiny_ops(us=1, every=2)), facts=base(800)),
     RuleCase("PD104", "cpu-few-cells", lambda: cell_loop(7)),
     RuleCase("PD104", "cpu-cells-of-no-weight", lambda: cell_loop(us=2)),
     RuleCase("PD104", "cpu-cells-of-a-gru", lambda: cell_loop(name="aten::gru_cell")),  # nn.GRU is hardly faster
