@@ -281,7 +281,7 @@ class UnstableSteps(RankAnalyzer):
             slow, spacing = found, found.spacing(steps.number)
             skip = _skip_to_record(rank, steps, slow, spacing)
             cause = cause_in_run(steps, slow, skip, is_regular=spacing is not None)
-            if not cause.is_seen and (run.is_shared or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
+            if not cause.is_seen and (self._is_disturbed(run) or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
                 return None
         longest_ns = int(run.even_ns[slow.rows].max())
         every = f", every {spacing} steps" if spacing else ""
@@ -315,7 +315,7 @@ class UnstableSteps(RankAnalyzer):
         growth = measure_growth(run.even_ns)
         if run.steps.cpu_ns is not None:  # steps that wait longer and longer may wait for others
             growth = min(growth, measure_growth(even_out_work(run.steps.cpu_ns, run.steps)))
-        if growth < self.settings["slow_factor"] or run.is_shared:
+        if growth < self.settings["slow_factor"] or self._is_disturbed(run):
             return None
         first_ns = float(np.median(run.even_ns[: len(run.even_ns) // 4]))
         finding = self.finding(
@@ -355,9 +355,13 @@ class UnstableSteps(RankAnalyzer):
             subject="work",
         )
 
+    def _is_disturbed(self, run: _OwnSteps) -> bool:
+        """Whether other programs took so much of the run that its step times are not the program's."""
+        return run.is_shared or run.lost_ns >= self.settings["min_share"] * int(run.steps.dur_ns.sum())
+
     def _check_preemption(self, rank: Rank, run: _OwnSteps) -> Iterator[Finding]:
         """Steps that other programs made longer: no fault of this one."""
-        lost_ns, count = int((run.steps.dur_ns - run.own_ns).sum()), int(run.is_preempted.sum())
+        lost_ns, count = run.lost_ns, int(run.is_preempted.sum())
         total_ns = int(run.steps.dur_ns.sum())
         if len(run.own_ns) < self.settings["min_steps"] or not lost_ns or run.is_shared:  # which the report warns of
             return
@@ -385,6 +389,7 @@ class _OwnSteps:
         found = find_preemption(steps)
         self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
         self.is_shared = is_shared_throughout(steps)
+        self.lost_ns = int((steps.dur_ns - self.own_ns).sum())
         self.even_ns = even_out_work(self.own_ns, steps)
 
 

@@ -39,28 +39,12 @@ def yes_or_no(setting: object) -> str | None:
 def captured_steps(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> tuple[int, ...]:
     """Lengths in ns of the steps of one window, measured in the program; empty without facts or that window.
 
-    The base window ran without a profiler, right before the timing window, whose trace is analysed. Where gradient
-    accumulation has grown in between, the steps of the base window are those of as many micro-batches as the timing
-    window has a step.
+    The base window ran without a profiler, right before the timing window, whose trace is analysed.
     """
     values = (facts or {}).get(f"{window}_step_ns")
     if not isinstance(values, list):
         return ()
-    if window == "base":
-        base, timing = _micro_batches(facts, "base"), _micro_batches(facts, "timing")
-        if timing and len(base) == len(values) and median(base) != median(timing):
-            usual, pairs = median(timing), zip(values, base, strict=True)
-            values = [round(value * usual / count) for value, count in pairs if isinstance(value, int)]
     return tuple(value for value in values if isinstance(value, int) and value > 0)
-
-
-def _micro_batches(facts: Mapping[str, Any] | None, window: str) -> list[int]:
-    """Micro-batches in each step of a window: backward passes, else batches; empty where some step has none."""
-    for name in ("backwards", "batches"):
-        counts = (facts or {}).get(f"{window}_{name}")
-        if isinstance(counts, list) and counts and all(isinstance(count, int) and count > 0 for count in counts):
-            return counts
-    return []
 
 
 def captured_median_ns(facts: Mapping[str, Any] | None, window: Literal["base", "timing"]) -> int | None:

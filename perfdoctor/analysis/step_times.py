@@ -33,6 +33,8 @@ _QUIET_SHARE = 0.8
 # From this factor on, two windows hold different work or different steps: neighbouring windows of steady programs are
 # within 1.2 of each other.
 UNLIKE_FACTOR = 1.5
+# From this share of a run's time on, medians of its steps say little of the program.
+_DISTURBED_SHARE = 0.25
 # Fewer steps say little about a whole run.
 _MIN_RUN_STEPS = 20
 # So many steps in a row, each near the usual one, are where a recording that represents the run begins.
@@ -60,8 +62,9 @@ def find_preemption(times: StepTimes) -> Preemption:
 
     A step has the usual share of CPU time in its duration, of the thread's and of the process's: what exceeds that is
     a wait. It is the others' where they also took the core more often than usually. Threads of an op that wait for
-    a preempted one do so busily at first, which is CPU time: no more than as long again, and one turn of others each.
-    A step with other work, such as a rollout, may use fewer threads: there the training thread's CPU time counts alone.
+    a preempted one do so busily at first, which is CPU time: no more than as long again. Others took no more than the
+    turns that were counted: a long sleep with one preemption in it is the program's. A step with other work, such as a
+    rollout, may use fewer threads: there the training thread's CPU time counts alone.
     """
     dur_ns = times.dur_ns
     if times.cpu_ns is None or times.preempted is None or not len(dur_ns):
@@ -80,9 +83,10 @@ def find_preemption(times: StepTimes) -> Preemption:
         waited_ns = np.minimum(np.maximum(busy_ns - usual_ns, 0), dur_ns - busy_ns)
         own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * _LONGEST_TURN_NS)
     own_ns = np.where(_has_other_work(times), by_thread_ns, own_ns)
-    own_ns = np.maximum(own_ns, np.minimum(usual_ns, dur_ns))
+    most_taken_ns = np.maximum(extra_turns, 0) * _LONGEST_TURN_NS
+    own_ns = np.maximum.reduce([own_ns, np.minimum(usual_ns, dur_ns), dur_ns - most_taken_ns])
     # Less than a tenth is within what clocks and ops vary by.
-    lost_core = extra_turns >= _MIN_EXTRA_TURNS
+    lost_core = (extra_turns >= _MIN_EXTRA_TURNS) & (2 * most_taken_ns > dur_ns - usual_ns)
     is_preempted = lost_core & (own_ns < _MOST_OWN_SHARE * dur_ns)
     return Preemption(np.where(is_preempted, own_ns, dur_ns).astype(np.int64), is_preempted, lost_core)
 
@@ -267,11 +271,12 @@ def _compare_with_run(sample: StepTimes, run: RunSteps) -> str | None:
     sample_ns, run_ns = float(np.median(own_ns[: len(sample)])), float(np.median(own_ns[len(sample) :]))
     as_timed_ns = float(np.median(sample.dur_ns))
     rest = f"the median step of the {len(after):,} after them {_format_ms(run_ns)}"
-    if _are_alike(sample_ns, run_ns):
-        if _are_alike(as_timed_ns, sample_ns):
-            return None
+    lost_share = 1 - float(own_ns.sum()) / (float(sample.dur_ns.sum()) + float(after.dur_ns.sum()))
+    if _are_alike(sample_ns, run_ns) and _are_alike(as_timed_ns, sample_ns):
+        return None
+    if _are_alike(sample_ns, run_ns) or lost_share > _DISTURBED_SHARE:
         return (
-            f"other programs had the machine while steps were recorded: without the profiler they took "
+            f"other programs had the machine while steps were recorded or after that: without the profiler they took "
             f"{_format_ms(as_timed_ns)}, {rest}; record again when it is quiet"
         )
     skip = _find_usual_steps(own_ns[len(sample) :], run.number[run.is_after], run_ns)
@@ -290,7 +295,7 @@ def _find_usual_steps(dur_ns: Int64Array, number: Int64Array, usual_ns: float) -
         return None
     medians = np.median(np.lib.stride_tricks.sliding_window_view(dur_ns, _STEPS_IN_A_ROW), axis=1)
     near = np.flatnonzero(np.maximum(medians, usual_ns) < 1.2 * np.minimum(medians, usual_ns))
-    return int(number[near[0]]) if len(near) else None
+    return int(number[near[0] + _STEPS_IN_A_ROW // 2]) if len(near) else None
 
 
 def _format_ms(ns: float) -> str:

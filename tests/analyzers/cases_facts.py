@@ -86,6 +86,20 @@ PD001 = [
     ),
     RuleCase(
         "PD001",
+        "half-the-batches",
+        one_step,
+        (ExpectedFinding("info", 0, title="to 2.00 times"),),
+        windows([1000] * 3, [1000] * 3, base_batches=[2] * 3, timing_batches=[1] * 3),
+    ),
+    RuleCase(  # as often with the profiler as without
+        "PD001",
+        "preempted-alike",
+        one_step,
+        (ExpectedFinding("info", 0, title="to 1.25 times"),),
+        windows([800] * 3, [1000] * 3, **costs([800] * 3, [1000] * 3, [4] * 3, [5] * 3)),
+    ),
+    RuleCase(
+        "PD001",
         "twice-the-work",
         one_step,
         facts=windows([450] * 3, [1000] * 3, base_backwards=[1] * 3, timing_backwards=[2] * 3),

@@ -170,6 +170,20 @@ PD003 = [
     ),
     RuleCase(
         "PD003",
+        "once-with-its-cpu-time",
+        lambda: steps_of(1000, 1000, 1000, 4000, 1000, device=None),
+        (ExpectedFinding("info", 0, title="more work in the ops", advice="group batches by length"),),
+        facts=timed([1000, 1000, 1000, 4000, 1000], cpu_us=[1000, 1000, 1000, 4000, 1000], preempted=[0] * 5),
+    ),
+    RuleCase(  # one preemption takes 20 ms at most
+        "PD003",
+        "a-wait-longer-than-others-take",
+        lambda: steps_of(1e5, 1e5, 1e5, 4e5, 1e5, device=None),
+        (ExpectedFinding("info", 0, title="Once in this trace"),),
+        facts=timed([1e5, 1e5, 1e5, 4e5, 1e5], cpu_us=[1e5] * 5, preempted=[0, 0, 0, 1, 0]),
+    ),
+    RuleCase(
+        "PD003",
         "two-kinds-of-steps-by-other-programs",
         lambda: steps_of(*TWO_KINDS, device=None),
         facts=timed(TWO_KINDS, cpu_us=[1000, 1000, 1020, 1000, 1010, 1000, 1030], preempted=[0, 0, 2, 0, 2, 0, 2]),

@@ -119,7 +119,7 @@ def test_a_fault_of_ours_is_exit_code_3_and_says_how_to_report_it(perfdoctor, mo
     def explode(*_args: object, **_options: object) -> None:
         raise KeyError("a\x1b[31mb")
 
-    monkeypatch.setattr("perfdoctor.api.analyze", explode)
+    monkeypatch.setattr("perfdoctor.api.analyze_traces", explode)
     ended = perfdoctor("analyze", stalled)
     assert ended.code == 3
     assert "internal error" in ended.line
@@ -136,7 +136,7 @@ def test_an_interrupt_or_a_closed_pipe_is_quiet(perfdoctor, monkeypatch, stalled
         raise error
 
     monkeypatch.setattr(main_module, "_discard_stdout", lambda: None)
-    monkeypatch.setattr("perfdoctor.api.analyze", stop)
+    monkeypatch.setattr("perfdoctor.api.analyze_traces", stop)
     ended = perfdoctor("analyze", stalled)
     assert ended.code == code
     assert ended.err.strip() == ""

@@ -77,7 +77,7 @@ def test_too_little_memory_is_one_sentence(monkeypatch, capsys):
     def greedy(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("perfdoctor.api.analyze", greedy)
+    monkeypatch.setattr("perfdoctor.api.analyze_traces", greedy)
     assert main(["analyze", "x.json"]) == 2
     assert capsys.readouterr().err.startswith("perfdoctor: there is not enough memory for this; ")
 
