@@ -45,6 +45,8 @@ from perfdoctor.rules import intervals as iv
 
 # From the shortest to the longest of the CPU's marks, as a share of the median step: then they mislead.
 _UNEVEN_MARKS = 0.5
+# From a tenth of the run on (a high finding, by contracts.md) the title says what slow steps take of it.
+_MUCH_OF_RUN = 0.1
 # Names in evidence of parts of the account whose own names say little.
 _PART_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -283,10 +285,12 @@ class UnstableSteps(RankAnalyzer):
                 return None
         longest_ns = int(run.even_ns[slow.rows].max())
         every = f", every {spacing} steps" if spacing else ""
+        share = slow.excess_ns / int(run.even_ns.sum())
+        of_run = f"; {share:.0%} of the run's time" if share >= _MUCH_OF_RUN else ""
         finding = self.finding(
             rank,
             title=f"{_describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
-            f"{f': {cause.text}' if cause.text else ''}",
+            f"{f': {cause.text}' if cause.text else ''}{of_run}",
             cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
             advice=cause.advice,
@@ -295,7 +299,7 @@ class UnstableSteps(RankAnalyzer):
             evidence=(
                 Evidence("usual step", slow.median_ns, "ns"),
                 Evidence("longest step", longest_ns, "ns"),
-                Evidence("share of the run's time", round(100 * slow.excess_ns / int(run.even_ns.sum()), 1), "%"),
+                Evidence("share of the run's time", round(100 * share, 1), "%"),
                 Evidence("first slow step", int(steps.number[slow.rows[0]]), "count"),
                 Evidence("more wait for the loader in a slow step", _excess_in(steps.loader_wait_ns, slow), "ns"),
                 Evidence("more CPU time in a slow step", _excess_in(steps.cpu_ns, slow), "ns"),

@@ -146,7 +146,8 @@ class ExposedCommunication(FleetAnalyzer):
                 else ""
             ),
             fix=advice.code,
-            claim=Claim(exposed),
+            # Which of it PD406 claims is not known here, only how much.
+            claim=Claim(exclusive_ns=cost * max(rank.steps.count, 1)) if needless_ns else Claim(exposed),
             confidence=0.5 if waits_unknown else 0.8,
             evidence=(
                 Evidence(

@@ -63,7 +63,8 @@ def find_preemption(times: StepTimes) -> Preemption:
     A step has the usual share of CPU time in its duration, of the thread's and of the process's: what exceeds that is
     a wait. It is the others' where they also took the core more often than usually. Threads of an op that wait for
     a preempted one do so busily at first, which is CPU time: no more than as long again. Others took no more than the
-    turns that were counted: a long sleep with one preemption in it is the program's.
+    turns that were counted: a long sleep with one preemption in it is the program's. A step with other work, such as a
+    rollout, may use fewer threads: there the training thread's CPU time counts alone.
     """
     dur_ns = times.dur_ns
     if times.cpu_ns is None or times.preempted is None or not len(dur_ns):
@@ -72,20 +73,29 @@ def find_preemption(times: StepTimes) -> Preemption:
     work = count_work(times)
     usual_ns = np.full(len(dur_ns), np.median(dur_ns)) if work is None else np.median(dur_ns / work) * work
     extra_turns = times.preempted - np.median(times.preempted / length_ns) * dur_ns
-    busy_ns = dur_ns.astype(np.float64)
-    for cpu_ns in (times.cpu_ns, times.process_cpu_ns):
-        if cpu_ns is not None:
-            busy_ns = np.minimum(busy_ns, cpu_ns / max(float(np.median(cpu_ns / length_ns)), 1e-3))
+    busy_ns = np.minimum(dur_ns, times.cpu_ns / max(float(np.median(times.cpu_ns / length_ns)), 1e-3))
+    by_thread_ns = busy_ns
+    if times.process_cpu_ns is not None:
+        share = max(float(np.median(times.process_cpu_ns / length_ns)), 1e-3)
+        busy_ns = np.minimum(busy_ns, times.process_cpu_ns / share)
     own_ns = busy_ns
     if times.process_cpu_ns is not None and _uses_threads(times.cpu_ns, times.process_cpu_ns):
         waited_ns = np.minimum(np.maximum(busy_ns - usual_ns, 0), dur_ns - busy_ns)
         own_ns = busy_ns - np.minimum(waited_ns, np.maximum(extra_turns, 0) * _LONGEST_TURN_NS)
+    own_ns = np.where(_has_other_work(times), by_thread_ns, own_ns)
     most_taken_ns = np.maximum(extra_turns, 0) * _LONGEST_TURN_NS
     own_ns = np.maximum.reduce([own_ns, np.minimum(usual_ns, dur_ns), dur_ns - most_taken_ns])
     # Less than a tenth is within what clocks and ops vary by.
     lost_core = (extra_turns >= _MIN_EXTRA_TURNS) & (2 * most_taken_ns > dur_ns - usual_ns)
     is_preempted = lost_core & (own_ns < _MOST_OWN_SHARE * dur_ns)
     return Preemption(np.where(is_preempted, own_ns, dur_ns).astype(np.int64), is_preempted, lost_core)
+
+
+def _has_other_work(times: StepTimes) -> BoolArray:
+    """Whether each step contains something that others do not, such as a rollout or a checkpoint."""
+    if not isinstance(times, RunSteps):
+        return np.zeros(len(times), bool)
+    return np.array([bool(each) for each in times.contains], bool)
 
 
 def is_shared_throughout(times: StepTimes) -> bool:

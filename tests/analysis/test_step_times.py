@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,15 @@ def test_a_disturbed_sample_is_not_blamed_on_the_program() -> None:
     (sentence,) = describe_sample(disturbed, run_of([49] * 80, **columns))
     assert sentence.startswith("other programs had the machine while steps were recorded")
     assert "--skip" not in sentence
+
+
+def test_a_step_with_other_work_may_use_fewer_threads_without_being_preempted() -> None:
+    columns = {
+        "cpu_ns": np.array([4, 4, 4, 70]) * MS,
+        "process_cpu_ns": np.array([8, 8, 8, 80]) * MS,
+        "preempted": np.array([0, 0, 0, 5]),
+    }
+    run = run_of([4, 4, 4, 70], **columns)
+    assert find_preemption(run).is_preempted.tolist() == [False, False, False, True]
+    rollout = replace(run, contains=(*(frozenset[str](),) * 3, frozenset({"rollout"})))
+    assert find_preemption(rollout).own_ns.tolist() == run.dur_ns.tolist()

@@ -16,7 +16,8 @@ from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, Wind
 def feed(detector: StepDetector, events: str) -> list[int]:
     """Feed events to a detector and return the positions where steps end.
 
-    L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure.
+    L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure; a gradient
+    of torch.func is h in one transform, g in two.
     """
     ends = []
     for position, event in enumerate(events):
@@ -28,6 +29,8 @@ def feed(detector: StepDetector, events: str) -> list[int]:
             ended = detector.on_backward()
         elif event == "G":
             ended = detector.on_gradient()
+        elif event in "gh":
+            ended = detector.on_gradient("hg".index(event) + 1)
         elif event == "U":
             detector.on_scaler_update()
             ended = False
@@ -264,3 +267,15 @@ def test_the_base_window_begins_again() -> None:
     plan.restart_base()
     plan.advance()
     assert [plan.stage.window, plan.stage.sample] == ["base", 1]
+
+
+def test_of_nested_gradients_the_outermost_ends_steps() -> None:
+    assert feed(StepDetector(), "gggggh" * 6) == [23, 29, 35]
+
+
+def test_gradients_that_are_always_nested_end_steps_after_a_while() -> None:
+    assert feed(StepDetector(), "g" * 35) == [32, 33, 34]
+
+
+def test_tasks_before_the_first_outer_gradient_end_no_step() -> None:
+    assert feed(StepDetector(), "g" * 30 + "h") == []

@@ -208,9 +208,9 @@ class Recorder:
         if self.detector.is_training and not was_training:
             self._restart_plan()  # the steps so far were validation, not training
 
-    def on_gradient(self) -> None:
-        """`torch.autograd.grad` is about to run."""
-        self._end_step_if(self.detector.on_gradient())
+    def on_gradient(self, nesting: int) -> None:
+        """`torch.autograd.grad` is about to run, in so many transforms of torch.func."""
+        self._end_step_if(self.detector.on_gradient(nesting))
 
     def on_scaler_update(self) -> None:
         """`GradScaler.update` was called."""

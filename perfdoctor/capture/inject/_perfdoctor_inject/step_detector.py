@@ -27,6 +27,8 @@ ROUNDS_WITHOUT_LOADER = 64
 STEPS_WITHOUT_OTHERS = 16
 # Gradients by `torch.autograd.grad` after which a program without backward passes and optimizers has steps.
 GRADIENTS_WITHOUT_OPTIMIZER = 3
+# The same where all of them are nested, as in vmap(grad(...)): an outer gradient may come yet, after one for each task.
+NESTED_GRADIENTS_WITHOUT_OPTIMIZER = 32
 
 
 class StepDetector:
@@ -54,18 +56,29 @@ class StepDetector:
         self._steps_in_a_row = 0
         self._longest_row: dict[int, int] = {}
         self._gradients = 0
+        self._nesting: int | None = None
 
     @property
     def is_in_optimizer(self) -> bool:
         """Whether an `Optimizer.step` is running."""
         return self._optimizer_depth > 0
 
-    def on_gradient(self) -> bool:
-        """`torch.autograd.grad` is about to run; in programs without backward passes and optimizers it marks steps."""
+    def on_gradient(self, nesting: int = 0) -> bool:
+        """`torch.autograd.grad` is about to run; in programs without backward passes and optimizers it marks steps.
+
+        Args:
+            nesting: In how many transforms of torch.func it runs. Of nested gradients (a gradient through steps of
+                gradient descent) only the outermost marks steps.
+        """
         if self._uses_loader or self._backwards or self.is_training or self._optimizers_built:
             return False
+        if self._nesting is None or nesting < self._nesting:
+            self._nesting, self._gradients = nesting, 0
+        if nesting > self._nesting:
+            return False
         self._gradients += 1
-        return self._gradients > GRADIENTS_WITHOUT_OPTIMIZER and self._end_step("gradient")
+        patience = GRADIENTS_WITHOUT_OPTIMIZER if nesting <= 1 else NESTED_GRADIENTS_WITHOUT_OPTIMIZER
+        return self._gradients > patience and self._end_step("gradient")
 
     def on_loader_next(self) -> bool:
         """The loop asks a DataLoader for a batch."""

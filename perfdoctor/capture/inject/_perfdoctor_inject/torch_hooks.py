@@ -29,6 +29,12 @@ Function = Callable[..., Any]
 CLOSURE_TYPES = (types.FunctionType, types.MethodType, functools.partial)
 
 
+def _count_transforms() -> int:
+    """In how many transforms of torch.func (grad, vmap) the calling code runs; 0 where this torch does not tell."""
+    level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+    return (level() or 0) if level is not None else 0
+
+
 class Hooks:
     """All wrappers of one recorder."""
 
@@ -302,7 +308,7 @@ class Hooks:
         def grad(*args: Any, **kwargs: Any) -> Any:
             if self._is_in_backward or not recorder.is_listening():
                 return original(*args, **kwargs)
-            self.call_recorder(recorder.on_gradient)
+            self.call_recorder(recorder.on_gradient, _count_transforms())
             self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
