@@ -110,7 +110,10 @@ def _advise_cheaper_batch(
     why, because = _why_no_workers(loader)
     text = f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. {because}{describe_loading_work(work)}"
     location = (work.location if work is not None else None) or created
-    place = f" ({location.short})" if location and location != created else ""
+    place = ""
+    if location is not None and location != created:
+        name = location.function or name
+        place = f" ({location.short})"
     title = f"{_what_waits(loader, created)}; {why}, so {name}{place} has to get cheaper"
     return SharedAdvice(title, text, None, Saving(0, None, round(most_ns), "bounded"), location, 0.5)
 

@@ -187,7 +187,8 @@ class StepMeter:
 
     def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
         contents = list(self._seen)
-        if self._evaluation_since == (self.batches, self.no_grad_blocks):
+        since = self._evaluation_since
+        if since is not None and since[0] == self.batches and (uses_loader or since[1] == self.no_grad_blocks):
             # The model was put to evaluation right before the boundary: its batches come in the next step.
             contents.remove("evaluation")
             self._evaluates_later = True
