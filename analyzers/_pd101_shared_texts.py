@@ -101,8 +101,8 @@ def _advise_workers(
 def _advise_cheaper_batch(
     rank: Rank, loader: SharedCores, work: LoadingWork | None, created: SourceLocation | None
 ) -> SharedAdvice:
-    scale = _recorded_scale(rank, loader)
-    most_ns = loader.wait_ns * scale if work is None else min(work.time_ns, loader.wait_ns * scale)
+    # What is prepared once, or for a whole batch, takes all that is around it with it: loops, copies, collation.
+    most_ns = loader.wait_ns * _recorded_scale(rank, loader)
     name = "loading" if work is None else activity_kinds.short_name(work.name)
     cheaper = None if work is None else CHEAPER_BATCH.get(work.kind or "")
     if cheaper is not None and "GPU" in cheaper:
