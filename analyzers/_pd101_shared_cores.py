@@ -1,8 +1,8 @@
 """Training and loading that share the cores of a machine without a GPU: how long a step takes with so many workers.
 
 Worker processes are not free there: they take cores from the training, and a batch is copied into shared memory and
-mapped out of it again. The constants are those of 16 programs on two cores with 0, 1 and 2 workers in turns
-(benchmarks/README.md).
+mapped out of it again. The constants were fitted on 14 programs of 7 shapes on two cores, with 0, 1 and 2 workers in
+turns: how well they fit other programs and other machines is not known.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def stall_title(rank: Rank, loader: LoaderModel, location: SourceLocation | None
         return f"{waits} {where} {why}"
     if loader.recommended_workers == loader.workers:
         return f"{waits} {where} {why}"
-    best_ns = loader.step_ns - saving.expected_ns
-    return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} at best {format_ms(best_ns)}"
+    left_ns = loader.step_ns - saving.expected_ns
+    return f"{waits} {where} {why}; with {count_workers(loader.recommended_workers)} about {format_ms(left_ns)}"
 
 
 def startup_title(rank: Rank, location: SourceLocation | None, epoch_ns: int) -> str:

@@ -9,23 +9,29 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.captured_facts import captured_step_times
 from perfdoctor.analysis.step_times import (
-    Preemption,
     count_work,
     even_out_work,
-    find_preemption,
-    find_preemption_beside_run,
-    is_shared_throughout,
 )
-from perfdoctor.analyzers._pd003_causes import SlowCause, cause_in_run, cause_in_trace, find_steps_with_content
+from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
+from perfdoctor.analyzers._pd003_own_steps import OwnSteps, may_be_preempted, own_durations_of
 from perfdoctor.analyzers._pd003_slow_steps import (
-    Activity,
     SlowSteps,
     find_largest_activity_excess,
     find_largest_part_excess,
     find_slow_steps,
     measure_growth,
+)
+from perfdoctor.analyzers._pd003_texts import (
+    SeenExcess,
+    describe_slow_steps,
+    find_skip_to_record,
+    format_ms,
+    format_range,
+    limit_severity,
+    measure_excess,
+    recurrence_of,
 )
 from perfdoctor.rules import (
     BoolArray,
@@ -35,9 +41,7 @@ from perfdoctor.rules import (
     Int64Array,
     Rank,
     RankAnalyzer,
-    Recurrence,
     Saving,
-    captured_part,
     is_rare,
     vocabulary,
 )
@@ -47,19 +51,6 @@ from perfdoctor.rules import intervals as iv
 _UNEVEN_MARKS = 0.5
 # From a tenth of the run on (a high finding, by contracts.md) the title says what slow steps take of it.
 _MUCH_OF_RUN = 0.1
-# Names in evidence of parts of the account whose own names say little.
-_PART_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "memcpy": "copying",
-        "latency": "time in short kernels or ops",
-        "idle_dataloader": "wait for the loader",
-        "idle_sync": "wait for the GPU",
-        "idle_launch": "time between launches or ops",
-        "idle_communication": "wait for other ranks",
-        "idle_allocator": "memory allocation",
-        "idle_unexplained": "unexplained time",
-    }
-)
 
 
 class UnstableSteps(RankAnalyzer):
@@ -130,7 +121,7 @@ class UnstableSteps(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding: of slow steps, else of uneven ones, else of growth; and what only looks like one."""
-        run = None if rank.run_steps is None else _OwnSteps(rank.run_steps)
+        run = None if rank.run_steps is None else OwnSteps(rank.run_steps)
         in_run = self._check_run(rank, run)
         finding = (
             (in_run.finding if in_run is not None and in_run.is_seen else None)
@@ -155,7 +146,7 @@ class UnstableSteps(RankAnalyzer):
         return slow if slow is not None and slow.excess_ns >= self.settings["min_share"] * int(dur_ns.sum()) else None
 
     def _check_trace(self, rank: Rank) -> Finding | None:
-        own_ns = _own_durations(rank)
+        own_ns = own_durations_of(rank)
         steps, dur_ns = rank.steps.intervals[1:], own_ns[1:]
         slow = self._find_costly_steps(dur_ns, self.settings["min_steps"])
         if slow is None:
@@ -166,12 +157,12 @@ class UnstableSteps(RankAnalyzer):
         once = is_rare(slow.rows + 1, rank.steps.count)
         cost_ns = 0 if once else rank.per_step(iv.total(excess))
         longest_ns = int(dur_ns.max())
-        title = _describe_slow_steps(slow, len(steps), longest_ns, "steps")
+        title = describe_slow_steps(slow, len(steps), longest_ns, "steps")
         if once and len(slow) == 1:
             times = f"{longest_ns / slow.median_ns:.1f} times the median"
-            title = f"Once in this trace: a step takes {_format_ms(rank, longest_ns)} ms, {times}"
+            title = f"Once in this trace: a step takes {format_ms(rank, longest_ns)} ms, {times}"
         seen = self._explain(rank, is_slow, slow.excess_ns / len(slow))
-        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+        if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None
         return seen.limit_severity(
             rank,
@@ -189,13 +180,13 @@ class UnstableSteps(RankAnalyzer):
                     *seen.evidence("a slow step"),
                 ),
                 subject="trace",
-                recurrence=_recurrence_of(slow, dur_ns, rank),
+                recurrence=recurrence_of(slow, dur_ns, rank),
             ),
         )
 
     def _check_spread(self, rank: Rank) -> Finding | None:
         """Steps that range widely, without a few slow ones that stand out."""
-        steps, dur_ns = rank.steps.intervals[1:], _own_durations(rank)[1:]
+        steps, dur_ns = rank.steps.intervals[1:], own_durations_of(rank)[1:]
         if len(dur_ns) < self.settings["min_steps"]:
             return None
         quartile_ns, upper_ns = (int(np.quantile(dur_ns, share)) for share in (0.25, 0.75))
@@ -208,13 +199,13 @@ class UnstableSteps(RankAnalyzer):
         is_slow = np.zeros(rank.steps.count, bool)
         is_slow[1:] = dur_ns > (quartile_ns + upper_ns) / 2
         seen = self._explain(rank, is_slow, upper_ns - quartile_ns)
-        if not seen.cause.is_seen and _may_be_preempted(rank, is_slow):
+        if not seen.cause.is_seen and may_be_preempted(rank, is_slow):
             return None
         return seen.limit_severity(
             rank,
             self.finding(
                 rank,
-                title=f"Steps take {_format_range(rank, dur_ns)}: {seen.cause.text} in the long ones",
+                title=f"Steps take {format_range(rank, dur_ns)}: {seen.cause.text} in the long ones",
                 cost_ns=cost_ns,
                 saving=Saving(0, None, cost_ns, "bounded"),
                 advice=seen.cause.advice,
@@ -229,14 +220,14 @@ class UnstableSteps(RankAnalyzer):
             ),
         )
 
-    def _explain(self, rank: Rank, is_slow: BoolArray, excess_ns: float) -> _Seen:
+    def _explain(self, rank: Rank, is_slow: BoolArray, excess_ns: float) -> SeenExcess:
         """What the slow steps of the trace contain more of."""
         part, part_ns = find_largest_part_excess(rank, is_slow)
         activity = find_largest_activity_excess(rank, is_slow)
         recorded = captured_step_times(rank.facts, "timing")
         cpu_time_known = recorded is not None and recorded.cpu_ns is not None
         cause = cause_in_trace(rank, part, round(excess_ns), activity, cpu_time_known=cpu_time_known)
-        return _Seen(rank, cause, part, part_ns, activity)
+        return SeenExcess(rank, cause, part, part_ns, activity)
 
     def _check_marks(self, rank: Rank) -> Finding | None:
         """Marks on the CPU that range widely while the GPU finishes steps evenly: no fault, but it looks like one."""
@@ -249,8 +240,8 @@ class UnstableSteps(RankAnalyzer):
             return None
         return self.finding(
             rank,
-            title=f"The CPU's steps take {_format_range(rank, marks)}, but the GPU finishes one every "
-            f"{_format_range(rank, dur_ns)}",
+            title=f"The CPU's steps take {format_range(rank, marks)}, but the GPU finishes one every "
+            f"{format_range(rank, dur_ns)}",
             cost_ns=0,
             saving=Saving(),
             advice="Time steps on the GPU (CUDA events), or over many steps. The program needs no fix: the CPU runs "
@@ -264,7 +255,7 @@ class UnstableSteps(RankAnalyzer):
             subject="marks",
         )
 
-    def _check_run(self, rank: Rank, run: _OwnSteps | None) -> _InRun | None:
+    def _check_run(self, rank: Rank, run: OwnSteps | None) -> _InRun | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         steps, count = run.steps, len(run.even_ns)
@@ -279,7 +270,7 @@ class UnstableSteps(RankAnalyzer):
             if found is None:
                 return None
             slow, spacing = found, found.spacing(steps.number)
-            skip = _skip_to_record(rank, steps, slow, spacing)
+            skip = find_skip_to_record(rank, steps, slow, spacing)
             cause = cause_in_run(steps, slow, skip, is_regular=spacing is not None)
             if not cause.is_seen and (self._is_disturbed(run) or 2 * int(run.lost_core[slow.rows].sum()) > len(slow)):
                 return None
@@ -289,7 +280,7 @@ class UnstableSteps(RankAnalyzer):
         of_run = f"; {share:.0%} of the run's time" if share >= _MUCH_OF_RUN else ""
         finding = self.finding(
             rank,
-            title=f"{_describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
+            title=f"{describe_slow_steps(slow, count, longest_ns, 'steps of the run')}{every}"
             f"{f': {cause.text}' if cause.text else ''}{of_run}",
             cost_ns=0 if len(slow) == 1 else min(round(slow.excess_ns / count), rank.per_step(rank.window_ns)),
             saving=Saving(),  # none of it lies in the trace, and some of it may be intended
@@ -301,15 +292,15 @@ class UnstableSteps(RankAnalyzer):
                 Evidence("longest step", longest_ns, "ns"),
                 Evidence("share of the run's time", round(100 * share, 1), "%"),
                 Evidence("first slow step", int(steps.number[slow.rows[0]]), "count"),
-                Evidence("more wait for the loader in a slow step", _excess_in(steps.loader_wait_ns, slow), "ns"),
-                Evidence("more CPU time in a slow step", _excess_in(steps.cpu_ns, slow), "ns"),
+                Evidence("more wait for the loader in a slow step", measure_excess(steps.loader_wait_ns, slow), "ns"),
+                Evidence("more CPU time in a slow step", measure_excess(steps.cpu_ns, slow), "ns"),
             ),
             subject="run",
-            recurrence=_recurrence_of(slow, run.even_ns),
+            recurrence=recurrence_of(slow, run.even_ns),
         )
-        return _InRun(_limit(finding, cause), cause.is_seen)
+        return _InRun(limit_severity(finding, cause), cause.is_seen)
 
-    def _check_growth(self, rank: Rank, run: _OwnSteps | None) -> Finding | None:
+    def _check_growth(self, rank: Rank, run: OwnSteps | None) -> Finding | None:
         if run is None or len(run.even_ns) < self.settings["min_run_steps"]:
             return None
         growth = measure_growth(run.even_ns)
@@ -334,7 +325,7 @@ class UnstableSteps(RankAnalyzer):
         )
         return replace(finding, severity="low")  # whether it is a fault was not seen
 
-    def _check_work(self, rank: Rank, run: _OwnSteps) -> Iterator[Finding]:
+    def _check_work(self, rank: Rank, run: OwnSteps) -> Iterator[Finding]:
         """Steps that are slow only because they hold more micro-batches: no fault."""
         slow = self._find_costly_steps(run.own_ns, self.settings["min_run_steps"])
         work = count_work(run.steps)
@@ -345,7 +336,7 @@ class UnstableSteps(RankAnalyzer):
             return
         yield self.finding(
             rank,
-            title=f"{_describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
+            title=f"{describe_slow_steps(slow, len(run.own_ns), int(run.own_ns.max()), 'steps of the run')}: "
             f"they hold up to {most:,} micro-batches instead of {usual:,}",
             cost_ns=0,
             saving=Saving(),
@@ -355,11 +346,11 @@ class UnstableSteps(RankAnalyzer):
             subject="work",
         )
 
-    def _is_disturbed(self, run: _OwnSteps) -> bool:
+    def _is_disturbed(self, run: OwnSteps) -> bool:
         """Whether other programs took so much of the run that its step times are not the program's."""
         return run.is_shared or run.lost_ns >= self.settings["min_share"] * int(run.steps.dur_ns.sum())
 
-    def _check_preemption(self, rank: Rank, run: _OwnSteps) -> Iterator[Finding]:
+    def _check_preemption(self, rank: Rank, run: OwnSteps) -> Iterator[Finding]:
         """Steps that other programs made longer: no fault of this one."""
         lost_ns, count = run.lost_ns, int(run.is_preempted.sum())
         total_ns = int(run.steps.dur_ns.sum())
@@ -381,130 +372,8 @@ class UnstableSteps(RankAnalyzer):
         )
 
 
-class _OwnSteps:
-    """The steps of a run without what other programs took (`own_ns`), and for equal work (`even_ns`)."""
-
-    def __init__(self, steps: RunSteps) -> None:
-        self.steps = steps
-        found = find_preemption(steps)
-        self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
-        self.is_shared = is_shared_throughout(steps)
-        self.lost_ns = int((steps.dur_ns - self.own_ns).sum())
-        self.even_ns = even_out_work(self.own_ns, steps)
-
-
 class _InRun(NamedTuple):
     """A finding on the steps of the run, and whether its cause was seen."""
 
     finding: Finding
     is_seen: bool
-
-
-class _Seen(NamedTuple):
-    """What slow steps of a trace contain more of."""
-
-    rank: Rank
-    cause: SlowCause
-    part: str
-    part_ns: int
-    activity: Activity | None
-
-    def evidence(self, where: str) -> tuple[Evidence, ...]:
-        """The part and the op or annotation that exceed most, with figures of the step without the profiler."""
-        rank, activity = self.rank, self.activity
-        return (
-            Evidence(
-                f"more {_PART_NAMES.get(self.part, self.part)} in {where}", rank.to_unprofiled_ns(self.part_ns), "ns"
-            ),
-            Evidence("most more time in", None if activity is None else activity.name),
-            Evidence(
-                f"that is, in {where}", None if activity is None else rank.to_unprofiled_ns(activity.excess_ns), "ns"
-            ),
-        )
-
-    def limit_severity(self, rank: Rank, finding: Finding) -> Finding:
-        """The finding, low at most where no cause was seen: on a CPU other programs may have made steps slow."""
-        return _limit(finding, self.cause) if rank.device_kind == "cpu" else finding
-
-
-def _limit(finding: Finding, cause: SlowCause) -> Finding:
-    """The finding, low at most where its cause was not seen or is intended."""
-    may_be_right = cause.is_intended or not (cause.is_seen or cause.took_cpu_time)
-    return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
-
-
-def _own_durations(rank: Rank) -> Int64Array:
-    """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
-    if recorded is None:
-        return dur_ns
-    own_ns = even_out_work(_preemption_of(rank, recorded).own_ns, recorded)
-    return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
-
-
-def _recorded_steps(rank: Rank) -> StepTimes | None:
-    """What was captured of the steps of the trace; None where that is not known."""
-    recorded = captured_step_times(rank.facts, "timing")
-    # Others are a part of the steps, or of a trace that was cut short.
-    return recorded if recorded is not None and len(recorded) == rank.steps.count else None
-
-
-def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
-    """Preemption in the steps of the trace, by what is usual without the profiler, too."""
-    base = captured_step_times(rank.facts, "base")
-    found = find_preemption_beside_run([recorded] if base is None else [recorded, base], rank.run_steps)
-    count = len(recorded)
-    return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
-
-
-def _may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
-    """Whether other programs may have made these steps of the trace slow, though the step times do not show it."""
-    recorded = _recorded_steps(rank)
-    if recorded is None:
-        return False
-    return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
-
-
-def _skip_to_record(rank: Rank, steps: RunSteps, slow: SlowSteps, spacing: int | None) -> int | None:
-    """The N of `perfdoctor run --skip N` that lets the recording hold a slow step; None where it is not known."""
-    windows = captured_part(captured_part(rank.facts, "windows"), "timing")
-    first, base = windows.get("first_step"), steps.number[~steps.is_after]
-    if not isinstance(first, int) or not len(base):
-        return None
-    until_recording, recorded = first - int(base.min()), rank.steps.count
-    slow_numbers = steps.number[slow.rows]
-    later = slow_numbers[slow_numbers >= until_recording + recorded // 2]
-    if not len(later) or (spacing is None and len(slow) < 3):  # it may not come back
-        return None
-    return int(later[0]) - until_recording - recorded // 2
-
-
-def _excess_in(values: Int64Array | None, slow: SlowSteps) -> int | None:
-    """By how much the slow steps exceed the median of the others in something; None where that is not known."""
-    if values is None:
-        return None
-    usual = np.ones(len(values), bool)
-    usual[slow.rows] = False
-    return int(values[slow.rows].mean() - np.median(values[usual]))
-
-
-def _recurrence_of(slow: SlowSteps, dur_ns: Int64Array, rank: Rank | None = None) -> Recurrence:
-    """In how many of the steps it is slow, and by how much these exceed the median; `rank` where they were recorded."""
-    excess_ns = np.maximum(dur_ns[slow.rows] - slow.median_ns, 0)
-    median_ns, max_ns = int(np.median(excess_ns)), int(excess_ns.max())
-    if rank is not None:
-        median_ns, max_ns = rank.to_unprofiled_ns(median_ns), rank.to_unprofiled_ns(max_ns)
-    return Recurrence(len(slow), len(dur_ns), median_ns, max_ns)
-
-
-def _format_range(rank: Rank, dur_ns: Int64Array) -> str:
-    return f"{_format_ms(rank, int(dur_ns.min()))} to {_format_ms(rank, int(dur_ns.max()))} ms"
-
-
-def _format_ms(rank: Rank, recorded_ns: int) -> str:
-    return f"{rank.to_unprofiled_ns(recorded_ns) / 1e6:,.3g}"
-
-
-def _describe_slow_steps(slow: SlowSteps, count: int, longest_ns: int, steps: str) -> str:
-    take = "takes" if len(slow) == 1 else "take up to"
-    return f"{len(slow)} of {count:,} {steps} {take} {longest_ns / slow.median_ns:.1f} times the median"

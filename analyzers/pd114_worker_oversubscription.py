@@ -52,8 +52,8 @@ class WorkerOversubscription(RankAnalyzer):
 
     How it is measured:
         CPU time of the training process, and of each batch in its worker, in the window without a profiler, against
-        the cores that may be used. Without workers the wait for handing over vanishes, which is the expected saving:
-        on two cores six programs with computing workers gained 0.9 to 1.5 times as much. Where the training's ops are
+        the cores that may be used. Without workers the wait for handing over vanishes, which is the expected saving; it
+        was compared with runs of a few programs on two cores only. Where the training's ops are
         too small for several threads one thread is the better remedy.
 
     How to fix:

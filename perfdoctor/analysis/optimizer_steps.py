@@ -86,13 +86,13 @@ def optimizer_steps_of(trace: Trace) -> OptimizerSteps:
 
 
 def _last_backward_ends(trace: Trace, rows: Int64Array) -> Int64Array:
-    """For each step (a row of `trace.ranges`) the end of the last node of a backward pass that began in it, else 0.
+    """For each step (a row of `trace.ranges`) the end of the last node of a backward pass in it, else its own start.
 
     Nodes run on the step's thread, or on threads of the autograd engine, in which no optimizer steps.
     """
     ranges, ops = trace.ranges, trace.ops
     nodes = np.flatnonzero(trace.match_rows(ops, vocabulary.AUTOGRAD_OP))
-    result = np.zeros(len(rows), np.int64)
+    result = ranges.start_ns[rows].copy()  # 0 would be an instant like any other: a trace may begin before it
     if not len(nodes):
         return result
     nodes = nodes[np.argsort(ops.start_ns[nodes], kind="stable")]
@@ -103,6 +103,7 @@ def _last_backward_ends(trace: Trace, rows: Int64Array) -> Int64Array:
         start_ns, end_ns = ranges.start_ns[rows[some]], ranges.end_ns[rows[some]]
         first = np.searchsorted(ops.start_ns[mine], start_ns)
         last = np.searchsorted(ops.start_ns[mine], end_ns)
-        latest_ns = np.append(np.maximum.accumulate(ops.end_ns[mine]), 0)
-        result[some] = np.where(last > first, np.minimum(latest_ns[last - 1], end_ns), 0)
+        has_nodes = last > first
+        latest_ns = np.maximum.accumulate(ops.end_ns[mine])[last[has_nodes] - 1]
+        result[some[has_nodes]] = np.minimum(latest_ns, end_ns[has_nodes])
     return result

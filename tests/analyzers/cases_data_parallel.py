@@ -249,6 +249,7 @@ PD405 = [
     RuleCase("PD405", "flattened-for-no-broadcast", lambda: buffer_syncs(broadcast="aten::mul")),
     RuleCase("PD405", "search-behind-a-busy-gpu", lambda: search_step((200, 300), (0, 1000))),
     RuleCase("PD405", "search-in-no-time", lambda: search_step((200, 205), (0, 200), (205, 1000))),
+    RuleCase("PD405", "copies-in-no-time", lambda: bucket_copies(2)),  # 8 us of 1000
     RuleCase("PD405", "copies-of-the-users-own", lambda: bucket_copies(20, name="aten::_foreach_copy_")),
     RuleCase("PD405", "broadcast-behind-the-work", lambda: buffer_broadcasts((0, 50), (60, 110), busy=(0, 1000))),
     RuleCase(

@@ -68,6 +68,14 @@ def compiling_program() -> TraceBuilder:
     return host(*tiny_ops()).op("_compile.compile_inner (dynamo_timed)", 0, 900, thread=2)
 
 
+def tiny_ops_before_the_steps() -> TraceBuilder:
+    """A loop over rows that prepares the data before the first step."""
+    trace = TraceBuilder(device=None).range(LINE, 0, 800)
+    for name, start, dur in tiny_ops():
+        trace.op(name, start, dur)
+    return trace.step(STEP_US, STEP_US).op("aten::mm", STEP_US + 5, 970)
+
+
 PD104 = [
     # 200 ops of 2 us, as much between them, and 22 us until the long one; 203 events of 1 us are the profiler's
     RuleCase(
@@ -253,6 +261,7 @@ PD104 = [
         facts=base(700),
     ),
     RuleCase("PD104", "cpu-compiles", compiling_program),
+    RuleCase("PD104", "cpu-before-the-first-step", tiny_ops_before_the_steps),
     RuleCase(
         "PD104",
         "cpu-in-the-optimizer",
@@ -277,33 +286,55 @@ def optimizer_step(
     names: tuple[str, ...] = PRIMITIVES,
     tensors: int = 20,
     us: float = 3.0,
-    optimizer: str = "AdamW",
+    optimizer: str | None = "AdamW",
     steps: int = 1,
+    prefix: str = "aten::",
 ) -> TraceBuilder:
-    """A step of an optimizer op by op, 1 us apart, then a long op."""
-    ops = [f"aten::{name}" for name in names] * tensors
+    """A step of an optimizer op by op, 1 us apart, then a long op; with None the program does that by itself."""
+    ops = [f"{prefix}{name}" for name in names] * tensors
     end = (us + 1) * len(ops)
     trace = host(
         *((name, (us + 1) * row, us) for row, name in enumerate(ops)), ("aten::mm", end + 20, 970 - end), steps=steps
     )
     for number in range(steps):
-        trace.range(f"Optimizer.step#{optimizer}.step", STEP_US * number, end)
+        if optimizer is not None:
+            trace.range(f"Optimizer.step#{optimizer}.step", STEP_US * number, end)
         trace.range("@train.py:9 train", STEP_US * number, end)
     return trace
 
 
-def with_closure(*, marked: bool, tensors: int = 20) -> TraceBuilder:
+def with_closure(*, marked: bool, tensors: int = 20, names: tuple[str, ...] = PRIMITIVES) -> TraceBuilder:
     """A step of an optimizer that begins with a closure of 200 us: a forward pass, zero_grad, a backward pass."""
-    count = len(PRIMITIVES) * tensors
+    count = len(names) * tensors
     trace = TraceBuilder(device=None).step(0, STEP_US)
     trace.op("aten::linear", 10, 80).op("autograd::engine::evaluate_function: AddmmBackward0", 105, 95)
     trace.range("Optimizer.zero_grad#AdamW.zero_grad", 95, 5)
     for row in range(count):
-        trace.op(f"aten::{PRIMITIVES[row % len(PRIMITIVES)]}", 200 + 4 * row, 3)
+        trace.op(f"aten::{names[row % len(names)]}", 200 + 4 * row, 3)
     if marked:
         trace.range("perfdoctor::closure", 0, 200)
     trace.range("Optimizer.step#AdamW.step", 0, 200 + 4 * count)
     return trace.range("@train.py:9 train", 0, 200 + 4 * count).op("aten::mm", 210 + 4 * count, 780 - 4 * count)
+
+
+def closures_of_lbfgs() -> TraceBuilder:
+    """A step of LBFGS that calls its closure four times; between two calls it computes for 5 us in two ops."""
+    trace = TraceBuilder(device=None).step(0, STEP_US).range("Optimizer.step#LBFGS.step", 0, 960)
+    for row in range(4):
+        at = 240 * row
+        trace.range("perfdoctor::closure", at, 230)
+        for number in range(25):
+            trace.op("aten::linear" if number < 12 else "aten::mm", at + 9 * number, 8)
+        trace.op("aten::dot", at + 231, 2).op("aten::add_", at + 234, 3)
+    return trace.op("aten::mm", 962, 30)
+
+
+def updates_before_the_steps() -> TraceBuilder:
+    """Updates tensor by tensor before the first step that is marked, as of a warm-up; then a step without any."""
+    trace = TraceBuilder(device=None).range("Optimizer.step#AdamW.step", 0, 800)
+    for row in range(200):
+        trace.op(f"aten::{PRIMITIVES[row % len(PRIMITIVES)]}", 4 * row, 3)
+    return trace.step(STEP_US, STEP_US).op("aten::mm", STEP_US + 5, 970)
 
 
 def saved_by_fused(own_ns: int, *remaining: float) -> tuple[int, int, int]:
@@ -472,6 +503,17 @@ PD303 = [
         facts={**base(900), **optimizer_settings(own_ns=40_000)},
     ),
     RuleCase("PD303", "cpu-small-share", lambda: optimizer_step(tensors=2)),
+    RuleCase(  # 42 us in 35 ops, nothing of which is the profiler's
+        "PD303", "cpu-four-percent-of-the-step", lambda: optimizer_step(tensors=5, us=0.2), facts=base(1000)
+    ),
+    RuleCase("PD303", "cpu-few-large-tensors", lambda: optimizer_step(("add_",), tensors=4, us=130, optimizer="SGD")),
+    RuleCase(
+        "PD303", "cpu-compiled", lambda: optimizer_step(("Torch-Compiled Region: 0/0",), tensors=1, us=500, prefix="")
+    ),
+    RuleCase("PD303", "cpu-fused-beside-a-closure", lambda: with_closure(marked=True, names=("_fused_adamw_",))),
+    RuleCase("PD303", "cpu-closures-of-lbfgs", closures_of_lbfgs),
+    RuleCase("PD303", "cpu-before-the-first-step", updates_before_the_steps),
+    RuleCase("PD303", "cpu-average-of-weights", lambda: optimizer_step(("lerp_", "mul_"), tensors=40, optimizer=None)),
     RuleCase("PD303", "cpu-mostly-the-profilers", lambda: optimizer_step(us=0.2), facts=base(850)),
 ]
 

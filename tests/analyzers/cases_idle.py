@@ -131,6 +131,16 @@ def optimizer_step(kernels: int) -> TraceBuilder:
     return trace.range("Optimizer.step#SGD.step", 1000, end - 1000).step(0, end)
 
 
+def pause_before_the_steps() -> TraceBuilder:
+    """A checkpoint is loaded before the first step that is marked; the steps never wait."""
+    trace = pauses(2000, steps=False)
+    trace.frame("train.py(30): load_checkpoint", 1010, 1960)
+    for row in range(2):
+        at = 4000 + 1000 * row
+        trace.kernel(TENSOR_GEMM, at, 1000, launch_us=at - 10).step(at, 1000)
+    return trace
+
+
 def gpu_only(*spans: tuple[float, float]) -> TraceBuilder:
     trace = TraceBuilder()
     for start, end in spans:
@@ -500,6 +510,8 @@ PD103 = [
     RuleCase("PD103", "free", lambda: long_gap("cudaFree")),
     RuleCase("PD103", "sync", lambda: long_gap("cudaStreamSynchronize")),
     RuleCase("PD103", "allocator", lambda: long_gap("cudaMalloc")),
+    RuleCase("PD103", "before-the-first-step", pause_before_the_steps),
+    RuleCase("PD103", "copying-all-through-it", lambda: pauses(2000).memcpy("HtoD", 1000, 2000, launch_us=990)),
     RuleCase("PD103", "under-a-twentieth", lambda: step_of((0, 400), (440, 1000))),
 ]
 

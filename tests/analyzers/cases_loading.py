@@ -163,7 +163,7 @@ PD101: list[RuleCase] = [
                 300_000,
                 (0, 300_000, 300_000),
                 title="The GPU waits 0.3 ms of each 1 ms step for the DataLoader, which has no workers; "
-                "with 2 workers at best 0.7 ms",
+                "with 2 workers about 0.7 ms",
                 fix="num_workers=2, persistent_workers=True, pin_memory=True",
                 confidence=0.6,
                 evidence={"step without the wait": 700_000, "batches": 1, "num_workers": 0, "CPU cores": None},
@@ -187,7 +187,7 @@ PD101: list[RuleCase] = [
                 400_000,
                 (0, 400_000, 400_000),
                 location="train.py:41",
-                title="train.py:41, whose DataLoader has 2 workers that do not keep up; with 5 workers at best 0.6 ms",
+                title="train.py:41, whose DataLoader has 2 workers that do not keep up; with 5 workers about 0.6 ms",
                 advice="in 5 worker processes",
                 fix="num_workers=5, persistent_workers=True)",
             ),

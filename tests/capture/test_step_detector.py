@@ -16,8 +16,8 @@ from perfdoctor.capture.inject._perfdoctor_inject.window_plan import AFTER, Wind
 def feed(detector: StepDetector, events: str) -> list[int]:
     """Feed events to a detector and return the positions where steps end.
 
-    L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure;
-    a gradient of torch.func is h in one transform, g in two.
+    L next, Z zero_grad, B backward, G autograd.grad, O, P and Q optimizers, U scaler, S a step with a closure; a
+    gradient of torch.func is h in one transform, g in two.
     """
     ends = []
     for position, event in enumerate(events):

@@ -101,8 +101,8 @@ def test_a_correctness_finding_without_cost_leads_without_a_number():
         (60_000_000, None, "recorded with the profiler a step took 60.0 ms"),
         (
             100_000_000,
-            "recorded with the profiler a step took 100 ms: more than half of that is the profiler, so shares of the "
-            "step are estimates",
+            "recorded with the profiler a step took 100 ms: more than half of that is the profiler or other "
+            "programs, so shares of the step are estimates",
             None,
         ),
     ],

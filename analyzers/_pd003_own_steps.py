@@ -1,0 +1,59 @@
+"""The steps of a run and of a trace without what other programs took, and for equal work."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoctor.analysis.captured_facts import RunSteps, StepTimes, captured_step_times
+from perfdoctor.analysis.step_times import (
+    Preemption,
+    even_out_work,
+    find_preemption,
+    find_preemption_beside_run,
+    is_shared_throughout,
+)
+from perfdoctor.rules import BoolArray, Int64Array, Rank
+
+
+class OwnSteps:
+    """The steps of a run without what other programs took (`own_ns`), and for equal work (`even_ns`)."""
+
+    def __init__(self, steps: RunSteps) -> None:
+        self.steps = steps
+        found = find_preemption(steps)
+        self.own_ns, self.is_preempted, self.lost_core = found.own_ns, found.is_preempted, found.lost_core
+        self.is_shared = is_shared_throughout(steps)
+        self.lost_ns = int((steps.dur_ns - self.own_ns).sum())
+        self.even_ns = even_out_work(self.own_ns, steps)
+
+
+def own_durations_of(rank: Rank) -> Int64Array:
+    """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
+    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
+    if recorded is None:
+        return dur_ns
+    own_ns = even_out_work(_preemption_of(rank, recorded).own_ns, recorded)
+    return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _recorded_steps(rank: Rank) -> StepTimes | None:
+    """What was captured of the steps of the trace; None where that is not known."""
+    recorded = captured_step_times(rank.facts, "timing")
+    # Others are a part of the steps, or of a trace that was cut short.
+    return recorded if recorded is not None and len(recorded) == rank.steps.count else None
+
+
+def _preemption_of(rank: Rank, recorded: StepTimes) -> Preemption:
+    """Preemption in the steps of the trace, by what is usual without the profiler, too."""
+    base = captured_step_times(rank.facts, "base")
+    found = find_preemption_beside_run([recorded] if base is None else [recorded, base], rank.run_steps)
+    count = len(recorded)
+    return Preemption(found.own_ns[:count], found.is_preempted[:count], found.lost_core[:count])
+
+
+def may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
+    """Whether other programs may have made these steps of the trace slow, though the step times do not show it."""
+    recorded = _recorded_steps(rank)
+    if recorded is None:
+        return False
+    return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
