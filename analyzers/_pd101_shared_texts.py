@@ -101,8 +101,8 @@ def _advise_workers(
 def _advise_cheaper_batch(
     rank: Rank, loader: SharedCores, work: LoadingWork | None, created: SourceLocation | None
 ) -> SharedAdvice:
-    scale = _recorded_scale(rank, loader)
-    most_ns = loader.wait_ns * scale if work is None else min(work.time_ns, loader.wait_ns * scale)
+    # What is prepared once, or for a whole batch, takes all that is around it with it: loops, copies, collation.
+    most_ns = loader.wait_ns * _recorded_scale(rank, loader)
     name = "loading" if work is None else activity_kinds.short_name(work.name)
     cheaper = None if work is None else CHEAPER_BATCH.get(work.kind or "")
     if cheaper is not None and "GPU" in cheaper:
@@ -110,7 +110,10 @@ def _advise_cheaper_batch(
     why, because = _why_no_workers(loader)
     text = f"Make a batch cheaper: {cheaper or _CHEAPER_IN_GENERAL}. {because}{describe_loading_work(work)}"
     location = (work.location if work is not None else None) or created
-    place = f" ({location.short})" if location and location != created else ""
+    place = ""
+    if location is not None and location != created:
+        name = location.function or name
+        place = f" ({location.short})"
     title = f"{_what_waits(loader, created)}; {why}, so {name}{place} has to get cheaper"
     return SharedAdvice(title, text, None, Saving(0, None, round(most_ns), "bounded"), location, 0.5)
 

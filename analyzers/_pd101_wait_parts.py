@@ -9,6 +9,7 @@ import numpy as np
 
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
+from perfdoctor.analysis.timeline.own_time import LOADER
 from perfdoctor.rules import BoolArray, Int64Array, Intervals, Rank, SourceLocation, find_hot_path, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Calls, Frames, Ops, Trace
@@ -17,6 +18,8 @@ _COLLATE_OP = r"^aten::(stack|cat)$"
 # The loader's own ranges and frames, which are around all that it does.
 _LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/"
 _PIN_OP = r"^aten::_?pin_memory$"
+# A line with less of a step than that is one of many.
+_MIN_LINE_SHARE = 0.1
 
 
 class WaitParts(NamedTuple):
@@ -59,8 +62,28 @@ def find_loading_work(rank: Rank, startups: BoolArray) -> LoadingWork | None:
         others = loader_waits_of(evidence)
         work = _find_work(evidence, others, np.arange(len(others.start_ns)), wait_ns)
         if work is not None:
-            return work
+            return work._replace(location=_find_busiest_line(rank, evidence, others) or work.location)
     return _find_work(rank.trace, waits, rows, wait_ns)
+
+
+def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> SourceLocation | None:
+    """The line of the user's data set, transform or collate function that takes most of the waits.
+
+    None where no line takes `_MIN_LINE_SHARE` of a step, or lines were not recorded. The hot path often ends in a
+    library, such as pandas; what the user can change is the line that calls it.
+    """
+    loop = Locations(evidence, None).at(waits.thread[:1], waits.start_ns[:1])[0]
+    for line in rank.top_lines:
+        place = line.location
+        is_long = line.name == LOADER and line.share >= _MIN_LINE_SHARE
+        if place is not None and is_long and not _is_same_function(place, loop):
+            return place
+    return None
+
+
+def _is_same_function(place: SourceLocation, other: SourceLocation | None) -> bool:
+    """Whether two locations are in one function; a file may be named from different folders on."""
+    return other is not None and (place.function, place.file_name) == (other.function, other.file_name)
 
 
 def _find_work(trace: Trace, waits: LoaderWaits, rows: Int64Array, wait_ns: int) -> LoadingWork | None:

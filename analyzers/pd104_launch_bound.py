@@ -23,6 +23,7 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     situation_of,
 )
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
+from perfdoctor.analyzers._pd104_python_time import find_python_time
 from perfdoctor.rules import (
     Advice,
     BoolArray,
@@ -48,6 +49,8 @@ _MIN_LAG = 1.2
 _MIN_GRAPHABLE_SHARE = 0.66
 # From this share of the step on PD102 reports waits.
 _MIN_SYNC_SHARE = 0.01
+# Of the time without ops in torch.tensor, from which on lists are named as its cause: lists are also made for it.
+_MIN_LIST_SHARE = 0.3
 # A line that calls so many of the ops is worth a look, loop or not.
 _MIN_LINE_SHARE = 0.2
 
@@ -94,7 +97,8 @@ class LaunchBound(RankAnalyzer):
 
     When it is wrong:
         The profiler itself slows every launch, most with Python stacks or shapes: compare with the step time of an
-        unprofiled run. On a CPU, breaks between ops may be the program's own Python.
+        unprofiled run. On a CPU, breaks between ops may be the program's own Python; those of 0.1 ms and more are
+        reported on their own, with the line that takes most of them.
 
     Needs:
         Kernels and their launches; of a program on the CPU alone its ops, and a capture for lines and expected savings.
@@ -187,7 +191,37 @@ class LaunchBound(RankAnalyzer):
             ),
         )
 
+    def _check_python(self, rank: Rank) -> Iterator[Finding]:
+        """The time in which no op runs, where a capture shows at which line."""
+        python = find_python_time(rank)
+        if python is None:
+            return
+        unprofiled = rank.unprofiled_time(python.time)
+        if unprofiled.share < self.settings["min_share"]:
+            return
+        are_lists = python.list_share >= _MIN_LIST_SHARE
+        situation = "lists made into tensors on the CPU" if are_lists else "Python outside of ops on the CPU"
+        advice = advise(situation, rank.context)
+        yield self.finding(
+            rank,
+            title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: "
+            f"{'lists become tensors number by number' if are_lists else 'Python'}, most at {python.location.short}",
+            cost_ns=rank.per_step(iv.total(python.time)),
+            saving=Saving(0, None, unprofiled.max_ns, "bounded"),
+            advice=advice.sentence,
+            fix=advice.code,
+            claim=Claim(python.time),
+            confidence=0.8 if unprofiled.timed else 0.6,
+            location=python.location,
+            evidence=(
+                Evidence("of it at this line", round(100 * python.share, 1), "%"),
+                Evidence("of it in torch.tensor", round(100 * python.list_share, 1), "%"),
+            ),
+            subject="python",
+        )
+
     def _check_cpu(self, rank: Rank) -> Iterator[Finding]:
+        yield from self._check_python(rank)
         cells = find_cell_loop(rank)
         if cells is not None and cells.module == "LSTM":
             cells_ns = round(rank.per_step(iv.total(passes_of(rank))) * cells.share)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.report import Report
 from perfdoctor.report.slice_facts import short_kernel_name
 from perfdoctor.reporters.clean_text import clean_line
@@ -36,11 +39,10 @@ def top_tables(report: Report) -> list[TopTable]:
     """The ops and the lines with most own time; without those that were not recorded."""
     device = "GPU time" if has_gpu(report) else "own time"
     step = "a step" if per_step_suffix(report) else "the trace"
+    lines = f"Lines with most {'GPU ' if has_gpu(report) else ''}time in {step}"
     tables = [
         TopTable(f"Ops with most {device} in {step}", _rows(report, "ops", _describe_op)),
-        TopTable(
-            f"Lines with most {'GPU ' if has_gpu(report) else ''}time in {step}", _rows(report, "lines", _describe_line)
-        ),
+        TopTable(lines, _rows(report, "lines", partial(_describe_line, name_of=_short_names(report)))),
     ]
     return [table for table in tables if table.rows]
 
@@ -58,8 +60,15 @@ def _describe_op(row: Mapping[str, Any]) -> tuple[str, str]:
     return clean_line(short_kernel_name(str(row["name"]))), often
 
 
-def _describe_line(row: Mapping[str, Any]) -> tuple[str, str]:
-    place = f"{row['file']}:{row['line']}" if row["line"] is not None else str(row["file"])
+def _short_names(report: Report) -> Mapping[str, str]:
+    """The files of the lines by names without folders, which leaves room for the text; two of one name stay long."""
+    files = {str(row["file"]) for row in report.tables.get("lines", ())}
+    names = Counter(SourceLocation(file).file_name for file in files)
+    return {file: name if names[name] == 1 else file for file in files for name in (SourceLocation(file).file_name,)}
+
+
+def _describe_line(row: Mapping[str, Any], *, name_of: Mapping[str, str]) -> tuple[str, str]:
+    place = str(SourceLocation(name_of[str(row["file"])], row["line"]))
     text = row["source"] or (f"in {row['function']}" if row["function"] and row["function"] != "<module>" else "")
     part = str(row["part"] or "")
     return clean_line(place), clean_line(text if text else part)

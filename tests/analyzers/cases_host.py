@@ -51,6 +51,16 @@ def cell_loop(count: int = 16, us: float = 50, name: str = "aten::lstm_cell") ->
     return trace.range("@model.py:4 forward", 0, us * count)
 
 
+def python_gap(us: float = 600, line: str | None = "@train.py:9 sample", *, lists: bool = False) -> TraceBuilder:
+    """An op of 100 us, a while in which none runs, and a long op."""
+    trace = host(("aten::mm", 0, 100), ("aten::mm", 100 + us, 890 - us))
+    if line is not None:
+        trace.range(line, 100, us)
+    if lists:
+        trace.frame("<built-in method tensor of type object at 0x7f286cea40>", 200, 0.6 * us)
+    return trace
+
+
 NO_COMPILE = "whole tensors in place of their rows."
 
 
@@ -182,6 +192,44 @@ PD104 = [
         base(800),
     ),
     RuleCase("PD104", "cpu-less-weight-without-a-line", lambda: host(*tiny_ops(us=1, every=2)), facts=base(800)),
+    RuleCase(
+        "PD104",
+        "cpu-python-at-a-line",
+        python_gap,
+        (
+            ExpectedFinding(
+                "high",
+                600_000,
+                (0, None, 600_000),
+                location="train.py:9",
+                title="No op runs for 60% of the step: Python, most at train.py:9",
+                advice="Do it once before the loop",
+                evidence={"of it at this line": 100.0, "of it in torch.tensor": 0.0},
+            ),
+        ),
+        base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-lists-become-tensors",
+        lambda: python_gap(lists=True),
+        (ExpectedFinding("high", 600_000, location="train.py:9", title="lists become", fix="np.stack(rows)"),),
+        base(1000),
+    ),
+    RuleCase("PD104", "cpu-python-at-no-known-line", lambda: python_gap(line=None), facts=base(1000)),
+    RuleCase("PD104", "cpu-python-of-no-weight", lambda: python_gap(us=140), facts=base(1000)),
+    RuleCase(
+        "PD104",
+        "cpu-python-of-the-loader",
+        lambda: python_gap().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 600),
+        facts=base(1000),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-python-of-an-optimizer",
+        lambda: python_gap().range("Optimizer.step#SGD.step", 90, 620),
+        facts=base(1000),
+    ),
     RuleCase("PD104", "cpu-few-cells", lambda: cell_loop(7)),
     RuleCase("PD104", "cpu-cells-of-no-weight", lambda: cell_loop(us=2)),
     RuleCase("PD104", "cpu-cells-of-a-gru", lambda: cell_loop(name="aten::gru_cell")),  # nn.GRU is hardly faster

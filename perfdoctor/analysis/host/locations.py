@@ -66,9 +66,14 @@ class SourceLocation:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     @property
+    def file_name(self) -> str:
+        """The name of the file without its folders."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
+
+    @property
     def short(self) -> str:
         """File name and line without folders, for titles."""
-        return str(SourceLocation(self.file.replace("\\", "/").rpartition("/")[2], self.line))
+        return str(SourceLocation(self.file_name, self.line))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,86 @@
+"""Where a program on the CPU alone spends time in which no op runs: Python, numpy, files, conversions of lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.host.loader_waits import loader_waits_of
+from perfdoctor.analysis.host.locations import find_locations
+from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
+from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, vocabulary
+from perfdoctor.rules import intervals as iv
+from perfdoctor.trace.tables.steps import find_steps
+
+# Shorter breaks between ops are the framework's.
+_MIN_BREAK_NS = 100_000
+# Of more breaks the longest have nearly all of the time; each is looked up at so many instants.
+_MAX_BREAKS, _SAMPLES = 256, 4
+# Python functions that make a tensor of numbers one by one, as stacks name them.
+_FROM_LISTS = r"built-in method (as_)?tensor of type"
+_BACKWARD = r"_engine_run_backward|^perfdoctor::backward"
+
+
+class PythonTime(NamedTuple):
+    """Time without ops.
+
+    Attributes:
+        time: When no op runs for 0.1 ms or more, in the analysed window; without loading and optimizers.
+        location: The line that takes most of it.
+        share: The share of that line (0 to 1).
+        list_share: The share (0 to 1) of all of it in which Python lists become tensors.
+    """
+
+    time: Intervals
+    location: SourceLocation
+    share: float
+    list_share: float
+
+
+def find_python_time(rank: Rank) -> PythonTime | None:
+    """Where the program spends time without ops; None where no line is known."""
+    parts = rank.account.parts
+    free = iv.union_of((parts["idle_unexplained"], parts["idle_launch"]))
+    time = _long_breaks(rank.trace, iv.intersect(free, rank.window))
+    trace = next((each for each in (rank.evidence_trace, rank.trace) if each is not None and has_locations(each)), None)
+    if trace is None or not len(time):
+        return None
+    steps = find_steps(trace)
+    window = steps.window if steps.count else iv.window(*trace.extent_ns)
+    busy = iv.union(trace.ops.start_ns, trace.ops.end_ns)
+    breaks = _long_breaks(trace, iv.subtract(window, busy))
+    length = breaks[:, 1] - breaks[:, 0]
+    breaks = breaks[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
+    length = breaks[:, 1] - breaks[:, 0]
+    at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
+    spent: Counter[SourceLocation] = Counter()
+    locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
+    for location, sample_ns in zip(locations, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
+        if location is not None:
+            spent[location] += sample_ns
+    if not spent:
+        return None
+    location, line_ns = max(spent.items(), key=lambda item: (item[1], str(item[0])))
+    return PythonTime(time, location, line_ns / max(iv.total(breaks), 1), _share_of_lists(trace, breaks))
+
+
+def _long_breaks(trace: Trace, free: Intervals) -> Intervals:
+    """The longer pieces of some time, without loading, optimizers, and the wait for a backward pass."""
+    ranges = trace.ranges
+    waits = trace.match_rows(ranges, _BACKWARD) | trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE)
+    others = (
+        loader_waits_of(trace).intervals,
+        optimizer_steps_of(trace).own_time(),
+        iv.union(ranges.start_ns[waits], ranges.end_ns[waits]),
+    )
+    breaks = iv.subtract(free, iv.union_of(others))
+    return breaks[breaks[:, 1] - breaks[:, 0] >= _MIN_BREAK_NS]
+
+
+def _share_of_lists(trace: Trace, breaks: Intervals) -> float:
+    rows = trace.match_rows(trace.frames, _FROM_LISTS)
+    lists = iv.union(trace.frames.start_ns[rows], trace.frames.end_ns[rows])
+    return iv.total(iv.intersect(breaks, lists)) / max(iv.total(breaks), 1)
