@@ -98,16 +98,18 @@ def cause_in_run(steps: RunSteps, slow: SlowSteps, skip: int | None, *, is_regul
     excess_ns = slow.excess_ns / len(slow)
     if _excess_of(steps.loader_wait_ns, is_slow) > _MOST_OF_EXCESS * excess_ns:
         return SlowCause("they wait for the loader", _even_out_loader(None))
-    record = "Record what they do: perfdoctor run" + (f" --skip {skip} ..." if skip is not None else ", with --skip")
+    record = "Record what they do: perfdoctor run" + (f" --skip {skip}" if skip is not None else ", with --skip")
     if steps.cpu_ns is None:
         shared = "" if is_regular else " It may be that other programs share the machine: then nobody is to blame."
         return SlowCause("", f"What they do was not recorded. {record}.{shared}", is_seen=False)
     if _excess_of(steps.cpu_ns, is_slow) < _MOST_OF_EXCESS * excess_ns:
         waits = "they wait, without more CPU time"
         return SlowCause(
-            waits, f"For what (a file, a network, a lock, a GPU) was not recorded. {record}", is_seen=False
+            waits,
+            f"What they wait for (a file, a network, a lock, a GPU) was not recorded. {record}.",
+            is_seen=False,
         )
-    return SlowCause("they take more CPU time", f"For what was not recorded. {record}", is_seen=False)
+    return SlowCause("they take more CPU time", f"What takes it was not recorded. {record}.", is_seen=False)
 
 
 def _excess_of(values: np.ndarray, is_slow: BoolArray) -> float:

@@ -15,8 +15,8 @@ from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.model import Calls, Frames, Ops, Trace
 
 _COLLATE_OP = r"^aten::(stack|cat)$"
-# The loader's own ranges and frames, which are around all that it does.
-_LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/"
+# The loader's own ranges and frames, which are around all that it does, and those of the recorder around them.
+_LOADER = rf"{vocabulary.LOADER_NEXT}|{vocabulary.DATALOADER_NEXT}|torch/utils/data/|perfdoctor/capture/"
 _PIN_OP = r"^aten::_?pin_memory$"
 # A line with less of a step than that is one of many.
 _MIN_LINE_SHARE = 0.1

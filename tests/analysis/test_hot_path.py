@@ -261,6 +261,16 @@ def test_pauses_of_one_kind_are_told_apart_from_a_third_of_the_time_on() -> None
     assert (path.kind, names(path)[-1], count) == (None, "a", 2)
 
 
+@pytest.mark.parametrize("early_in_the_file", [True, False])
+def test_of_two_names_that_take_as_long_the_earlier_one_is_named(early_in_the_file: bool) -> None:
+    runs = [("aten::item", 0), ("aten::add", 200)]
+    trace = TraceBuilder(device=None)
+    for name, start in runs if early_in_the_file else reversed(runs):
+        trace.op(name, start, 100)
+    path, count = pause_path(trace.trace(), (0, 100), (200, 300))
+    assert (names(path), count) == (["aten::item"], 1)
+
+
 def test_a_function_around_the_pauses_alone_explains_them() -> None:
     trace = TraceBuilder(device=None)
     trace.frame("train.py(3): validate", 100, 100)

@@ -71,3 +71,10 @@ def test_a_trace_without_optimizers() -> None:
     steps = optimizer_steps_of(TraceBuilder().op("aten::mm", 0, 10).trace())
     assert not len(steps.rows)
     assert not len(steps.own_time())
+
+
+def test_a_clock_may_begin_below_zero() -> None:
+    # Were 0 the end where there is no backward pass, it would lie behind the first step.
+    trace = TraceBuilder().range(STEP, -90, 50).op(NODE, -200, 5).range("Optimizer.step#Adam.step", -30, 10)
+    trace.op(NODE, -29, 2)
+    assert own_us(trace) == [[-90, -40], [-27, -20]]

@@ -170,7 +170,7 @@ def test_slow_steps_that_compute_more_are_the_programs_own() -> None:
     assert "10 of 100 steps of the run take up to 4.0 times the median, every 10 steps: they take more CPU time" in (
         finding.title
     )
-    assert "For what was not recorded" in finding.advice
+    assert "What takes it was not recorded" in finding.advice
     assert "Write" not in finding.advice
     assert finding.severity == "low"
 

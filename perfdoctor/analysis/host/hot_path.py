@@ -29,7 +29,6 @@ from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
-from perfdoctor.trace.tables.distinct import occurring
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import Calls, Frames, Ops, Ranges, Trace
 
@@ -328,12 +327,20 @@ def _find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> _Runs:
             found.append((table, number, lane, rows))
             inside_ns.append(iv.overlap(table.start_ns[rows], table.end_ns[rows], time))
     code = np.concatenate([table.name[rows] for table, _, _, rows in found])
-    numbers: dict[str, int] = {}
+    start_ns = np.concatenate([table.start_ns[rows] for table, _, _, rows in found])
+    # The numbers decide between names that take as long: the earlier one first, as a file has no order.
+    first_ns: dict[str, int] = {}
+    name_of: dict[int, str] = {}
+    codes, at = np.unique(code[np.argsort(start_ns, kind="stable")], return_index=True)
+    for each, started_ns in zip(codes.tolist(), np.sort(start_ns)[at].tolist(), strict=True):
+        name = name_of[each] = activity_kinds.without_address(trace.strings[each])
+        first_ns[name] = min(started_ns, first_ns.get(name, started_ns))
+    numbers = {name: number for number, name in enumerate(sorted(first_ns, key=lambda name: (first_ns[name], name)))}
     number_of = np.zeros(len(trace.strings), np.int64)
-    for each in occurring(code).tolist():
-        number_of[each] = numbers.setdefault(activity_kinds.without_address(trace.strings[each]), len(numbers))
+    for each, name in name_of.items():
+        number_of[each] = numbers[name]
     return _Runs(
-        np.concatenate([table.start_ns[rows] for table, _, _, rows in found]),
+        start_ns,
         np.concatenate([table.end_ns[rows] for table, _, _, rows in found]),
         np.concatenate([np.full(len(rows), lane, np.int32) for _, _, lane, rows in found]),
         np.concatenate([np.full(len(rows), number, np.int8) for _, number, _, rows in found]),
