@@ -216,6 +216,21 @@ PD104 = [
         (ExpectedFinding("high", 600_000, location="train.py:9", title="lists become", fix="np.stack(rows)"),),
         base(1000),
     ),
+    RuleCase(
+        "PD104",
+        "cpu-python-in-several-whiles",
+        lambda: host(("aten::mm", 0, 100), ("aten::mm", 300, 100), ("aten::mm", 600, 390))
+        .range("@train.py:9 sample", 100, 200)
+        .range("@train.py:8 sample", 400, 200),
+        (ExpectedFinding("high", 400_000, location="train.py:9", title="for 40% of the step: Python"),),
+        base(1000),
+    ),
+    RuleCase(  # an event of 1 us is the profiler's
+        "PD104",
+        "cpu-python-without-a-capture",
+        python_gap,
+        (ExpectedFinding("high", 600_000, location="train.py:9", confidence=0.6),),
+    ),
     RuleCase("PD104", "cpu-python-at-no-known-line", lambda: python_gap(line=None), facts=base(1000)),
     RuleCase("PD104", "cpu-python-of-no-weight", lambda: python_gap(us=140), facts=base(1000)),
     RuleCase(
