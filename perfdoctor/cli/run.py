@@ -131,9 +131,10 @@ def run(
     What follows the program belongs to the program, and the exit code is the program's. With --fail-on, a program
     that exits with 0 ends in 1 where a finding is that severe, or where there is no report to judge by.
 
-    Some 30 steps are enough: the first are left alone, the next are timed without the profiler, then steps are
-    recorded for their times, then steps with shapes and source lines. The rest of the run is left alone as well, unless
-    --stop-after ends it there.
+    Six steps are enough, and some 40 fill all windows: the first are left alone, the next are timed without the
+    profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
+    once or twice more if its steps change, and left alone otherwise, unless --stop-after ends it. Windows that are
+    chosen (--skip, --base, --warmup, --timing, --evidence) are kept to the letter.
 
     The program runs in the Python that runs perfdoctor. To record it in another one, name that one:
 

@@ -279,6 +279,18 @@ PD104 = [
     RuleCase("PD104", "cpu-before-the-first-step", tiny_ops_before_the_steps),
     RuleCase(
         "PD104",
+        "cpu-in-each-of-two-steps",
+        lambda: host(*tiny_ops(), steps=2),
+        (ExpectedFinding("high", 835_000, title="201 a step"),),  # and half of the 30 us between the two
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-in-one-of-two-steps",
+        lambda: host(*tiny_ops()).step(STEP_US, STEP_US).op("aten::mm", STEP_US + 5, 970),
+        (ExpectedFinding("high", 427_500, title="101 a step"),),
+    ),
+    RuleCase(
+        "PD104",
         "cpu-in-the-optimizer",
         lambda: host(*tiny_ops()).range("Optimizer.step#Lion.step", 0, 800),
     ),

@@ -286,19 +286,21 @@ class Hooks:
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             # A backward pass inside another one belongs to it: reentrant checkpoints, and the second of our wrappers.
-            if self._is_in_backward or not recorder.is_listening():
-                return original(*args, **kwargs)
-            self.call_recorder(recorder.on_backward)
-            depth = recorder.ranges.begin("backward")
-            self._is_in_backward = True
+            is_outermost = not self._is_in_backward and recorder.is_listening()
+            depth = 0
+            if is_outermost:
+                self.call_recorder(recorder.on_backward)
+                depth = recorder.ranges.begin("backward")
+                self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
             finally:
-                self._is_in_backward = False
-                recorder.ranges.end(depth, "backward")
+                if is_outermost:
+                    self._is_in_backward = False
+                    recorder.ranges.end(depth, "backward")
 
         return backward
 
