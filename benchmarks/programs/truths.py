@@ -63,6 +63,7 @@ class Program:
         healthy: Whether no change of a line or two makes it faster by more than the noise: no finding is right.
         rules: Rules whose finding names the cause.
         lines: Texts of the lines to change; each stands in the script once.
+        places: The same where a file has another name than the script: cells of a notebook.
         libraries: What it imports besides torch.
         ranks: Ranks that torchrun starts; 0 for a plain script.
         edits: Changes that follow advice.
@@ -74,6 +75,7 @@ class Program:
     healthy: bool
     rules: tuple[str, ...]
     lines: tuple[str, ...]
+    places: tuple[str, ...]
     libraries: tuple[str, ...]
     ranks: int
     edits: tuple[Edit, ...]
@@ -128,6 +130,7 @@ def _read_program(name: str, entry: dict[str, Any]) -> Program:
         healthy=entry.get("healthy", False),
         rules=tuple(entry.get("rules", ())),
         lines=tuple(entry.get("lines", ())),
+        places=tuple(entry.get("places", ())),
         libraries=tuple(entry.get("libraries", ())),
         ranks=entry.get("ranks", 0),
         edits=tuple(

@@ -219,9 +219,11 @@ PD104 = [
     RuleCase(
         "PD104",
         "cpu-python-in-several-whiles",
-        lambda: host(("aten::mm", 0, 100), ("aten::mm", 300, 100), ("aten::mm", 600, 390))
-        .range("@train.py:9 sample", 100, 200)
-        .range("@train.py:8 sample", 400, 200),
+        lambda: (
+            host(("aten::mm", 0, 100), ("aten::mm", 300, 100), ("aten::mm", 600, 390))
+            .range("@train.py:9 sample", 100, 200)
+            .range("@train.py:8 sample", 400, 200)
+        ),
         (ExpectedFinding("high", 400_000, location="train.py:9", title="for 40% of the step: Python"),),
         base(1000),
     ),

@@ -48,7 +48,7 @@ def test_an_edit_must_find_its_text_once() -> None:
 
 def program(*edits: Edit, healthy: bool = False) -> Program:
     lines = () if healthy else ("loader = DataLoader(",)
-    return Program("toy", "toys", "the loader", healthy, () if healthy else ("PD101",), lines, (), 0, edits)
+    return Program("toy", "toys", "the loader", healthy, () if healthy else ("PD101",), lines, (), (), 0, edits)
 
 
 WORKERS = Edit("num_workers=$1", r"num_workers=(\d+)", False, (("data)", "data, num_workers=$1)"),))
@@ -124,7 +124,7 @@ def test_the_table_counts_and_lists_what_was_not_run() -> None:
 
 
 def test_a_program_whose_library_is_missing_is_not_run() -> None:
-    toy = Program("toy", "toys", "t", True, (), (), ("surely_not_installed",), 0, ())
+    toy = Program("toy", "toys", "t", True, (), (), (), ("surely_not_installed",), 0, ())
     row = driver.measure_program(toy, pairs=1)
     assert not row.ran
     assert not row.right
