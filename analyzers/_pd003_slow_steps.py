@@ -15,7 +15,7 @@ from perfdoctor.trace.tables.model import Ops, Ranges
 from perfdoctor.trace.tables.steps import Steps
 
 # Marks of steps and lines lie around or beside what a step does.
-_MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|^perfdoctor::"
+_MARKS = f"{vocabulary.PROFILER_STEP}|{vocabulary.SOURCE_MARK}|{vocabulary.OWN_MARK}"
 # An annotation names the excess, as its name is the user's, where it has at least this share of the largest op's.
 _ANNOTATION_SHARE = 0.8
 

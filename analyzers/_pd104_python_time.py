@@ -21,7 +21,7 @@ _MIN_BREAK_NS = 100_000
 _MAX_BREAKS, _SAMPLES = 256, 4
 # Python functions that make a tensor of numbers one by one, as stacks name them.
 _FROM_LISTS = r"built-in method (as_)?tensor of type"
-_BACKWARD = r"_engine_run_backward|^perfdoctor::backward"
+_BACKWARD = rf"_engine_run_backward|{vocabulary.BACKWARD_RANGE}"
 
 
 class PythonTime(NamedTuple):

@@ -97,9 +97,11 @@ class _Priced:
 
     @property
     def saves_nothing(self) -> bool:
-        """Whether the fix is known to save nothing, even alone: then it is not offered."""
-        alone = self.saving.alone
-        return alone.expected_ns == 0 or (alone.expected_ns is None and alone.high_ns == 0)
+        """Whether the fix is known to save nothing, alone and in its turn: then it is not offered."""
+        return all(
+            each.expected_ns == 0 or (each.expected_ns is None and each.high_ns == 0)
+            for each in (self.saving, self.saving.alone)
+        )
 
     def cap(self, limit_ns: int) -> int:
         """Cap the saving at `limit_ns` per step; returns the most that it promises now."""

@@ -99,6 +99,8 @@ FORWARD_MARK_NAME, BACKWARD_MARK_NAME = "perfdoctor::forward", "perfdoctor::back
 """The ranges that `perfdoctor run` puts around the passes."""
 CLOSURE_MARK_NAME = "perfdoctor::closure"
 """The range that `perfdoctor run` puts around the closure of an optimizer's `step`."""
+OWN_MARK = r"^perfdoctor::"
+"""Pattern of any range that `perfdoctor run` puts around a part of a step."""
 CLOSURE_RANGE = rf"^{CLOSURE_MARK_NAME}$"
 """Pattern of the range around a closure."""
 DDP_FORWARD, FSDP_FORWARD = r"^DistributedDataParallel\.forward$", r"^FullyShardedDataParallel\.forward$"
