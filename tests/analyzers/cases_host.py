@@ -250,6 +250,10 @@ PD104 = [
     RuleCase("PD104", "cpu-few-cells", lambda: cell_loop(7)),
     RuleCase("PD104", "cpu-cells-of-no-weight", lambda: cell_loop(us=2)),
     RuleCase("PD104", "cpu-cells-of-a-gru", lambda: cell_loop(name="aten::gru_cell")),  # nn.GRU is hardly faster
+    RuleCase("PD104", "cpu-cells-of-an-rnn", lambda: cell_loop(name="aten::rnn_tanh_cell")),  # nor is nn.RNN
+    RuleCase(
+        "PD104", "cpu-in-an-optimizer-of-the-users", lambda: host(*tiny_ops()).range("Optimizer.step#Own.step", 0, 900)
+    ),
     RuleCase(
         "PD104",
         "cpu-compiled-already",

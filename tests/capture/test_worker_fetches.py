@@ -61,7 +61,9 @@ def test_workers_say_how_long_a_batch_takes(launcher: Any, args: tuple[str, ...]
     assert loader["batch_tensors"] == 2
     assert loader["batch_bytes"] == 4 * 8 * 4 + 4 * 8
     assert 0 <= loader["ready"] <= loader["batches"]
-    assert 0 <= facts["cores"]["workers"] < 2
+    # Spawned workers start for longer than the first base window lasts: then no batch of theirs ends in it.
+    workers = facts["cores"]["workers"]
+    assert (workers is None and args[1] == "spawn") or 0 <= workers < 2
 
 
 def test_without_workers_the_loop_itself_says_it(launcher: Any) -> None:
