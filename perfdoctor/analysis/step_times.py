@@ -28,6 +28,8 @@ _LONGEST_TURN_NS = 20_000_000
 _MIN_EXTRA_TURNS = 0.5
 _MOST_OWN_SHARE = 0.9
 _MIN_THREADS_SHARE = 0.2
+# In a usual step of a quiet machine others have the core up to once or twice.
+_MIN_USUAL_TURNS = 3
 # The training thread of a program that computes and is alone uses its core all the time, but for waits.
 _QUIET_SHARE = 0.8
 # From this factor on, two windows hold different work or different steps: neighbouring windows of steady programs are
@@ -104,7 +106,8 @@ def is_shared_throughout(times: StepTimes) -> bool:
         return False
     turns, away_ns = float(np.median(times.preempted)), float(np.median(times.dur_ns - times.cpu_ns))
     is_away = away_ns > (1 - _QUIET_SHARE) * float(np.median(times.dur_ns))
-    return is_away and 2 * turns * _LONGEST_TURN_NS > away_ns  # else it waits for most of that: a GPU, a loader
+    # Else it waits for most of that: for a GPU, a disk, a loader that sleeps, with a turn of others now and then.
+    return is_away and turns >= _MIN_USUAL_TURNS and 2 * turns * _LONGEST_TURN_NS > away_ns
 
 
 def _uses_threads(cpu_ns: Int64Array, process_cpu_ns: Int64Array) -> bool:

@@ -163,3 +163,11 @@ def test_a_step_with_other_work_may_use_fewer_threads_without_being_preempted() 
     assert find_preemption(run).is_preempted.tolist() == [False, False, False, True]
     rollout = replace(run, contains=(*(frozenset[str](),) * 3, frozenset({"rollout"})))
     assert find_preemption(rollout).own_ns.tolist() == run.dur_ns.tolist()
+
+
+def test_a_loader_that_sleeps_is_no_other_program() -> None:
+    step = {"step_ns": [80_000_000] * 10, "cpu_ns": [48_000_000] * 10, "preempted": [1] * 10}
+    sleeping = {f"{window}_{name}": values for window in ("base", "timing") for name, values in step.items()}
+    assert not any("other programs" in each for each in describe_sample(sleeping, None))
+    disturbed = sleeping | {"base_preempted": [9] * 10, "timing_preempted": [9] * 10}
+    assert any("other programs" in each for each in describe_sample(disturbed, None))
