@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._pd101_loader_model import LoaderModel, model_loader
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_shared_texts import advise_shared_cores
@@ -26,7 +27,6 @@ from perfdoctor.rules import (
     SourceLocation,
     activity_kinds,
     advise,
-    captured_list,
     count_recurrence,
     find_worker_startups,
     is_rare,
@@ -105,7 +105,7 @@ class DataLoaderStall(RankAnalyzer):
         """One finding about waits for batches and one about starting workers, each from `min_share` of the step on."""
         if rank.device_kind == "gpu_not_recorded":
             return
-        captured, waits = _captured_loader(rank), rank.loader_waits
+        captured, waits = captured_loader(rank.facts), rank.loader_waits
         startups = find_worker_startups(rank.trace, waits)
         startup_time = iv.union(waits.start_ns[startups], waits.end_ns[startups])
         idle = iv.subtract(rank.account.parts["idle_dataloader"], startup_time)
@@ -203,11 +203,6 @@ class DataLoaderStall(RankAnalyzer):
             subject="start-up",
             recurrence=count_recurrence(idle, rank.steps, rank.profiler_factor),
         )
-
-
-def _captured_loader(rank: Rank) -> Mapping[str, Any]:
-    """What was captured of the loader that was waited for longest; empty without facts."""
-    return max(captured_list(rank.facts, "loaders"), key=lambda loader: loader.get("wait_ns") or 0, default={})
 
 
 def _may_restart_workers(captured: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
+from perfdoctor.analysis.captured_facts import captured_loader
 from perfdoctor.analyzers._cpu_parallel_ops import find_parallel_ops
 from perfdoctor.analyzers._pd101_shared_cores import SharedCores, measure_shared_cores
 from perfdoctor.analyzers._pd101_texts import count_workers, format_ms
@@ -18,7 +19,6 @@ from perfdoctor.rules import (
     RankAnalyzer,
     Saving,
     SourceLocation,
-    captured_list,
     captured_part,
 )
 from perfdoctor.rules import intervals as iv
@@ -85,7 +85,7 @@ class WorkerOversubscription(RankAnalyzer):
 
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where the workers compute, no core idles, and another setting saves `min_share` of the step."""
-        captured = max(captured_list(rank.facts, "loaders"), key=lambda each: each.get("wait_ns") or 0, default={})
+        captured = captured_loader(rank.facts)
         loader = measure_shared_cores(rank, captured)
         if loader is None or not loader.workers or not loader.workers_keep_up:
             return

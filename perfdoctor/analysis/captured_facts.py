@@ -31,6 +31,11 @@ def captured_list(facts: Mapping[str, Any] | None, name: str) -> list[Mapping[st
     return [each for each in part if isinstance(each, dict)] if isinstance(part, list) else []
 
 
+def captured_loader(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What was captured of the DataLoader that the loop waited for longest; empty where none was captured."""
+    return max(captured_list(facts, "loaders"), key=lambda loader: loader.get("wait_ns") or 0, default={})
+
+
 def yes_or_no(setting: object) -> str | None:
     """A captured setting as the value of evidence: "yes" or "no"; None where it was not captured."""
     return None if setting is None else "yes" if setting else "no"

@@ -11,6 +11,29 @@ import pytest
 from perfdoctor.cli.main import main
 from perfdoctor.testing import TraceBuilder
 
+TRAINING = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.randn(8), torch.zeros(1)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), batch_size=2):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+print("trained")
+sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
+"""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -63,3 +86,16 @@ def busy(tmp_path) -> Path:
         builder.step(at, 1000).op("aten::mm", at + 5, 20)
         builder.kernel("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_nn", at + 15, 998, launch_us=at + 8)
     return builder.write(tmp_path / "busy.json.gz")
+
+
+@pytest.fixture
+def training(tmp_path) -> Path:
+    path = tmp_path / "training.py"
+    path.write_text(TRAINING)
+    return path
+
+
+@pytest.fixture
+def short() -> list[str]:
+    """Options of `run` with which the program of `training` fills its windows."""
+    return ["--skip", "1", "--base", "2", "--warmup", "1", "--timing", "4", "--evidence", "0"]

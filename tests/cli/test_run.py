@@ -18,37 +18,6 @@ print("arguments:", sys.argv[1:])
 sys.exit(7)
 """
 
-TRAINING = """\
-import sys, time
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 24
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.randn(8), torch.zeros(1)
-
-torch.set_num_threads(1)
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x, y in DataLoader(Slow(), batch_size=2):
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-print("trained")
-sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
-"""
-SHORT = ["--skip", "1", "--base", "2", "--warmup", "1", "--timing", "4", "--evidence", "0"]
-
-
-@pytest.fixture
-def training(tmp_path) -> Path:
-    path = tmp_path / "training.py"
-    path.write_text(TRAINING)
-    return path
-
 
 @pytest.fixture
 def arguments(tmp_path) -> Path:
@@ -107,8 +76,8 @@ def test_the_dashes_before_a_command_are_restored(arguments, target, typed):
     assert restore_dashes(arguments, target) == typed
 
 
-def test_a_training_is_recorded_and_reported(perfdoctor, training):
-    ended = perfdoctor("run", *SHORT, "--out", "capture", "-o", "r.md", training, "5")
+def test_a_training_is_recorded_and_reported(perfdoctor, training, short):
+    ended = perfdoctor("run", *short, "--out", "capture", "-o", "r.md", training, "5")
     assert ended.code == 5
     first, _, rest = ended.out.partition("\n")
     assert first == "trained"
@@ -122,9 +91,9 @@ def test_a_training_is_recorded_and_reported(perfdoctor, training):
     assert "PD101" in Path("r.md").read_text(encoding="utf-8")
 
 
-def test_a_report_that_fails_leaves_the_programs_exit_code(perfdoctor, training):
+def test_a_report_that_fails_leaves_the_programs_exit_code(perfdoctor, training, short):
     Path("pyproject.toml").write_text("[tool.perfdoctor]\nnonsense = 1\n")
-    ended = perfdoctor("run", *SHORT, training, "5")
+    ended = perfdoctor("run", *short, training, "5")
     assert ended.code == 5
     assert ended.out == "trained\n"
     assert ended.err.splitlines()[-1].startswith("perfdoctor: the recording was not reported: ")
@@ -139,11 +108,11 @@ def test_a_program_with_fewer_steps_than_asked_for_gets_one_line_of_what_to_do(p
     assert lines[1:] == ["perfdoctor: there is nothing to report on; the times of steps are in capture"]
 
 
-def test_without_a_report_the_recording_stays(perfdoctor, training):
-    ended = perfdoctor("run", *SHORT, "--out", "capture", "--no-report", training)
+def test_without_a_report_the_recording_stays(perfdoctor, training, short):
+    ended = perfdoctor("run", *short, "--out", "capture", "--no-report", training)
     assert (ended.code, ended.out) == (0, "trained\n")
     assert list(Path("capture").glob("rank0/timing.json*"))
     assert not Path("capture/report.json").exists()
-    again = perfdoctor("run", *SHORT, "--out", "capture", training)
+    again = perfdoctor("run", *short, "--out", "capture", training)
     assert again.code == 2
     assert "--force" in again.line

@@ -12,53 +12,23 @@ from perfdoctor.cli.run import announce_long_analysis
 
 torch = pytest.importorskip("torch")
 
-SHORT = ["--skip", "1", "--base", "2", "--warmup", "1", "--timing", "4", "--evidence", "0"]
-TRAINING = """\
-import sys, time
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 24
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.randn(8), torch.zeros(1)
-
-torch.set_num_threads(1)
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x, y in DataLoader(Slow(), batch_size=2):
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-sys.exit(int(sys.argv[1]) if sys.argv[1:] else 0)
-"""
-
-
-@pytest.fixture
-def training(tmp_path) -> Path:
-    path = tmp_path / "training.py"
-    path.write_text(TRAINING)
-    return path
-
 
 def rules_in(path: str) -> set[str]:
     return {finding["rule"] for finding in json.loads(Path(path).read_bytes())["findings"]}
 
 
-def test_a_gate_that_fails_ends_a_good_program_in_1_and_leaves_a_failed_one_its_code(perfdoctor, training):
-    gated = perfdoctor("run", *SHORT, "--out", "a", "--fail-on", "high", training)
+def test_a_gate_that_fails_ends_a_good_program_in_1_and_leaves_a_failed_one_its_code(perfdoctor, training, short):
+    gated = perfdoctor("run", *short, "--out", "a", "--fail-on", "high", training)
     assert gated.code == 1
     assert "--fail-on high: " in gated.err
     assert "(PD101" in gated.err
     assert "PD101" in rules_in("a/report.json")
-    assert perfdoctor("run", *SHORT, "--out", "b", "--fail-on", "high", training, "5").code == 5
+    assert perfdoctor("run", *short, "--out", "b", "--fail-on", "high", training, "5").code == 5
 
 
-def test_a_gate_passes_what_was_ignored_and_rules_are_chosen_as_in_analyze(perfdoctor, training):
+def test_a_gate_passes_what_was_ignored_and_rules_are_chosen_as_in_analyze(perfdoctor, training, short):
     options = ["--select", "PD1,PD003", "--ignore", "PD101", "--set", "PD104.min_share=0.99", "--fail-on", "high"]
-    ended = perfdoctor("run", *SHORT, "--out", "a", *options, training)
+    ended = perfdoctor("run", *short, "--out", "a", *options, training)
     assert ended.code == 0, ended.err
     assert "PD101" not in rules_in("a/report.json")
     outcomes = json.loads(Path("a/report.json").read_bytes())["outcomes"]
@@ -143,8 +113,8 @@ def test_python_scripts_need_neither_suffix_nor_permission_to_execute(perfdoctor
     assert (ended.code, ended.out) == (0, "ran\n")
 
 
-def test_without_a_report_the_command_for_it_is_named(perfdoctor, training):
-    ended = perfdoctor("run", *SHORT, "--out", "capture", "--no-report", training)
+def test_without_a_report_the_command_for_it_is_named(perfdoctor, training, short):
+    ended = perfdoctor("run", *short, "--out", "capture", "--no-report", training)
     assert "perfdoctor: recorded in capture; for the report: perfdoctor analyze capture\n" in ended.err
     assert perfdoctor("analyze", "-q", "capture").code == 0
 

@@ -50,10 +50,12 @@ class Hooks:
         self._patch(torch, "set_num_threads", self._wrap_set_num_threads)
         loader_iterator, optimizer = dataloader._BaseDataLoaderIter, torch.optim.Optimizer
         self._patch(loader_iterator, "__next__", self._wrap_loader_next)
-        self._patch(dataloader.DataLoader, "__init__", self._wrap_loader_init)
+        self._patch(dataloader.DataLoader, "__init__", self._wrap_init(self.recorder.loaders.add_loader))
         self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
-        self._patch(optimizer, "__init__", self._wrap_optimizer_init)
-        self._patch(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_data_parallel_init)
+        self._patch(optimizer, "__init__", self._wrap_init(self.recorder.on_optimizer_built))
+        self._patch(
+            torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_init(self.recorder.on_model_wrapped)
+        )
         self._patch(optimizer, "profile_hook_step", self._wrap_profile_hook_step)
         self._undo.append(register_optimizer_step_post_hook(self._on_optimizer_step).remove)
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
@@ -150,17 +152,22 @@ class Hooks:
 
         return set_num_threads
 
-    def _wrap_loader_init(self, original: Function) -> Function:
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(loader, *args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.loaders.add_loader, loader, sys._getframe(1))
+    def _wrap_init(self, report: Function) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper of a constructor reports each new object and the frame that made it."""
 
-        return __init__
+        def wrap(original: Function) -> Function:
+            def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+                try:
+                    original(made, *args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+                if not self.recorder.finished:
+                    self.call_recorder(report, made, sys._getframe(1))
+
+            return __init__
+
+        return wrap
 
     def _wrap_loader_iter(self, original: Function) -> Function:
         def __iter__(loader: Any) -> Any:  # noqa: N807
@@ -174,30 +181,6 @@ class Hooks:
             return iterator
 
         return __iter__
-
-    def _wrap_optimizer_init(self, original: Function) -> Function:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(optimizer, *args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.on_optimizer_built, optimizer, sys._getframe(1))
-
-        return __init__
-
-    def _wrap_data_parallel_init(self, original: Function) -> Function:
-        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            try:
-                original(model, *args, **kwargs)
-            except BaseException as error:
-                remove_own_frames(error)
-                raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.on_model_wrapped, model, sys._getframe(1))
-
-        return __init__
 
     def _wrap_profile_hook_step(self, original: Function) -> Function:
         """Wrap the function by which torch wraps the `step` of every optimizer class.
