@@ -27,25 +27,55 @@ class Program(Protocol):
     environment: Mapping[str, str]
 
     def patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace the attribute `name` of a module or class by `wrap(original)`."""
+        """Replace the attribute `name` of a module or class by `wrap(original)`; what is not there is left out."""
 
-    def met(self, change: str, location: Any = None, detail: str = "") -> None:
+    def edit_arguments(
+        self,
+        change: Any,
+        owner: Any,
+        name: str,
+        edit: Callable[[Any, dict[str, Any]], Mapping[str, Any] | None],
+    ) -> None:
+        """Set arguments of a function or a constructor, and note where: line, and value before and after.
+
+        Args:
+            change: The change, or its name.
+            owner: The module or class of the function.
+            name: The function; of a constructor, `__init__`.
+            edit: Called with the object that a method belongs to (None for a function) and with the arguments that the
+                caller gave, by name. Returns those to set, or None where nothing is to be changed. Where it fails, the
+                call stays as it is.
+        """
+
+    def met(self, change: Any, location: Any = None, detail: str = "") -> None:
         """Note that the program came by the hook of a change: a change that is never met is not applicable.
 
         Args:
-            change: The name of the change.
-            location: Where, as `location_of_caller` returns it; None where there is no place.
+            change: The change, or its name.
+            location: Where, as `location_of_caller` returns it, or a frame; None where there is no place.
             detail: What was changed, such as "num_workers 0 -> 2".
         """
 
     def location_of_caller(self) -> Any:
         """The innermost line of the user's own code that is being executed: file, line, function."""
 
-    def on_first_forward(self, callback: Callable[..., Any]) -> None:
-        """Call `callback` before the first forward of the outermost module that the step calls."""
+    def on_first_forward(
+        self, callback: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], *, before_others: bool = False
+    ) -> None:
+        """Call back before the first forward of each outermost module that has parameters.
 
-    def on_step(self, callback: Callable[..., Any]) -> None:
-        """Call `callback` at each border of steps."""
+        Only until the timed steps begin.
+
+        Args:
+            callback: Called with the module, and the arguments and keyword arguments of its call.
+            before_others: Before the callbacks of other changes: its wrapper of the module is inside theirs.
+        """
+
+    def wrap_calls(self, module: Any, wrap: Callable[[Any], Any]) -> None:
+        """Wrap the calls of one module: `wrap` gets what calls it, and returns what is called in its place."""
+
+    def on_step(self, callback: Callable[[int], Any]) -> None:
+        """Call back at each border of steps with the number of steps so far; its time is that of the next step."""
 
 
 class Change(Protocol):
