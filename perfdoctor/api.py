@@ -31,6 +31,9 @@ from perfdoctor.trace import read
 
 __all__ = ["Comparison", "FileProgress", "Progress", "Report", "analyze", "compare", "read"]
 
+# Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
+_MIN_TEXT_BYTES = 600_000_000
+
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
@@ -249,6 +252,8 @@ def compare(
         whole=all(len(job) == 1 for job in inputs.jobs),
         breakdown=True,
     )
+    if jobs is None and inputs.text_bytes < _MIN_TEXT_BYTES:
+        jobs = 1
     reports = analyze_jobs(inputs.jobs, options, chosen, ProgressTracker(files, progress), jobs=jobs)
     if options.steps != slice(None) and not all(len(report.account[0].steps) for report in reports):
         raise UsageError("no steps are left to compare: a trace has none, or --steps names none of them")

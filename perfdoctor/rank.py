@@ -35,6 +35,7 @@ from perfdoctor.analysis.step_breakdown import (
     StepBreakdown,
     break_down_cpu_steps,
     break_down_gpu_steps,
+    complete_with_evidence,
     count_matrix_work,
 )
 from perfdoctor.analysis.step_times import (
@@ -561,8 +562,9 @@ class Rank:
         else:
             tables = break_down_gpu_steps(self.kernel_classes, self.roof_classes, self.account.parts, steps)
         work = count_matrix_work(self.kernel_classes, steps)
-        has = self.available_data
-        return StepBreakdown(
+        frames = bool(len(self.raw_trace.frames))
+        recorded = {"shapes": "shapes" in self.available_data, "stacks": frames}
+        breakdown = StepBreakdown(
             rank=self.rank,
             device_kind=self.device_kind,
             step_ns=steps[:, 1] - steps[:, 0],
@@ -572,8 +574,12 @@ class Rank:
             tables=tables,
             matrix_ops=work.counts,
             has_varying_shapes=work.has_varying_shapes,
-            recorded=tuple(name for name in ("shapes", "stacks") if name in has),
+            recorded=tuple(name for name, is_there in recorded.items() if is_there),
         )
+        if self.evidence_trace is None:
+            return breakdown
+        evidence = Rank(self.evidence_trace, self.device_name, min_roof_share=self.min_roof_share)
+        return complete_with_evidence(breakdown, evidence.breakdown)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ account that has it, and within this to the item that started first; where none 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ NO_COLLECTIVE = "everything else"
 GPU_TABLES = ("kernels", "ops", "modules", "collectives")
 CPU_TABLES = ("ops", "modules", "collectives")
 
+_OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, LOADER)
 _IDLE_DETAILS = tuple(name for name in DETAILS if name not in BUSY_DETAILS)
 # So many times as many shapes in all steps as in one: then the shapes change from step to step.
 _VARYING_SHAPES = 1.5
@@ -68,11 +69,13 @@ class BreakdownTable:
         keys: What each row is.
         time_ns: int64 (rows, steps): the recorded time of each row in each step.
         counts: How often each row ran in all steps; 0 for what cannot be counted.
+        scale: What its time is multiplied by to be that of the steps; 1 unless other steps were recorded for it.
     """
 
     keys: tuple[RowKey, ...]
     time_ns: Int64Array
     counts: Int64Array
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +105,20 @@ class StepBreakdown:
     matrix_ops: Mapping[tuple[str, str], float] = field(default_factory=dict)
     has_varying_shapes: bool = False
     recorded: tuple[str, ...] = ()
+
+
+def complete_with_evidence(breakdown: StepBreakdown, evidence: StepBreakdown) -> StepBreakdown:
+    """What only the evidence window of a capture knows: the shapes of matrix work, and the time of modules.
+
+    The time of its modules is scaled to the steps, because shapes and stacks take time to record.
+    """
+    tables, work = dict(breakdown.tables), breakdown
+    if "modules" not in tables and "modules" in evidence.tables and evidence.step_ns.any():
+        scale = float(breakdown.step_ns.mean()) / float(evidence.step_ns.mean())
+        tables["modules"] = replace(evidence.tables["modules"], scale=scale)
+    if not any(shape for _, shape in breakdown.matrix_ops) and evidence.matrix_ops:
+        work = evidence
+    return replace(breakdown, tables=tables, matrix_ops=work.matrix_ops, has_varying_shapes=work.has_varying_shapes)
 
 
 def break_down_gpu_steps(
@@ -261,15 +278,22 @@ def _module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Seque
     inside = nesting.innermost(start, end, frames.thread[rows], at_ns, thread.astype(np.int32))
     inside = np.where(at_ns >= 0, inside, NONE)
     code = np.where(inside >= 0, np.append(frames.name[rows], NONE)[inside], NONE)
-    in_backward = np.array([name.endswith(" backward") for name in names], np.int64)
-    modules, row = _distinct_keys(code, np.where(code >= 0, 0, in_backward))
+    outside = np.array([_OUTSIDE.index(_name_outside(name)) for name in names], np.int64)
+    modules, row = _distinct_keys(code, np.where(code >= 0, 0, outside))
     keys = [
         RowKey(trace.strings[each].removeprefix(vocabulary.MODULE_FRAME_PREFIX), kind="module")
         if each >= 0
-        else RowKey(BACKWARD if backward else OUTSIDE_OF_MODULES, kind="rest")
-        for each, backward in modules
+        else RowKey(_OUTSIDE[number], kind="rest")
+        for each, number in modules
     ]
     return keys, row
+
+
+def _name_outside(name: str) -> str:
+    """What an op or a part of the loop is that no module runs."""
+    if name == LOADER:
+        return LOADER
+    return BACKWARD if name.endswith(" backward") else OUTSIDE_OF_MODULES
 
 
 def _collective_keys(classes: KernelClasses) -> _Keys:

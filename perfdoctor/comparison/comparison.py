@@ -186,6 +186,10 @@ def _account_of(side: Sequence[Recording], mean_ns: int) -> list[int]:
     return [int(ns) for ns in np.diff(until, prepend=0)]
 
 
+# From this factor between the scales of two recordings on, rows that did not change look as if they had.
+_UNLIKE_SCALES = 1.2
+
+
 def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> list[str]:
     every = (*before, *after)
     notes = list(dict.fromkeys(sentence for each in every for sentence in each.missing))
@@ -194,6 +198,13 @@ def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> 
     if any(each.has_varying_shapes for each in every):
         notes.append(
             "the shapes change from step to step: the noise has this in it, and rows of other shapes match less"
+        )
+    scales = [each.time_scale for each in every]
+    if max(scales) > _UNLIKE_SCALES * min(scales):
+        notes.append(
+            f"the recorded steps are {1 / max(scales):.2g} to {1 / min(scales):.2g} times as long as those without the "
+            "profiler, to which account and rows are scaled: rows that did not change may look as if they had; record "
+            "when the machine is quiet, or more steps (perfdoctor run --timing 20)"
         )
     ranks = [each.rank for each in (before[0], after[0])]
     if None not in ranks:

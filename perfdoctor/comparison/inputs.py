@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +23,14 @@ from perfdoctor.comparison.recording import (
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import find_traces
 from perfdoctor.fleet.split_jobs import Job, split_jobs
+from perfdoctor.fleet.worker_count import estimate_text_bytes
 from perfdoctor.report.report import Report
 
 _REPORT_NAME = "report.json"
 # The schema stands at the beginning of a report; a trace has other keys there.
 _HEAD_BYTES = 4096
+
+_RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 
 _PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -38,7 +42,14 @@ class _ReadReport(NamedTuple):
     content: Mapping[str, Any]
 
 
-_Input: TypeAlias = Job | _ReadReport
+class _Traces(NamedTuple):
+    """The traces of a job, and the path that means them."""
+
+    path: str
+    files: Job
+
+
+_Input: TypeAlias = _Traces | _ReadReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,12 @@ class Inputs:
     @property
     def jobs(self) -> list[Job]:
         """The traces of each recording that has to be analysed, those before first."""
-        return [each for each in (*self.before, *self.after) if not isinstance(each, _ReadReport)]
+        return [each.files for each in (*self.before, *self.after) if isinstance(each, _Traces)]
+
+    @property
+    def text_bytes(self) -> int:
+        """How much text all traces hold, roughly."""
+        return sum(estimate_text_bytes(file) for job in self.jobs for file in job)
 
     def to_recordings(self, reports: Sequence[Report]) -> tuple[list[Recording], list[Recording]]:
         """The recordings of both sides, from the reports on `jobs`.
@@ -61,21 +77,22 @@ class Inputs:
 
         """
         given = iter(reports)
-        sources: list[Report | _ReadReport] = [
-            each if isinstance(each, _ReadReport) else next(given) for each in (*self.before, *self.after)
+        sources = [
+            (each.path, each.content if isinstance(each, _ReadReport) else next(given))
+            for each in (*self.before, *self.after)
         ]
-        unprofiled = all(
-            has_unprofiled_steps(each.content if isinstance(each, _ReadReport) else each) for each in sources
-        )
-        has_read = any(isinstance(each, _ReadReport) for each in sources)
-        recordings = [_recording_of(each, unprofiled=unprofiled, only_summary=has_read) for each in sources]
+        unprofiled = all(has_unprofiled_steps(source) for _, source in sources)
+        has_read = any(not isinstance(source, Report) for _, source in sources)
+        recordings = [
+            _recording_of(source, path, unprofiled=unprofiled, only_summary=has_read) for path, source in sources
+        ]
         return recordings[: len(self.before)], recordings[len(self.before) :]
 
 
-def _recording_of(source: Report | _ReadReport, *, unprofiled: bool, only_summary: bool) -> Recording:
-    if isinstance(source, _ReadReport):
-        return recording_of_json(source.content, source.path, unprofiled=unprofiled)
-    recording = recording_of_report(source, unprofiled=unprofiled)
+def _recording_of(source: Report | Mapping[str, Any], path: str, *, unprofiled: bool, only_summary: bool) -> Recording:
+    if not isinstance(source, Report):
+        return recording_of_json(source, path, unprofiled=unprofiled)
+    recording = recording_of_report(source, path, unprofiled=unprofiled)
     if not only_summary:
         return recording
     return replace(recording, tables={"ops": summarize_ops(source, recording)}, whole_tables=False)
@@ -103,7 +120,7 @@ def find_inputs(before: Sequence[_PathLike], after: Sequence[_PathLike]) -> Inpu
 def _check_distinct(inputs: Inputs) -> None:
     seen: set[str] = set()
     for each in (*inputs.before, *inputs.after):
-        paths = [each.path] if isinstance(each, _ReadReport) else [str(file.path) for file in each]
+        paths = [each.path] if isinstance(each, _ReadReport) else [str(file.path) for file in each.files]
         real = {os.path.realpath(path) if "://" not in path else path for path in paths}
         if seen & real:
             raise UsageError(
@@ -119,11 +136,18 @@ def _find_input(path: _PathLike) -> list[_Input]:
         return [_read_report(Path(text))]
     in_folder = Path(text) / _REPORT_NAME
     try:
-        return [*split_jobs(find_traces([text]))]
+        jobs = split_jobs(find_traces([text]))
     except InputError:
         if not _is_report(in_folder):
             raise
         return [_read_report(in_folder)]
+    return [_Traces(text if len(jobs) == 1 else _folder_of(job), job) for job in jobs]
+
+
+def _folder_of(job: Job) -> str:
+    """The capture of a job, or its first trace."""
+    first = Path(str(job[0].path))
+    return str(first.parent.parent if _RANK_FOLDER.fullmatch(first.parent.name) else first)
 
 
 def _is_report(path: Path) -> bool:

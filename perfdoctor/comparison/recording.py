@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey, StepBreakdown
+from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey
 from perfdoctor.analysis.timeline.account import DETAILS
 from perfdoctor.comparison.noise import StepSample
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
@@ -40,6 +40,7 @@ class Recording:
         has_steps: Whether it has steps.
         mean_ns: The mean step, of the window where there are no steps; rows and account add up to it.
         is_unprofiled: Whether its times are those without the profiler.
+        time_scale: What recorded time was multiplied by for that.
         account_ns: By detail of the account its time; empty where the account is not known.
         tables: By name the rows of each table.
         whole_tables: Whether each table adds up to the step; those of a report hold its ten largest rows.
@@ -60,6 +61,7 @@ class Recording:
     has_steps: bool
     mean_ns: float
     is_unprofiled: bool
+    time_scale: float
     account_ns: Mapping[str, float]
     tables: Mapping[str, Mapping[RowKey, RowTime]]
     whole_tables: bool
@@ -83,11 +85,12 @@ def has_unprofiled_steps(source: Report | Mapping[str, Any]) -> bool:
     return steps.get("median_ns") is not None and steps.get("median_ns") != steps.get("recorded_median_ns")
 
 
-def recording_of_report(report: Report, *, unprofiled: bool) -> Recording:
+def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recording:
     """The recording that a report with breakdowns is of: that of the rank whose mean step is longest.
 
     Args:
         report: The report.
+        path: Where it is from.
         unprofiled: Whether times are those without the profiler, which `has_unprofiled_steps` says are known.
     """
     scales = [each.time_scale if unprofiled else 1.0 for each in report.breakdowns]
@@ -98,11 +101,12 @@ def recording_of_report(report: Report, *, unprofiled: bool) -> Recording:
     sample_ns = breakdown.unprofiled_step_ns if unprofiled else tuple((scale * breakdown.step_ns).tolist())
     devices = [trace.device for trace in report.traces if trace.device]
     return Recording(
-        path=_describe_paths([trace.path for trace in report.traces]),
+        path=path,
         steps=_sample_of(sample_ns) if breakdown.has_steps else StepSample((), None, 0),
         has_steps=breakdown.has_steps,
         mean_ns=means[longest],
         is_unprofiled=unprofiled,
+        time_scale=scale,
         account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
         tables={name: _rows_of(table, scale) for name, table in breakdown.tables.items()},
         whole_tables=True,
@@ -127,12 +131,9 @@ def _sample_of(step_ns: Sequence[float]) -> StepSample:
 
 def _rows_of(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
     steps = max(table.time_ns.shape[1], 1)
+    scale *= table.scale
     counts = [count / steps if count else None for count in table.counts.tolist()]
     return {key: RowTime(scale * row, count) for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)}
-
-
-def _describe_paths(paths: Sequence[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more" if paths else "?"
 
 
 def check_report(report: Mapping[str, Any], path: str) -> None:
@@ -177,6 +178,7 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         has_steps=has_steps,
         mean_ns=mean_ns,
         is_unprofiled=unprofiled,
+        time_scale=1.0,
         account_ns=account_ns,
         tables={"ops": ops} if ops else {},
         whole_tables=False,
@@ -199,8 +201,3 @@ def summarize_ops(report: Report, recording: Recording) -> dict[RowKey, RowTime]
         RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * recording.mean_ns]), row["count"])
         for row in report.tables.get("ops", ())
     }
-
-
-def breakdown_of(report: Report) -> StepBreakdown | None:
-    """The breakdown of the rank whose mean step is longest; None where there is none."""
-    return max(report.breakdowns, key=lambda each: each.time_scale * float(each.step_ns.mean()), default=None)
