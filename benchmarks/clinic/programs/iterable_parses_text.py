@@ -59,7 +59,7 @@ def run():
     known = {line: parse(line) for line in set(lines)} if options.fixed else None
     stream = ClickLog(lines, [known[line] for line in lines] if known else None)
     loader = DataLoader(stream, batch_size=128)  # planted
-    model = ClickModel(max(8, int(384 * options.scale))).to(options.device)
+    model = ClickModel(max(8, int(192 * options.scale))).to(options.device)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01, fused=True)
     batches = iter(loader)
     for step in range(options.steps):

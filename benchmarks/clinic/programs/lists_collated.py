@@ -41,7 +41,7 @@ def main(cfg):
     torch.manual_seed(0)
     samples = windows(cfg)
     loader = DataLoader(samples, batch_size=cfg.batch_size, shuffle=True, drop_last=True)  # planted
-    hidden = max(8, int(768 * cfg.scale))
+    hidden = max(8, int(256 * cfg.scale))
     model = nn.Sequential(nn.Linear(cfg.window, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 1))
     model.to(cfg.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)

@@ -46,7 +46,7 @@ def main():
         dataset = HouseDataset(df)
     dataloader = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True)  # planted
 
-    hidden = max(8, int(768 * args.scale))
+    hidden = max(8, int(384 * args.scale))
     model = torch.nn.Sequential(
         torch.nn.Linear(24, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU(),
         torch.nn.Linear(hidden, 1),

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class CharModel(nn.Module):
-    def __init__(self, vocab=64, hidden=96, fixed=False):
+    def __init__(self, vocab=64, hidden=64, fixed=False):
         super().__init__()
         self.emb = nn.Embedding(vocab, hidden)
         self.fixed = fixed
@@ -36,11 +36,11 @@ class Trainer:
     def __init__(self, args):
         torch.manual_seed(0)
         self.device = args.device
-        self.model = CharModel(hidden=max(8, int(96 * args.scale)), fixed=args.fixed).to(args.device)
+        self.model = CharModel(hidden=max(8, int(64 * args.scale)), fixed=args.fixed).to(args.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3, fused=True)
         self.text = torch.randint(64, (20_000,))
 
-    def get_batch(self, batch=16, length=64):
+    def get_batch(self, batch=8, length=64):
         starts = torch.randint(len(self.text) - length - 1, (batch,))
         chunk = torch.stack([self.text[s : s + length + 1] for s in starts]).to(self.device)
         return chunk[:, :-1], chunk[:, 1:]
