@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.kernels.hardware import DeviceSource
+from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
@@ -129,7 +130,8 @@ class Report:
     `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
     is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
     `perfdoctor show`. `trials` are those of `perfdoctor try`. `program_folders` are where the program lies and runs, as
-    captured: people read paths relative to them, and they are not part of the schema.
+    captured: people read paths relative to them, and they are not part of the schema. Nor are `breakdowns`, what the
+    steps of each rank hold, which are there only for a comparison.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -153,6 +155,7 @@ class Report:
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
     trials: tuple[Mapping[str, Any], ...] = ()
     program_folders: tuple[str, ...] = ()
+    breakdowns: tuple[StepBreakdown, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:
