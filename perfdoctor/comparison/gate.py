@@ -42,6 +42,6 @@ def check_step(comparison: Comparison, limit: float) -> None:
         raise GateError(f"{gate}: the step is slower by {100 * difference:.1f}% ({between}), beyond the noise")
     if high > limit and low <= 0 and step.visible_ns is not None and step.visible_ns / step.before_ns > limit:
         raise GateError(
-            f"{gate} could not be judged: the difference lies between {between}; give more steps, or several "
-            "recordings a side with --before and --after"
+            f"{gate} could not be judged: the difference lies between {between}; record more steps (perfdoctor run "
+            "--base 40), or give several recordings a side with --before and --after"
         )

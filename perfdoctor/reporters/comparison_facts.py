@@ -24,6 +24,7 @@ _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
 _MIN_SHARE = 0.001
 _MAX_SHAPE, _MAX_NAME = 40, 60
 _MAX_PATH = 40
+_SHOWN_LOW = (("low", "fixed"), ("low", "smaller"), ("low", "new"))
 _SAME_TIME = "+0 ms"
 
 
@@ -205,12 +206,12 @@ def _short_name(name: str | None) -> str:
 def finding_lines(comparison: Comparison, *, verbose: bool) -> list[tuple[str, str]]:
     """What became of each finding: a word, and what it is.
 
-    Those that are still there and of severity low or info are only in the long form.
+    Those of severity info are only in the long form, and those of severity low that are still there.
     """
     shown = [
         change
         for change in comparison.findings
-        if verbose or change.status != "still there" or change.severity in ("high", "medium")
+        if verbose or change.severity in ("high", "medium") or (change.severity, change.status) in _SHOWN_LOW
     ]
     return [(change.status, _describe_finding(change)) for change in shown]
 
@@ -245,7 +246,7 @@ def _describe_promise(promise: Promise) -> str:
     if promise.low_ns is None or promise.high_ns is None:
         return f"{name}: {promised}; {came}, and the noise is not known"
     between = f"{format_signed(promise.low_ns)} to {format_signed(promise.high_ns)}"
-    outcome = {"kept": "as promised", "less": "less than promised", "more": "more than promised"}
+    outcome = {"kept": "within what was promised", "less": "less than promised", "more": "more than promised"}
     return f"{name}: {promised}; {came} ({between}): {outcome.get(promise.outcome, 'not known')}"
 
 
