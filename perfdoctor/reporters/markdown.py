@@ -14,6 +14,7 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line
+from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -34,23 +35,14 @@ from perfdoctor.reporters.report_facts import (
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.trial_reports import trial_markdown
+from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
-_SPECIAL = re.compile(r"([\\`*\[\]|~$])")
-# An underscore within a word is no emphasis, so num_workers stays readable.
-_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+__all__ = ["Markdown", "code_block", "code_span", "escape"]
 
 _MAX_PATHS = 8  # in the heading
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
-
-
-def escape(text: str) -> str:
-    """`text` as Markdown that shows it literally, on one line: no tag, link, emphasis, table cell, code or mention."""
-    text = clean_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = _EDGE_UNDERSCORE.sub(r"\\_", _SPECIAL.sub(r"\\\1", text))
-    # GitHub makes links of bare addresses and notifies whoever is @named; an entity or a word joiner prevents both.
-    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
-    return text.replace("@", "@\N{WORD JOINER}")
 
 
 def code_span(text: str) -> str:
@@ -99,6 +91,8 @@ def _blocks(report: Report) -> Iterator[str]:
     incomplete = report_notes.describe_incomplete_input(report)
     if incomplete:
         yield f"> **Note:** {incomplete}"
+    if has_trials(report):
+        yield from trial_markdown(report)
     yield from _time_split(report)
     if len(report.account) > 1:
         yield _rank_table(report)

@@ -44,6 +44,8 @@ from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.trial_reports import trial_lines
+from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 
@@ -140,6 +142,10 @@ class Terminal(Reporter):
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield _hanging("!", _text(incomplete, style="yellow"))
+        if has_trials(report):
+            yield Text()
+            yield Text("Trials", style="bold")
+            yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
         yield from self._time_split(report)
         if len(report.account) > 1:
             yield Text()

@@ -1,0 +1,20 @@
+"""Text from a trace as Markdown that shows it literally."""
+
+from __future__ import annotations
+
+import re
+
+from perfdoctor.reporters.clean_text import clean_line
+
+_SPECIAL = re.compile(r"([\\`*\[\]|~$])")
+# An underscore within a word is no emphasis, so num_workers stays readable.
+_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+
+
+def escape(text: str) -> str:
+    """`text` as Markdown that shows it literally, on one line: no tag, link, emphasis, table cell, code or mention."""
+    text = clean_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _EDGE_UNDERSCORE.sub(r"\\_", _SPECIAL.sub(r"\\\1", text))
+    # GitHub makes links of bare addresses and notifies whoever is @named; an entity or a word joiner prevents both.
+    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
+    return text.replace("@", "@\N{WORD JOINER}")
