@@ -23,11 +23,12 @@ SCHEMA_PREFIX = "perfdoctor.report/"
 class RowTime:
     """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
 
-    Where only its mean is known, that is the one value.
+    Where only its mean is known, that is the one value. `scale` is what recorded time was multiplied by.
     """
 
     step_ns: FloatArray
     count: float | None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +95,7 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         unprofiled: Whether times are those without the profiler, which `has_unprofiled_steps` says are known.
     """
     scales = [each.time_scale if unprofiled else 1.0 for each in report.breakdowns]
-    means = [scale * float(each.step_ns.mean()) for scale, each in zip(scales, report.breakdowns, strict=True)]
+    means = [scale * each.mean_step_ns for scale, each in zip(scales, report.breakdowns, strict=True)]
     longest = int(np.argmax(means))
     breakdown, scale, account = report.breakdowns[longest], scales[longest], report.account[longest]
     steps = max(len(breakdown.step_ns), 1)
@@ -133,7 +134,10 @@ def _rows_of(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
     steps = max(table.time_ns.shape[1], 1)
     scale *= table.scale
     counts = [count / steps if count else None for count in table.counts.tolist()]
-    return {key: RowTime(scale * row, count) for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)}
+    return {
+        key: RowTime(scale * row, count, scale)
+        for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)
+    }
 
 
 def check_report(report: Mapping[str, Any], path: str) -> None:
