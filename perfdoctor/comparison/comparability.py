@@ -60,7 +60,10 @@ def _check_steps(before: Sequence[Recording], after: Sequence[Recording]) -> Ite
 
 
 def _check_devices(before: Sequence[Recording], after: Sequence[Recording]) -> Iterator[Reason]:
-    devices = _values(before, after, lambda each: each.device)
+    # What kernels say is a family of devices, which has another name than a device of it.
+    inferred = _values(before, after, lambda each: each.device if each.is_device_inferred else None)
+    named = _values(before, after, lambda each: None if each.is_device_inferred else each.device)
+    devices = max(inferred, named, key=len)
     kinds = _values(before, after, lambda each: each.device_kind)
     if len(devices) > 1:
         yield Reason("device", f"the devices differ ({' and '.join(devices)}): record both on the same device")

@@ -151,6 +151,19 @@ def test_what_is_alike_is_no_reason(compare: Compare) -> None:
     assert compare(BEFORE.change(with_shapes=False), AGAIN.change(with_shapes=False, batch=128)).comparable
 
 
+def test_a_device_that_only_the_kernels_tell_differs_from_no_name(record: Record, tmp_path: Path) -> None:
+    """A report says where the name of the device is from."""
+    report = tmp_path / "report.json"
+    perfdoctor.analyze(record(BEFORE)).save(report)
+    content = json.loads(report.read_text())
+    content["traces"][0] |= {"device": "A100 (by its kernels)", "device_from": "kernels"}
+    report.write_text(json.dumps(content))
+    assert perfdoctor.compare(report, record(AGAIN)).reasons == ()
+    content["traces"][0] |= {"device": "Tesla V100-SXM2-16GB", "device_from": "trace"}
+    report.write_text(json.dumps(content))
+    assert [reason.aspect for reason in perfdoctor.compare(report, record(AGAIN)).reasons] == ["device"]
+
+
 def test_compiled_code_is_compared_with_the_same_model_in_eager_mode(compare: Compare) -> None:
     compiled = AGAIN.change(op="Torch-Compiled Region: 0/0", gemm_us=500.0, batch=32)
     comparison = compare(BEFORE, compiled)
