@@ -249,3 +249,10 @@ def test_no_advice_of_the_table_is_claimed_by_two_changes() -> None:
             assert len(claims) <= 1, (rule, code, claims)
             answered += len(claims)
     assert answered >= 20
+
+
+def test_the_page_on_changes_shows_the_example_as_it_is() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "changes.md").read_text()
+    shown = page.partition("<!-- example: a change -->\n```python\n")[2].partition("```\n")[0]
+    assert shown == (root / "examples" / "plugin" / "perfdoctor_example" / "any_order.py").read_text()
