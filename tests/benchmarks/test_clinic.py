@@ -73,6 +73,8 @@ def test_changes_are_those_of_try() -> None:
     if not changes:
         pytest.skip("this version has no changes to try")
     assert {case.change for case in CASES.values() if case.change} <= changes
+    # The programs are not diagnosed again, so that no facts tell which setting is meant.
+    assert all(bool(case.change) == bool(case.setting) for case in CASES.values())
 
 
 def test_a_key_or_a_table_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

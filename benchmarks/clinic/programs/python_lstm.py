@@ -1,4 +1,4 @@
-"""Next character with a GRU; the cell is stepped in Python."""
+"""Next character with an LSTM; the cell is stepped in Python."""
 import argparse
 import time
 
@@ -12,9 +12,9 @@ class CharModel(nn.Module):
         self.emb = nn.Embedding(vocab, hidden)
         self.fixed = fixed
         if fixed:
-            self.rnn = nn.GRU(hidden, hidden, batch_first=True)
+            self.rnn = nn.LSTM(hidden, hidden, batch_first=True)
         else:
-            self.cell = nn.GRUCell(hidden, hidden)
+            self.cell = nn.LSTMCell(hidden, hidden)
         self.head = nn.Linear(hidden, vocab)
 
     def forward(self, tokens):
@@ -23,9 +23,10 @@ class CharModel(nn.Module):
             out, _ = self.rnn(x)
             return self.head(out)
         h = x.new_zeros(x.shape[0], x.shape[2])
+        c = torch.zeros_like(h)
         outputs = []
         for t in range(x.shape[1]):
-            h = self.cell(x[:, t], h)  # planted
+            h, c = self.cell(x[:, t], (h, c))  # planted
             outputs.append(h)
         return self.head(torch.stack(outputs, 1))
 
