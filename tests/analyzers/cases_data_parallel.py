@@ -271,9 +271,15 @@ PD405 = [
         captured_model(ddp=TINY),
     ),
     RuleCase(
+        "PD405",
+        "eight-tiny-buckets",
+        lambda: tiny_buckets(8),
+        (ExpectedFinding("high", 320_000, (0, 240_000, 320_000), location="model.py:8"),),
+        captured_model(ddp=TINY),
+    ),
+    RuleCase(
         "PD405", "usual-buckets", lambda: tiny_buckets(16), (), captured_model(ddp={"bucket_bytes_cap": 25 << 20})
     ),
-    RuleCase("PD405", "buckets-not-captured", lambda: tiny_buckets(16)),
     RuleCase("PD405", "few-tiny-buckets", lambda: tiny_buckets(4), (), captured_model(ddp=TINY)),
     RuleCase("PD405", "buffers-behind-a-busy-gpu", lambda: buffer_syncs(busy_us=1000)),
     RuleCase("PD405", "a-broadcast-of-the-model", lambda: buffer_syncs(ops_before=12)),
