@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.kernels.hardware import DeviceSource
+from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
@@ -131,7 +132,8 @@ class Report:
     is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
     `perfdoctor show`. `trials` are those of `perfdoctor try`; `trial_summary` is what they have in common, and not part
     of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
-    them, and they are not part of the schema.
+    them, and they are not part of the schema. Nor are `breakdowns`, what the steps of each rank hold, which are there
+    only for a comparison.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -156,6 +158,7 @@ class Report:
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()
+    breakdowns: tuple[StepBreakdown, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:
