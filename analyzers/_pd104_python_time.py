@@ -11,6 +11,7 @@ from perfdoctor.analysis.host.loader_waits import loader_waits_of
 from perfdoctor.analysis.host.locations import captured_location, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
+from perfdoctor.analyzers._pd104_known_calls import TimeInCall, find_known_call
 from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.steps import find_steps
@@ -29,15 +30,17 @@ class PythonTime(NamedTuple):
 
     Attributes:
         time: When no op runs for 0.1 ms or more, in the analysed window; without loading and optimizers.
-        location: The line that takes most of it.
+        location: The line that takes most of it; of a known call the line that calls it most.
         share: The share of that line (0 to 1).
         list_share: The share (0 to 1) of all of it in which Python lists become tensors.
+        known: The known call that takes much of it; None where none does.
     """
 
     time: Intervals
     location: SourceLocation
     share: float
     list_share: float
+    known: TimeInCall | None = None
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
@@ -60,17 +63,23 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     breaks = breaks[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
     length = breaks[:, 1] - breaks[:, 0]
     at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
+    known = find_known_call(trace, breaks)
+    is_sought = np.ones(len(at_ns), bool) if known is None else iv.contains(known.time, at_ns)
+    sought: Counter[SourceLocation] = Counter()
     spent: Counter[SourceLocation] = Counter()
     locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
-    for location, sample_ns in zip(locations, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
+    weights = np.repeat(length // _SAMPLES, _SAMPLES).tolist()
+    for location, sample_ns, counts in zip(locations, weights, is_sought.tolist(), strict=True):
         if location is not None:
             spent[location] += sample_ns
+            sought[location] += sample_ns if counts else 0
     if not spent:
         return None
-    location, line_ns = max(spent.items(), key=lambda item: (item[1], str(item[0])))
-    if (location.file, location.line) in _lines_of_worker_loops(rank):
+    location = max(sought, key=lambda line: (sought[line], spent[line], str(line)))
+    if known is None and (location.file, location.line) in _lines_of_worker_loops(rank):
         return None
-    return PythonTime(time, location, line_ns / max(iv.total(breaks), 1), _share_of_lists(trace, breaks))
+    share = spent[location] / max(iv.total(breaks), 1)
+    return PythonTime(time, location, share, _share_of_lists(trace, breaks), known)
 
 
 def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
