@@ -86,7 +86,7 @@ class StepDifference:
         difference_ns: After less before.
         low_ns, high_ns: Between these the difference lies, with the noise.
         confidence: How sure that is, from 0 to 1.
-        visible_ns: The smallest difference that would have shown in the noise.
+        visible_ns: The smallest difference that would have been beyond the noise.
         verdict: "faster" or "slower" beyond the noise, "same" within it, "unknown" where there is no interval.
         basis: How the interval is known, in words.
     """

@@ -177,7 +177,8 @@ def _shown_row(row: RowChange, comparison: Comparison) -> ShownRow:
 def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:
     """What a row is, and what became of it: "came: softmax [64,10]", "addmm: sgemm -> bf16 gemm"."""
     if row.kind.startswith("idle_"):
-        return (DETAIL_LABELS if runs_on_gpu else CPU_DETAIL_LABELS)[row.kind]
+        label = (DETAIL_LABELS if runs_on_gpu else CPU_DETAIL_LABELS)[row.kind]
+        return f"{label} (within its noise)" if row.beyond_noise is False else label
     name = _short_name(row.name)
     if row.status == "replaced":
         name = f"{name} -> {_short_name(row.new_name)}" if row.new_name else f"{name} on other shapes"
@@ -187,6 +188,7 @@ def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:
     details = [shorten_end(clean_line(row.shape), _MAX_SHAPE)] if row.shape else []
     counts = _describe_counts(row)
     details += [counts] if counts else []
+    details += ["within its noise"] if row.beyond_noise is False else []
     return f"{name} ({'; '.join(details)})" if details else name
 
 

@@ -13,8 +13,7 @@ from typing import ClassVar
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
-from perfdoctor.reporters.clean_text import clean_block, clean_line
-from perfdoctor.reporters.escape_markdown import escape
+from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -43,27 +42,6 @@ __all__ = ["Markdown", "code_block", "code_span", "escape"]
 
 _MAX_PATHS = 8  # in the heading
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
-
-
-def code_span(text: str) -> str:
-    """`text` as a code span, whatever backticks it holds. Not for table cells: a pipe would end the cell."""
-    text = clean_line(text)
-    if not text:
-        return ""
-    fence = "`" * (_longest_backtick_run(text) + 1)
-    pad = " " if text[0] == "`" or text[-1] == "`" else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
-
-
-def code_block(text: str, language: str = "") -> str:
-    """`text` as a code block whose fence is longer than any run of backticks in it."""
-    block = clean_block(text)
-    fence = "`" * max(3, _longest_backtick_run(block) + 1)
-    return f"{fence}{language}\n{block}\n{fence}"
-
-
-def _longest_backtick_run(text: str) -> int:
-    return max((len(run) for run in re.findall(r"`+", text)), default=0)
 
 
 @dataclass(frozen=True, slots=True)

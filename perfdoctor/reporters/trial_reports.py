@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import shorten, shorten_words
-from perfdoctor.reporters.escape_markdown import escape
+from perfdoctor.reporters.escape_markdown import code_block, escape
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.trial_table import (
@@ -88,13 +88,19 @@ def _wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _table(rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
-    """Rows in columns: the first and the last are texts, those between are figures, flush right."""
+    """Rows in columns: the first and the last are texts, those between are figures, flush right.
+
+    A name that is too long for its column takes a line of its own.
+    """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     too_wide = sum(widths) + len(_GAP) * (len(widths) - 1) - width
     widths[0] = max(widths[0] - max(too_wide, 0), _MIN_NAME)
     for row in rows:
         first, *figures, last = row
-        cells = [shorten(first, widths[0]).ljust(widths[0])]
+        if len(first) > widths[0]:
+            yield shorten(first, width)
+            first = ""
+        cells = [first.ljust(widths[0])]
         cells += [cell.rjust(space) for cell, space in zip(figures, widths[1:-1], strict=True)]
         yield _GAP.join([*cells, last])
 
@@ -111,8 +117,9 @@ def trial_markdown(report: Report) -> Iterator[str]:
     if unmeasured:
         yield "\n".join(f"- {escape(line)}" for line in unmeasured)
     for number, winner in enumerate(what_to_change(report), 1):
-        fix = f"\n   ```python\n   {winner.fix.replace('```', '')}\n   ```" if winner.fix else ""
-        yield f"{number}. {escape(winner.title)}: {escape('; '.join(winner.lines))}{fix}"
+        yield f"**{number}. {escape(winner.title)}**: {escape('; '.join(winner.lines))}"
+        if winner.fix:
+            yield code_block(winner.fix)
     remarks = [*promise_lines(report), *trial_notes(report)]
     if remarks:
         yield "\n".join(f"- {escape(line)}" for line in remarks)

@@ -78,9 +78,10 @@ def _try_next(combination: Combination, winner: Candidate, log: RunLog, max_pair
             verdict = judge_ratios(ratios, log.noise, max_pairs, final=True)
             break
         key = f"together{len(combination.kept) + len(combination.dropped)}.{len(ratios) + 1}"
-        order = arms if len(ratios) % 2 == 0 else arms[::-1]
-        runs = {arm: log.run(key, arm) for arm in order}
-        plain, before, after = (runs[arm] for arm in arms)
+        if len(ratios) % 2 == 0:
+            plain, before, after = [log.run(key, arm) for arm in arms]
+        else:
+            after, before, plain = [log.run(key, arm) for arm in reversed(arms)]
         why = _find_trouble(after, before, winner)
         ratio = compare_steps(after, before) if why is None else None
         if ratio is None:

@@ -7,6 +7,7 @@ the log answers for what was run already.
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -101,6 +102,11 @@ class RunLog:
     def noise(self) -> float:
         """The noise floor, by all plain runs so far."""
         return measure_noise(self._plain_steps_ns)
+
+    @property
+    def plain_step_ns(self) -> int | None:
+        """The step of the plain program: the median of its runs so far; None before the first."""
+        return round(statistics.median(self._plain_steps_ns)) if self._plain_steps_ns else None
 
     @property
     def seconds(self) -> float:

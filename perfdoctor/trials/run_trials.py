@@ -33,7 +33,8 @@ class TrialProcess:
         command: The command line.
         folder: Where the folders of the runs are made.
         counts: The steps of each run.
-        timeout_s: Seconds after which a run is ended; None for `HANG_FACTOR` times the longest plain run.
+        timeout_s: Seconds after which a run is ended; None for `HANG_FACTOR` times the plain program.
+        plain_s: How long the plain program takes; None until that is known.
     """
 
     command: Sequence[str]
@@ -63,16 +64,9 @@ class TrialProcess:
             trial=TrialOptions(seed=SEED, changes=changes),
         )
         ended = launch.run_trial(self.command, options, environment, self._limit_s(), log=folder / LOG_FILE)
-        run = read_program_run(
-            folder,
-            ended.exit_code,
-            ended.seconds,
-            timed_out=ended.timed_out,
-            stderr_tail=ended.stderr_tail,
+        return read_program_run(
+            folder, ended.exit_code, ended.seconds, timed_out=ended.timed_out, stderr_tail=ended.stderr_tail
         )
-        if not arm and run.error is None:
-            self.plain_s = max(self.plain_s or 0.0, run.seconds)
-        return run
 
     def _limit_s(self) -> float:
         if self.timeout_s is not None:

@@ -126,9 +126,16 @@ def run_block(block: Sequence[Candidate], key: str, log: RunLog, *, plain_first:
     arms: list[tuple[Candidate | None, Arm]] = [(None, ()), *((each, (each.choice,)) for each in block)]
     if not plain_first:
         arms.reverse()
-    runs = [(candidate, log.run(key, arm)) for candidate, arm in arms]
-    plain = next(run for candidate, run in runs if candidate is None)
-    for candidate, run in runs:
-        if candidate is not None and plain.error is None:
-            candidate.add_pair(run, plain)
-    return plain.error is not None
+    plain, waiting = None, list[tuple[Candidate, ProgramRun]]()
+    for candidate, arm in arms:
+        run = log.run(key, arm)
+        if candidate is None:
+            plain = run
+        else:
+            waiting.append((candidate, run))
+        if plain is not None and plain.error is None:
+            # At once, so that an interrupted block has its pairs.
+            for each, changed in waiting:
+                each.add_pair(changed, plain)
+            waiting.clear()
+    return plain is None or plain.error is not None

@@ -33,6 +33,8 @@ MAX_SETTINGS_ASKED = 8
 # Plain against plain, before anything else: the noise that every change has to pass.
 PLAIN_RUNS = 2
 DEFAULT_PAIRS = 6
+# From here on "same" says little.
+LOUD_NOISE = 0.15
 USUAL_PAIRS = 3
 
 
@@ -212,11 +214,12 @@ def measure_plain(state: TrialState, process: TrialProcess, settings: TrySetting
             # It ends by itself: what it has made is what all runs can make.
             process.counts = count_steps(run.mean_step_ns, run.steps_made, settings.skip, None)
         state.plain.append(run)
+        process.plain_s = max(process.plain_s or 0.0, run.seconds)
     state.counts = process.counts
     for place in state.plain[0].saves:
         say(
-            f"the program saves at {place}, in every trial and to where it always does: copy what must stay as it is, "
-            "or let it look at PERFDOCTOR_TRIAL=1"
+            f"the program saves at {place.removeprefix(f'{Path.cwd()}/')}, in every trial and to where it always "
+            "does: copy what must stay as it is, or let it look at PERFDOCTOR_TRIAL=1"
         )
     mean_ns = state.plain[-1].mean_step_ns or 0.0
     say(f"a step takes {mean_ns / 1e6:,.4g} ms; plain against plain differs by {100 * state.log.noise:.1f} %")
@@ -303,26 +306,24 @@ def make_report(state: TrialState, settings: TrySettings) -> Report:
         verdict = judge_ratios(ratios, state.log.noise, settings.pairs, final=True) or "same"
         trials.append(make_combined_trial(state.combination, plain_difference, verdict))
     report = replace(answer_report(base, answered), trials=(*trials, *state.refused))
-    return replace(report, trial_summary=summarize(state, settings, trials, plain_difference))
+    return replace(report, trial_summary=summarize(state, settings, plain_difference))
 
 
 def empty_report(state: TrialState) -> Report:
     """A report without a recording: the step of the plain program is all that is known."""
-    means = [run.mean_step_ns for run in state.plain if run.mean_step_ns]
-    step_ns = round(means[-1]) if means else None
+    step_ns = state.log.plain_step_ns
     steps = StepSummary(count=state.counts.base, source="annotated", median_ns=step_ns, mean_ns=step_ns)
-    return Report(version("perfdoctor"), (), steps if step_ns else StepSummary(), (), (), (), ())
+    here = str(Path.cwd())
+    return Report(
+        version("perfdoctor"), (), steps if step_ns else StepSummary(), (), (), (), (), program_folders=(here,)
+    )
 
 
-def summarize(
-    state: TrialState, settings: TrySettings, trials: Sequence[Trial], plain_difference: float | None
-) -> TrialSummary:
+def summarize(state: TrialState, settings: TrySettings, plain_difference: float | None) -> TrialSummary:
     """What the trials have in common, and what the reader should know of them."""
-    before = [each.before_ns for each in trials if each.before_ns]
-    means = [run.mean_step_ns for run in state.plain if run.mean_step_ns]
     return TrialSummary(
         noise=state.log.noise,
-        step_ns=before[0] if before else round(means[-1]) if means else None,
+        step_ns=state.log.plain_step_ns,
         runs=len(state.log.runs),
         seconds=state.log.seconds,
         timed_steps=state.counts.base,
@@ -334,6 +335,11 @@ def summarize(
 def list_notes(state: TrialState, settings: TrySettings, plain_difference: float | None) -> list[str]:
     """Sentences on what the table does not show."""
     notes = [f"The diagnosis: {note}" for note in state.diagnosis.notes]
+    if state.log.noise > LOUD_NOISE:
+        notes.append(
+            f"Plain against plain differs by {100 * state.log.noise:.0f} %, so that only larger effects are seen: "
+            "other programs use the machine, or the program's steps differ; try again when it is quiet."
+        )
     if plain_difference is not None and plain_difference > OTHER_SEEDS:
         notes.append(
             "Losses cannot be compared: they differ between runs of the plain program, although the seeds of Python, "
