@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.host.loader_waits import loader_waits_of
-from perfdoctor.analysis.host.locations import find_locations
+from perfdoctor.analysis.host.locations import captured_location, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._pd104_known_calls import TimeInCall, find_known_call
-from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, vocabulary
+from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.steps import find_steps
 
@@ -44,7 +44,11 @@ class PythonTime(NamedTuple):
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
-    """Where the program spends time without ops; None where no line is known."""
+    """Where the program spends time without ops; None where no line is known.
+
+    None as well where most of it passes at the line that iterates over a DataLoader with workers: they are started
+    there before the first batch is asked for, and ended after the last one, which is PD101's to tell.
+    """
     parts = rank.account.parts
     free = iv.union_of((parts["idle_unexplained"], parts["idle_launch"]))
     time = _long_breaks(rank.trace, iv.intersect(free, rank.window))
@@ -72,8 +76,17 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     if not spent:
         return None
     location = max(sought, key=lambda line: (sought[line], spent[line], str(line)))
+    if (location.file, location.line) in _lines_of_worker_loops(rank):
+        return None
     share = spent[location] / max(iv.total(breaks), 1)
     return PythonTime(time, location, share, _share_of_lists(trace, breaks), known)
+
+
+def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
+    """The lines, as captured, that iterate over a DataLoader with workers."""
+    loaders = (each for each in captured_list(rank.facts, "loaders") if each.get("num_workers"))
+    lines = (captured_location(each.get("location")) for each in loaders)
+    return {(line.file, line.line) for line in lines if line is not None}
 
 
 def _long_breaks(trace: Trace, free: Intervals) -> Intervals:

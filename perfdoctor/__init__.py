@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Report, analyze
+    from perfdoctor.api import Comparison, Report, analyze, compare
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
     from perfdoctor.report.finding import Evidence, Finding
@@ -23,6 +23,7 @@ __all__ = [
     "Analyzer",
     "CaptureError",
     "Claim",
+    "Comparison",
     "Evidence",
     "Finding",
     "FleetAnalyzer",
@@ -37,6 +38,7 @@ __all__ = [
     "TraceError",
     "UsageError",
     "analyze",
+    "compare",
     "diagnose",
     "gpu",
     "profile",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Report", "analyze"),
+    "perfdoctor.api": ("Comparison", "Report", "analyze", "compare"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),

@@ -1,4 +1,4 @@
-"""`analyze` and `read`, which the package exports, and the Report that can print and save itself."""
+"""`analyze`, `compare` and `read`, which the package exports, and results that can print and save themselves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import linecache
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
+from perfdoctor.comparison.comparison import Comparison as BaseComparison
+from perfdoctor.comparison.comparison import compare_recordings
+from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.fleet.analyze_files import analyze_files
+from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
@@ -20,11 +24,15 @@ from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
+from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 from perfdoctor.reporters.write_report import print_report, render_report, save_report
 from perfdoctor.rules import registry
 from perfdoctor.trace import read
 
-__all__ = ["FileProgress", "Progress", "Report", "analyze", "read"]
+__all__ = ["Comparison", "FileProgress", "Progress", "Report", "analyze", "compare", "read"]
+
+# Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
+_MIN_TEXT_BYTES = 600_000_000
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -70,6 +78,36 @@ class Report(BaseReport):
         from perfdoctor.reporters.chrome import export_chrome_trace
 
         export_chrome_trace(self, path)
+
+
+class Comparison(BaseComparison):
+    """Two recordings of a program; `perfdoctor.comparison.comparison.Comparison` describes its fields."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<perfdoctor.Comparison: {self.step.verdict}; comparison.print() shows it>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """The comparison as a notebook shows it: Markdown, or text where that cannot be shown."""
+        return {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+
+    def print(self, *, color: bool | None = None) -> None:
+        """Print the comparison to standard output.
+
+        Args:
+            color: Whether to use colours; None means on terminals only.
+        """
+        print_comparison(self, color=color)
+
+    def save(self, path: PathLike) -> None:
+        """Write the comparison. The suffix decides the format: .json, .md or .txt.
+
+        Raises:
+            UsageError: The suffix is another one.
+            InputError: The file cannot be written.
+        """
+        save_comparison(self, path)
 
 
 def analyze(
@@ -161,6 +199,70 @@ def analyze_traces(
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     findings = with_source_lines(report.findings, linecache.getline)
     return Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
+
+
+def compare(
+    before: PathLike | Sequence[PathLike],
+    after: PathLike | Sequence[PathLike],
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    device: str | None = None,
+    steps: slice | None = None,
+    settings: pipeline.Settings | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare recordings of a program before and after a change.
+
+    A recording is a trace, a capture folder, a folder of rank traces, a glob, a URL, or the report.json of `analyze`.
+    Several recordings of one program on a side, as a list, show how much recordings differ and so narrow the noise.
+
+    Args:
+        before: The recording before the change, or several.
+        after: The recording after it, or several.
+        select: Rule ids or their beginnings ("PD1") whose findings are compared; empty for all rules.
+        ignore: Rule ids or their beginnings to leave out.
+        device: The name of the device, where the traces lack it or have a wrong one.
+        steps: Which steps to compare, as slice(2, 5); None for all.
+        settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
+        jobs: The number of processes that share the files; None chooses.
+        progress: Called repeatedly while the files are read.
+
+    Returns:
+        The comparison. `.comparable` says whether the step can be judged.
+
+    Raises:
+        TraceError: A file is missing or is no trace.
+        InputError: A report.json has another schema.
+        UsageError: Both sides are the same file, or an option is wrong.
+    """
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
+    analyzers = registry.load_analyzers()
+    pipeline.check_settings(settings or {}, analyzers)
+    chosen = registry.choose_analyzers(analyzers, select, ignore)
+    _check_device(device)
+    inputs = find_inputs(_as_list(before), _as_list(after))
+    files = [file for job in inputs.jobs for file in job]
+    options = AnalysisOptions(
+        settings=settings or {},
+        device=device,
+        steps=steps or slice(None),
+        whole=all(len(job) == 1 for job in inputs.jobs),
+        breakdown=True,
+    )
+    if jobs is None and inputs.text_bytes < _MIN_TEXT_BYTES:
+        jobs = 1
+    reports = analyze_jobs(inputs.jobs, options, chosen, ProgressTracker(files, progress), jobs=jobs)
+    if options.steps != slice(None) and not all(len(report.account[0].steps) for report in reports):
+        raise UsageError("no steps are left to compare: a trace has none, or --steps names none of them")
+    comparison = compare_recordings(*inputs.to_recordings(reports), version("perfdoctor"))
+    return Comparison(**{field.name: getattr(comparison, field.name) for field in fields(comparison)})
+
+
+def _as_list(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
+    return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
 
 
 def _check_device(name: str | None) -> None:

@@ -31,6 +31,13 @@ from perfdoctor.analysis.kernels.step_limit import NO_LIMIT, StepLimit, step_lim
 from perfdoctor.analysis.kernels.tensor_core_verdicts import TensorCoreVerdicts, verdicts_of
 from perfdoctor.analysis.kernels.traffic_kinds import TrafficKinds, traffic_kinds_of
 from perfdoctor.analysis.queries import CallQuery, GpuQuery, OpQuery, QueryFacts
+from perfdoctor.analysis.step_breakdown import (
+    StepBreakdown,
+    break_down_cpu_steps,
+    break_down_gpu_steps,
+    complete_with_evidence,
+    count_matrix_work,
+)
 from perfdoctor.analysis.step_times import (
     comparable_unprofiled_ns,
     comparable_unprofiled_steps,
@@ -545,6 +552,34 @@ class Rank:
         if self.device_kind != "cpu":
             return ()
         return own_time_by_line(traces, [loader_waits_of(trace).intervals for trace in traces])
+
+    @cached_property
+    def breakdown(self) -> StepBreakdown:
+        """The steps by kernels, ops, modules and collectives, for a comparison with another recording."""
+        steps = self.steps.intervals if self.steps.count else self.window
+        if self.device_kind == "cpu":
+            tables = break_down_cpu_steps(self.trace, self.loader_waits.intervals, steps)
+        else:
+            tables = break_down_gpu_steps(self.kernel_classes, self.roof_classes, self.account.parts, steps)
+        work = count_matrix_work(self.kernel_classes, steps)
+        frames = bool(len(self.raw_trace.frames))
+        recorded = {"shapes": "shapes" in self.available_data, "stacks": frames}
+        breakdown = StepBreakdown(
+            rank=self.rank,
+            device_kind=self.device_kind,
+            step_ns=steps[:, 1] - steps[:, 0],
+            has_steps=self.steps.count > 0,
+            unprofiled_step_ns=comparable_unprofiled_steps(self.facts, self.run_steps),
+            time_scale=self.time_scale,
+            tables=tables,
+            matrix_ops=work.counts,
+            has_varying_shapes=work.has_varying_shapes,
+            recorded=tuple(name for name, is_there in recorded.items() if is_there),
+        )
+        if self.evidence_trace is None:
+            return breakdown
+        evidence = Rank(self.evidence_trace, self.device_name, min_roof_share=self.min_roof_share)
+        return complete_with_evidence(breakdown, evidence.breakdown)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

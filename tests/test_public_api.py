@@ -14,8 +14,8 @@ from perfdoctor.testing import TraceBuilder
 
 # The functions, their results, what analyzers are made of, and the exceptions.
 CONTRACT = {
-    *("analyze", "diagnose", "gpu", "profile", "read"),
-    *("Report", "Trace"),
+    *("analyze", "compare", "diagnose", "gpu", "profile", "read"),
+    *("Comparison", "Report", "Trace"),
     *("Analyzer", "Claim", "Evidence", "Finding", "FleetAnalyzer", "RankAnalyzer", "Saving", "SourceLocation"),
     *("CaptureError", "GateError", "InputError", "PerfdoctorError", "TraceError", "UsageError"),
 }

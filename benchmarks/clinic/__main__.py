@@ -1,8 +1,8 @@
-"""The clinic: python -m benchmarks.clinic [--short] [--only NAME...] [--kind K...] [--device cuda] [--csv FILE] ...
+"""The clinic: python -m benchmarks.clinic [--short] [--only NAME...] [--kind K...] [--device cuda] [--out FOLDER] ...
 
 Each program is recorded with and without its planted fault by `perfdoctor run`, both run in turns without perfdoctor,
 and `perfdoctor try` measures the change that does the same. Prints a Markdown table with the count against the goals.
-With --csv the table grows: a program that is in it is not run again, unless --again says so.
+With --csv or --out the table grows: a program that is in it is not run again, unless --again says so.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Na
         "--csv", type=Path, help="the table with all columns; programs that are in it are not run again"
     )
     parser.add_argument("--again", action="store_true", help="run programs again that are in the table")
-    parser.add_argument("--markdown", type=Path, help="write the Markdown table here as well")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write clinic.csv and clinic.md there")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep captures and reports there")
     parser.add_argument("--seconds", type=float, default=7200, help="begin no other program after this time")
     options = parser.parse_args(arguments)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        options.csv = options.csv or options.out / "clinic.csv"
     try:
         return options, choose_cases(options.only, options.kind, short=options.short)
     except ValueError as error:
@@ -75,15 +78,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What had no time left is run now.
     rows = {(row.name, row.device): row for row in kept if row.note != OUT_OF_TIME}
     done = set() if options.again else set(rows)
-    for row in run_cases([case for case in cases if (case.name, options.device) not in done], options):
+    todo = [case for case in cases if (case.name, options.device) not in done]
+    if options.device == "cuda":
+        # Time on a GPU is short: first what only a GPU can show.
+        todo.sort(key=lambda case: case.on_cpu)
+    for row in run_cases(todo, options):
         rows[row.name, row.device] = row
         print(f"{row.name}: {summarize_row(row)}", file=sys.stderr, flush=True)
         if options.csv:
             write_rows(options.csv, list(rows.values()))
     names = {case.name for case in cases}
     table = format_table([row for row in rows.values() if row.name in names and row.device == options.device])
-    if options.markdown:
-        options.markdown.write_text(table + "\n", encoding="utf-8")
+    if options.out:
+        options.out.joinpath("clinic.md").write_text(table + "\n", encoding="utf-8")
     print(table)
     return 0
 

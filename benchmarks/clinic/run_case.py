@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -23,10 +24,10 @@ from benchmarks.clinic.verdicts import (
     start_row,
 )
 from benchmarks.promises import TimedPairs
-from benchmarks.run_python import ROOT, ProgramFailedError, run_python
+from benchmarks.run_python import ROOT, SECONDS, ProgramFailedError, run_python
 
 STEP = re.compile(r"^step_ns (\d+)\s*$", re.MULTILINE)
-TRY_SECONDS = 240
+TRY_SECONDS = 60
 
 
 def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, with_try: bool = True) -> Row:
@@ -47,7 +48,7 @@ def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, w
             if not case.healthy:
                 row = judge_fixed_report(row, case, record_case(case, device, folder / "fixed", "--fixed"))
                 row = judge_pairs(row, time_pairs(case, device, folder, pairs))
-                row = _try_change(row, case, device, folder) if with_try else replace(row, tried="not asked")
+                row = _try_change(row, case, device, folder, pairs) if with_try else replace(row, tried="not asked")
         except ProgramFailedError as error:
             row = replace(row, note=f"failed: {_last_line(error)}")
     return replace(row, seconds=round(time.monotonic() - started, 1))
@@ -84,17 +85,21 @@ def time_case(case: Case, device: str, folder: Path, *options: str) -> int:
     return int(found[-1])
 
 
-def try_case(case: Case, device: str, folder: Path) -> list[dict[str, Any]]:
+def try_case(case: Case, device: str, folder: Path, pairs: int) -> list[dict[str, Any]]:
     """The trials of the change that does what --fixed does.
 
     Raises:
         ProgramFailedError: `perfdoctor try` failed, or left no report.
     """
-    target = target_of(case, device)
+    # A folder of an earlier run is not resumed: the program may have changed since.
+    shutil.rmtree(folder, ignore_errors=True)
+    change = f"{case.change}={case.setting}" if case.setting else case.change
+    # The report of this program was read before, so that the trial need not diagnose it again.
+    options = ("--no-diagnose", "--only", change, "--pairs", str(pairs), "--budget", f"{TRY_SECONDS}s")
     run_python(
-        ["-m", "perfdoctor", "try", "--force", "--out", str(folder), "--only", case.change, *target],
+        ["-m", "perfdoctor", "try", *options, "--out", str(folder), *target_of(case, device)],
         folder.parent,
-        seconds=TRY_SECONDS,
+        seconds=TRY_SECONDS + SECONDS,
     )
     trials: list[dict[str, Any]] = _read_report(folder)["trials"]
     return trials
@@ -122,13 +127,13 @@ def target_of(case: Case, device: str, *options: str) -> list[str]:
     ]
 
 
-def _try_change(row: Row, case: Case, device: str, folder: Path) -> Row:
+def _try_change(row: Row, case: Case, device: str, folder: Path, pairs: int) -> Row:
     if not case.change:
         return replace(row, tried="no change does it")
     if not has_try():
         return replace(row, tried="no try")
     try:
-        return judge_trials(row, case, try_case(case, device, folder / "try"))
+        return judge_trials(row, case, try_case(case, device, folder / "try", pairs))
     except ProgramFailedError as error:
         return replace(row, tried="failed", note=f"try: {_last_line(error)}")
 

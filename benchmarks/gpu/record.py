@@ -5,9 +5,8 @@
 Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--cpu`), where the cases
 that need a GPU are left out. Recording takes a few minutes; after 8 no further case starts. Cases that the device or
 torch does not support are listed as left out. `summary.json` beside the traces holds for each case the kernel names
-with their time, our verdict and, where shapes are known, the FLOP/s. Then
-`benchmarks.planted_faults` measures promised savings against real ones for the rest of 16 minutes: `gain.md` and
-`gain.json`.
+with their time, our verdict and, where shapes are known, the FLOP/s. Promised savings against real ones are measured
+by `python -m benchmarks.clinic --device cuda`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +27,6 @@ from torch.nn import functional as nn
 from torch.profiler import ProfilerActivity, profile
 
 RECORD_SECONDS = 8 * 60
-GAIN_SECONDS = 8 * 60
-ROOT = Path(__file__).resolve().parents[2]
 REPEATS = 5
 
 Program = Callable[[], object]
@@ -226,15 +222,6 @@ def summarize(path: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["time_ns"])
 
 
-def measure_planted_faults(device: str, folder: Path, seconds: float) -> str:
-    """Run `benchmarks.planted_faults` for so many seconds; returns "measured", or the last line of its error."""
-    command = [sys.executable, "-m", "benchmarks.planted_faults", "--device", device, "--rounds", "3"]
-    command += ["--seconds", str(max(seconds, 0)), "--json", str((folder / "gain.json").resolve())]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    (folder / "gain.md").write_text(result.stdout, encoding="utf-8")
-    return "measured" if result.returncode == 0 else (result.stderr.strip().splitlines() or ["failed"])[-1][:200]
-
-
 def main(arguments: list[str]) -> int:
     """Record what this machine can run; returns 2 without a GPU, unless --cpu is given."""
     parser = argparse.ArgumentParser(description="Record kernels that no public trace holds.")
@@ -261,11 +248,6 @@ def main(arguments: list[str]) -> int:
         except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
             summary["left_out"][case.name] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         print(case.name, summary["left_out"].get(case.name, "recorded"), flush=True)
-    if not options.only:
-        summary["planted_faults"] = measure_planted_faults(
-            device, options.folder, GAIN_SECONDS + deadline - time.monotonic()
-        )
-        print("planted faults", summary["planted_faults"], flush=True)
     (options.folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return 0
 

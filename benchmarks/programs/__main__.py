@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,16 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.programs.truths import Edit, Program, read_programs
-from benchmarks.programs.verdicts import COLUMNS, WORTH, Row, Said, first_said, format_table, list_cells
+from benchmarks.programs.verdicts import COLUMNS, Row, Said, first_said, format_table, list_cells
+from benchmarks.promises import WORTH
+from benchmarks.run_python import ProgramFailedError, run_python
 
-ROOT = Path(__file__).resolve().parents[2]
 # The mean where batches come in bursts, as from workers that wait at the same time.
 STEP = re.compile(r"(?:median|mean) step ([\d.]+) ms")
-SECONDS = 180
-
-
-class ProgramFailedError(Exception):
-    """A program, or perfdoctor, ended with an error."""
 
 
 def measure_program(program: Program, pairs: int, keep: Path | None = None) -> Row:
@@ -46,7 +40,7 @@ def measure_program(program: Program, pairs: int, keep: Path | None = None) -> R
             if edit is None:
                 return row
             return measure_edit(row, edit, folder, source, pairs)
-        except (ProgramFailedError, subprocess.TimeoutExpired) as error:
+        except ProgramFailedError as error:
             return Row(program, ran=False, note=f"failed: {str(error)[-200:]}")
 
 
@@ -106,7 +100,7 @@ def record_program(program: Program, script: Path) -> dict[str, Any]:
 
 def time_program(program: Program, script: Path) -> float:
     """Run a program without perfdoctor; returns the step in ms that it prints."""
-    output = run_python(_target(program, script)[1:] if program.ranks else [str(script)], script.parent)
+    output = run_python(_target(program, script)[2:] if program.ranks else [str(script)], script.parent)
     found = STEP.findall(output)
     if not found:
         raise ProgramFailedError(f"{program.name} printed no step time: {output[-300:]}")
@@ -118,21 +112,6 @@ def _target(program: Program, script: Path) -> list[str]:
     if not program.ranks:
         return [str(script)]
     return ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(program.ranks), str(script)]
-
-
-def run_python(arguments: Sequence[str], folder: Path) -> str:
-    """Run Python in a folder; returns what it printed.
-
-    Raises:
-        ProgramFailedError: It ended with an error.
-    """
-    # Launchers are named with their interpreter.
-    command = list(arguments) if arguments[0] == sys.executable else [sys.executable, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    if done.returncode:
-        raise ProgramFailedError((done.stderr or done.stdout).strip())
-    return done.stdout
 
 
 def measure_programs(programs: Sequence[Program], pairs: int, keep: Path | None) -> Iterator[Row]:

@@ -9,11 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.programs.truths import Edit, Program
-
-LEAST_NOISE = 0.03
-"""What runs of one program differ by on a quiet machine, as a share of the step: 0.5 to 3 % over these programs."""
-WORTH = ("high", "medium")
-"""Severities that ask a user to do something: worth 3 % of the step and more."""
+from benchmarks.promises import TimedPairs, asking_findings, promise_alone
 
 
 @dataclass(frozen=True)
@@ -48,17 +44,13 @@ class Said:
 
 def first_said(report: Mapping[str, Any]) -> Said | None:
     """The first finding that asks for something; None where the report is quiet."""
-    for finding in report["findings"]:
-        if finding["severity"] in WORTH and finding.get("covered_by") is None:
-            return _read_said(finding)
-    return None
+    return next((_read_said(finding) for finding in asking_findings(report)), None)
 
 
 def _read_said(finding: Mapping[str, Any]) -> Said:
-    location, saving = finding["location"] or {}, finding["saving"]
-    alone = saving.get("alone") or saving
+    location, promise = finding["location"] or {}, promise_alone(finding)
     low_ms, expected_ms, high_ms = (
-        None if alone[key] is None else alone[key] / 1e6 for key in ("low_ns", "expected_ns", "high_ns")
+        None if ns is None else ns / 1e6 for ns in (promise.low_ns, promise.expected_ns, promise.high_ns)
     )
     return Said(
         rule=finding["rule"],
@@ -123,17 +115,12 @@ class Row:
     @property
     def noise_ms(self) -> float:
         """How much runs of one version differ: half of their range, and no less than what a quiet machine shows."""
-        if not self.plain_ms:
-            return 0.0
-        ranges = [max(times) - min(times) for times in (self.plain_ms, self.fixed_ms) if times]
-        return max(max(ranges) / 2, LEAST_NOISE * median(self.plain_ms))
+        return TimedPairs(self.plain_ms, self.fixed_ms).noise
 
     @property
     def came_ms(self) -> float | None:
         """What the change saved: the median over pairs of runs in turns."""
-        if not self.plain_ms or not self.fixed_ms:
-            return None
-        return median(plain - fixed for plain, fixed in zip(self.plain_ms, self.fixed_ms, strict=True))
+        return TimedPairs(self.plain_ms, self.fixed_ms).saved if self.fixed_ms else None
 
     @property
     def is_slower(self) -> bool:

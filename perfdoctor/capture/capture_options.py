@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES
+from perfdoctor.capture.inject._perfdoctor_inject.recorder_settings import STANDARD_SIZES, TrialOptions
 from perfdoctor.errors import UsageError
 
 
@@ -33,6 +33,7 @@ class CaptureOptions:
         stop_after: End the program, with exit code 0, once everything is recorded.
         ranks: Record these ranks only; None records all of them.
         nvtx_only: Record nothing and only mark the phases of each step as NVTX ranges, for use under nsys.
+        trial: Make a trial: only `skip` and `base` count, nothing is recorded, and the program is ended after them.
     """
 
     out: Path | None = None
@@ -45,12 +46,15 @@ class CaptureOptions:
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
+    trial: TrialOptions | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("skip", 0), ("base", 0), ("warmup", 0), ("timing", 1), ("evidence", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UsageError(f"--{name} {value!r} is no number of steps: give a whole number of at least {least}.")
+        if self.trial is not None and not self.base:
+            raise UsageError("A trial times the steps of its base window: give it at least one.")
         if self.ranks is not None and (not self.ranks or any(rank < 0 for rank in self.ranks)):
             raise UsageError("--ranks names no rank that exists: give numbers from 0 up, such as --ranks 0,7.")
 
@@ -67,6 +71,8 @@ class CaptureOptions:
     @property
     def steps(self) -> int:
         """Whole steps that a program must make for every window to be complete."""
+        if self.trial is not None:
+            return self.skip + self.base
         return self.first_timing_step + self.timing + (min(self.warmup, 1) + self.evidence if self.evidence else 0)
 
     def to_json(self, folder: Path) -> str:
@@ -76,7 +82,10 @@ class CaptureOptions:
             folder: The capture folder: an absolute path, and the folder exists.
         """
         names = ("skip", "base", "warmup", "timing", "evidence", "stop_after", "ranks", "nvtx_only")
-        return json.dumps({"folder": str(folder), **{name: getattr(self, name) for name in names}})
+        values = {"folder": str(folder), **{name: getattr(self, name) for name in names}}
+        if self.trial is not None:
+            values |= {"warmup": 0, "timing": 0, "evidence": 0, "stop_after": True, "trial": self.trial.to_dict()}
+        return json.dumps(values)
 
 
 def fit_windows(steps: int) -> CaptureOptions | None:

@@ -17,21 +17,23 @@ from perfdoctor.errors import CaptureError
 
 # A program that receives SIGTERM may be saving a checkpoint; cluster schedulers wait 30 s, too.
 GRACE_S = 30.0
+MARKER_VARIABLE = "PERFDOCTOR_CAPTURE_MARKS"
 INJECT_FOLDER = Path(__file__).parent / "inject"
 FORWARDED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
-def build_environment(markers: Path, settings: str) -> dict[str, str]:
+def build_environment(markers: Path, settings: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The program's environment: ours, with the folder of the injected code first on PYTHONPATH.
 
     Args:
         markers: Folder of the markers that show how far each process came.
         settings: What `CaptureOptions.to_json` returned.
+        more: Variables to set beside ours, or in their place.
     """
-    values = dict(os.environ)
+    values = {**os.environ, **(more or {})}
     path = values.get("PYTHONPATH")
     values["PYTHONPATH"] = str(INJECT_FOLDER) + (os.pathsep + path if path else "")
-    values["PERFDOCTOR_CAPTURE_MARKS"] = str(markers)
+    values[MARKER_VARIABLE] = str(markers)
     values["PERFDOCTOR_CAPTURE_SETTINGS"] = settings
     # Without this, Kineto writes its progress lines to the program's stderr.
     values.setdefault("KINETO_LOG_LEVEL", "99")

@@ -10,7 +10,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +24,19 @@ from perfdoctor.capture.capture_folder import (
 )
 from perfdoctor.capture.capture_notes import collect_notes, explain_empty_capture
 from perfdoctor.capture.capture_options import CaptureOptions
-from perfdoctor.capture.child_process import build_environment, run_program
+from perfdoctor.capture.child_process import MARKER_VARIABLE, build_environment, run_program
 from perfdoctor.capture.command_line import parse_target, script_name
+from perfdoctor.capture.process_group import run_with_limit
+from perfdoctor.errors import CaptureError
 
-__all__ = ["CaptureResult", "parse_target", "run"]
+__all__ = ["CaptureResult", "TrialRun", "parse_target", "run", "run_trial"]
 
 # Ranks of one job end within seconds of each other, saving included. A rank that was killed never removes its markers.
 OTHER_RANKS_TIMEOUT_S = 20.0
+# For scripts that care: they may leave out downloads, evaluation and checkpoints in a trial.
+TRIAL_VARIABLE = "PERFDOCTOR_TRIAL"
+# Of what a program writes to stderr: room for a traceback.
+STDERR_TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +57,14 @@ class CaptureResult:
     notes: tuple[str, ...] = ()
 
 
-def run(command: Sequence[str], options: CaptureOptions | None = None) -> CaptureResult:
+def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: Path | None = None) -> CaptureResult:
     """Run a program to its end and record it.
 
     Args:
         command: The command line, as `parse_target` returns it.
         options: Windows and folder; None for the defaults.
+        log: File for what the program writes to stdout, with stderr in the file of the same name with `.stderr`; the
+            program reads nothing from stdin then, and all of its processes are ended when this one is interrupted.
 
     Raises:
         CaptureError: The program cannot be started, or the folder cannot be written. Nothing has run then.
@@ -70,8 +78,9 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
     rank_here = launcher_rank()
     folder = make_folder(options.out, script_name(command), force=options.force, rank=rank_here)
     marker_folder = make_marker_folder(folder)
+    environment = build_environment(marker_folder, options.to_json(folder))
     try:
-        code = run_program(command, build_environment(marker_folder, options.to_json(folder)))
+        code = run_program(command, environment) if log is None else run_into_log(command, environment, log)[0]
     finally:
         markers = collect_markers(marker_folder)
         ranks = list_ranks(folder)
@@ -111,3 +120,111 @@ def remove_if_empty(folder: Path) -> None:
     """Remove a folder without files; a folder with other files in it stays."""
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """What came of a trial.
+
+    Attributes:
+        exit_code: The program's exit code: 0 after a whole trial; 128 + the signal's number when a signal ended it.
+        folder: The trial's folder, with `rank<R>/steps.jsonl` and `rank<R>/trial.json` of each rank that trained.
+        timed_out: Whether the program was ended because its time was over.
+        stderr_tail: The last lines that the program has written to stderr.
+        seconds: Wall time of the whole program.
+        ranks: The ranks that have left something.
+        markers: What `collect_markers` returned: whether Python and torch were loaded.
+    """
+
+    exit_code: int
+    folder: Path
+    timed_out: bool
+    stderr_tail: str
+    seconds: float
+    ranks: tuple[int, ...] = ()
+    markers: frozenset[str] = frozenset()
+
+
+def run_trial(
+    command: Sequence[str],
+    options: CaptureOptions,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    *,
+    log: Path,
+) -> TrialRun:
+    """Run a program as a trial: changed, timed for some steps without a profiler, and then ended.
+
+    The program reads nothing from stdin. All of its processes are ended when its time is over, and when this process
+    is interrupted while it waits.
+
+    Args:
+        command: The command line, as `parse_target` returns it.
+        options: Skipped and timed steps, the folder (`out`), and `trial`.
+        environment: Variables to set for the program beside those of this process.
+        timeout_s: Seconds after which the program is ended; None for no limit.
+        log: File for what the program writes to stdout; stderr goes to the file of the same name with `.stderr`.
+
+    Raises:
+        CaptureError: The program cannot be started, or the folder or the log cannot be written.
+        ValueError: The options are not those of a trial.
+    """
+    if options.trial is None:
+        raise ValueError("the options of a trial need the field trial")
+    folder = make_folder(options.out, script_name(command), force=options.force)
+    marker_folder = make_marker_folder(folder)
+    variables = {**(environment or {}), TRIAL_VARIABLE: "1"}
+    if options.trial.seed is not None:
+        # The order of sets of strings depends on it, and with it that of parameters and batches in some programs.
+        variables.setdefault("PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", str(options.trial.seed)))
+    start_s = time.monotonic()
+    try:
+        built = build_environment(marker_folder, options.to_json(folder), variables)
+        code, timed_out = run_into_log(command, built, log, timeout_s)
+    finally:
+        markers = collect_markers(marker_folder)
+    seconds = time.monotonic() - start_s
+    return TrialRun(code, folder, timed_out, read_tail(error_log_of(log)), seconds, list_ranks(folder), markers)
+
+
+def run_into_log(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, timeout_s: float | None = None
+) -> tuple[int, bool]:
+    """Run a command without stdin, and with its output in files.
+
+    Args:
+        command: The command line.
+        environment: Its environment.
+        log: File for stdout; stderr goes to `error_log_of(log)`.
+        timeout_s: Seconds after which all of its processes are ended; None for no limit.
+
+    Returns:
+        The exit code, and whether its time was over.
+
+    Raises:
+        CaptureError: The program cannot be started, or a file cannot be written.
+    """
+    try:
+        with log.open("wb") as stdout, error_log_of(log).open("wb") as stderr:
+            return run_with_limit(command, environment, timeout_s, stdout, stderr, MARKER_VARIABLE)
+    except OSError as error:
+        raise CaptureError(f"{log} cannot be written ({error.strerror}): name another folder.") from error
+
+
+def error_log_of(log: Path) -> Path:
+    """The file for stderr beside that for stdout."""
+    return log.with_name(f"{log.name}.stderr")
+
+
+def read_tail(path: Path, size: int = STDERR_TAIL_BYTES) -> str:
+    """The last whole lines of a file, at most so many bytes; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(length - size, 0))
+            data = file.read()
+    except OSError:
+        return ""
+    if length > size:
+        data = data.partition(b"\n")[2] or data
+    return data.decode(errors="replace")

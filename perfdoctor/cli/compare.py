@@ -1,19 +1,106 @@
-"""`perfdoctor compare`: refused with a sentence until it exists."""
+"""`perfdoctor compare`: what became of the step between two recordings, what explains it, and what the fixes gave."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import click
 
-from perfdoctor.errors import UsageError
+from perfdoctor.cli import parameters
+from perfdoctor.cli.config import load_config
+from perfdoctor.cli.progress_bar import open_progress_bar
+from perfdoctor.cli.report_output import check_folder
 
 
-@click.command(short_help="Compare two recordings (comes in a later version).")
+@click.command(short_help="Say what got faster or slower between two recordings.")
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@click.option("--fail-over", metavar="PERCENT", help="Exit with 1 if the step became slower by more than this.")
-def compare(before: str, after: str, fail_over: str | None) -> None:
-    """Say what got faster or slower between two recordings (comes in a later version)."""
-    del fail_over
-    raise UsageError(
-        f"compare comes in a later version; until then analyze both: perfdoctor analyze -q {before}, then {after}"
+@click.option("--before", "more_before", multiple=True, metavar="PATH", help="One more recording before the change.")
+@click.option("--after", "more_after", multiple=True, metavar="PATH", help="One more recording after the change.")
+@click.option(
+    "--fail-over",
+    metavar="PERCENT",
+    help="Exit with 1 if the step became slower by more than this (5%), beyond the noise, or if that cannot be judged.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
+@click.option(
+    "-o", "--output", multiple=True, metavar="FILE", help="Also write .json, .md or .txt; may be given several times."
+)
+@parameters.select
+@parameters.ignore
+@parameters.settings
+@parameters.device
+@parameters.steps
+@click.option("--jobs", type=int, metavar="N", help="Share the traces among N processes; 1 is this process alone.")
+@parameters.no_color
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and what became of the findings.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all tables with more rows, and all findings.")
+def compare(
+    before: str,
+    after: str,
+    more_before: tuple[str, ...],
+    more_after: tuple[str, ...],
+    fail_over: str | None,
+    as_json: bool,
+    output: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    settings: tuple[str, ...],
+    device: str | None,
+    steps: str | None,
+    jobs: int | None,
+    no_color: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Say what got faster or slower between two recordings of a program, and whether that is more than noise.
+
+    BEFORE and AFTER are traces, capture folders, folders of rank traces, globs, URLs, or files report.json.
+
+    Several recordings of the same program on a side show how much recordings differ, and narrow the noise: add them
+    with --before and --after. A folder of captures is as many recordings.
+
+    Recordings that differ in device, model, shapes, ranks, phase or recorder are shown side by side, but not judged.
+    """
+    verbosity = parameters.parse_verbosity(quiet, verbose)
+    from perfdoctor.comparison.gate import check_step, parse_limit
+    from perfdoctor.reporters.output import write_stdout
+    from perfdoctor.reporters.write_comparison import (
+        comparison_suffix_of,
+        print_comparison,
+        render_comparison,
+        save_comparison,
     )
+
+    limit = None if fail_over is None else parse_limit(fail_over)
+    for path in output:
+        comparison_suffix_of(path)
+        check_folder(path)
+    config = load_config(select, ignore, settings, Path.cwd())
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoctor.api import compare as compare_paths
+
+    silent = quiet or (as_json and not sys.stdout.isatty())
+    with open_progress_bar(enabled=not silent) as progress:
+        comparison = compare_paths(
+            [before, *more_before],
+            [after, *more_after],
+            select=config.select,
+            ignore=config.ignore,
+            device=device,
+            steps=parameters.parse_steps(steps),
+            settings=config.settings,
+            jobs=jobs,
+            progress=progress,
+        )
+    if as_json:
+        write_stdout(render_comparison(comparison, ".json"))
+    else:
+        print_comparison(comparison, color=False if no_color else None, verbosity=verbosity)
+    for path in output:
+        save_comparison(comparison, path, verbosity=max(verbosity, 0))
+        sys.stderr.write(f"wrote {path}\n")
+    if limit is not None:
+        check_step(comparison, limit)

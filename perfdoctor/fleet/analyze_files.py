@@ -55,16 +55,48 @@ def analyze_files(
         InputError: none of the files can be analysed: the reason of the first. Or the cluster cannot be reached.
         UsageError: the options are wrong.
     """
+    return analyze_jobs((files,), options, analyzers, tracker, jobs=jobs, dask=dask)[0]
+
+
+def analyze_jobs(
+    job_files: Sequence[Sequence[TraceFile]],
+    options: AnalysisOptions,
+    analyzers: Sequence[type[Analyzer]],
+    tracker: ProgressTracker,
+    *,
+    jobs: int | None = None,
+    dask: str | None = None,
+) -> list[Report]:
+    """The Report on each of several jobs, whose files the same processes share; the arguments as of `analyze_files`.
+
+    Raises:
+        InputError: none of the files of a job can be analysed: the reason of the first. Or the cluster cannot be
+            reached.
+        UsageError: the options are wrong.
+    """
+    files = [file for job in job_files for file in job]
     workers = choose_worker_count(files, jobs)
     if dask is None and workers == 1 and any(map(pipeline.needs_all_ranks, analyzers)):
-        return _analyze_in_memory(files, options, analyzers, tracker)
+        return [_analyze_in_memory(job, options, analyzers, tracker) for job in job_files]
     skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
     of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]
     options = replace(options, rule_ids=tuple(of_single_ranks))
     results = dict(_analyze_each(files, options, tracker, workers, dask))
+    first, reports = 0, []
+    for job in job_files:
+        of_job = [results[index] for index in range(first, first + len(job))]
+        reports.append(_report_on_results(of_job, options, analyzers, skipped))
+        first += len(job)
+    return reports
+
+
+def _report_on_results(
+    results: Sequence[FileResult], options: AnalysisOptions, analyzers: Sequence[type[Analyzer]], skipped: Sequence[str]
+) -> Report:
+    """The Report on the files of one job; `skipped` are the rules that could not run on single ranks."""
     failures: list[FailedFile] = []
     summaries: list[RankSummary] = []
-    for _, result in sorted(results.items()):
+    for result in results:
         if isinstance(result, FailedFile):
             failures.append(result)
         else:
@@ -121,7 +153,8 @@ def _analyze_in_memory(
         tracker.finish(index)
     ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
     missing = [failure.summary() for failure in failures]
-    return pipeline.diagnose_run(Run(tuple(ranks)), analyzers, options.settings, missing)
+    run = Run(tuple(ranks))
+    return pipeline.diagnose_run(run, analyzers, options.settings, missing, with_breakdown=options.breakdown)
 
 
 def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:

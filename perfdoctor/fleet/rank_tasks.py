@@ -38,6 +38,8 @@ class AnalysisOptions:
         rank: The only rank to look at; None for all.
         whole: Whether a summary keeps what an annotated trace needs, where the file holds a single rank.
         read_threads: Threads to read a file with; None for as many as are worth it.
+        breakdown: Whether a summary says what the steps hold, for a comparison; what is only for an annotated trace is
+            left out then.
     """
 
     rule_ids: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class AnalysisOptions:
     rank: int | None = None
     whole: bool = False
     read_threads: int | None = None
+    breakdown: bool = False
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
@@ -126,7 +129,13 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
     rules = [analyzer for analyzer in registry.load_analyzers() if analyzer.rule in options.rule_ids]
     ranks = read_ranks(file, options, progress)
     whole = options.whole and len(ranks) == 1
-    return [pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=whole) for rank in ranks]
+    summaries = [
+        pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=whole, with_breakdown=options.breakdown)
+        for rank in ranks
+    ]
+    if not options.breakdown:
+        return summaries
+    return [replace(each, account=replace(each.account, parts={})) for each in summaries]
 
 
 def read_ranks(file: TraceFile, options: AnalysisOptions, progress: Progress | None = None) -> list[Rank]:

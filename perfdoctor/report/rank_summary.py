@@ -16,6 +16,7 @@ from perfdoctor.analysis.communication.match_collectives import MatchedCollectiv
 from perfdoctor.analysis.communication.stragglers import LateRank, find_late_rank, lateness_of
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT, Context
 from perfdoctor.analysis.host.time_by_line import TimeAtLine
+from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
@@ -45,6 +46,7 @@ class RankSummary:
         limit: How short its step can get.
         unexplained: The slices of its account that no finding on it claims.
         tables: Rows of `Report.tables`, by name.
+        breakdown: What its steps hold; None unless asked for, see `AnalysisOptions.breakdown`.
     """
 
     trace: TraceSummary
@@ -63,6 +65,7 @@ class RankSummary:
     limit: Limit = UNKNOWN_LIMIT
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
 
     @property
     def rank(self) -> int | None:

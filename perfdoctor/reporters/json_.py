@@ -20,11 +20,15 @@ class Json(Reporter):
 
     def render_printable(self, report: Report) -> str:
         """The report as JSON text."""
-        plain = report.to_dict()
-        try:
-            return _dump_json(plain)
-        except TypeError:  # a lone surrogate, from a file name that is not UTF-8: no JSON text can hold it
-            return _dump_json(_replace_surrogates(plain))
+        return render_plain(report.to_dict())
+
+
+def render_plain(plain: dict[str, Any]) -> str:
+    """Plain data as indented JSON text."""
+    try:
+        return _dump_json(plain)
+    except TypeError:  # a lone surrogate, from a file name that is not UTF-8: no JSON text can hold it
+        return _dump_json(_replace_surrogates(plain))
 
 
 def _dump_json(value: Any) -> str:

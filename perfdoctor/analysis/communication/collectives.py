@@ -161,9 +161,9 @@ def collectives_of(
         max_rows: Maximum number of rows.
     """
     trace = classes.trace
-    events = _gpu_collectives(classes) if on_gpu else _cpu_collectives(trace)
+    events = gpu_collectives(classes) if on_gpu else _cpu_collectives(trace)
     order = np.lexsort((events.start_ns, events.end_ns))
-    events = _CollectiveEvents(*(getattr(events, column.name)[order] for column in fields(events)))
+    events = CollectiveEvents(*(getattr(events, column.name)[order] for column in fields(events)))
     metadata = collective_metadata(trace, events.comms)
     last = slice(max(len(order) - max_rows, 0), None)
     return CollectiveTable(
@@ -196,17 +196,26 @@ def collectives_of(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _CollectiveEvents:
-    """The collectives of a trace: times, kind, stream (-1 on the CPU), and row of `Trace.comms` (-1: not recorded)."""
+class CollectiveEvents:
+    """The collectives of a trace, one row each.
+
+    Attributes:
+        start_ns, end_ns: When each ran.
+        kind: Index into COLLECTIVE_KINDS.
+        stream: GPU stream; -1 on the CPU.
+        comms: Row of `Trace.comms`; -1 where nothing is recorded.
+        item: Row of `Trace.gpu`; -1 on the CPU.
+    """
 
     start_ns: Int64Array
     end_ns: Int64Array
     kind: Int8Array
     stream: Int64Array
     comms: Int32Array
+    item: Int64Array
 
 
-def _gpu_collectives(classes: KernelClasses) -> _CollectiveEvents:
+def gpu_collectives(classes: KernelClasses) -> CollectiveEvents:
     """The kernels that are collectives.
 
     Some kernels run collectives of several kinds (NCCL's send and receive, RCCL's generic one). Their kind is what the
@@ -226,10 +235,10 @@ def _gpu_collectives(classes: KernelClasses) -> _CollectiveEvents:
     by_record = ambiguous & (comms >= 0)
     recorded = _kinds(trace, trace.comms.collective[comms[by_record]])
     kind[by_record] = np.where(recorded == vocabulary.OTHER_COLLECTIVE, kind[by_record], recorded)
-    return _CollectiveEvents(gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows], comms)
+    return CollectiveEvents(gpu.start_ns[rows], gpu.end_ns[rows], kind, gpu.stream[rows], comms, rows)
 
 
-def _cpu_collectives(trace: Trace) -> _CollectiveEvents:
+def _cpu_collectives(trace: Trace) -> CollectiveEvents:
     """The collectives on threads of the CPU: their ranges, or the ops that recorded them where there are no ranges."""
     ranges, ops = trace.ranges, trace.ops
     rows = np.flatnonzero(trace.match_rows(ranges, vocabulary.CPU_COLLECTIVE_RANGE))
@@ -239,11 +248,12 @@ def _cpu_collectives(trace: Trace) -> _CollectiveEvents:
     if not len(rows):
         op = trace.comms.op[issued]
         kind = _kinds(trace, trace.comms.collective[issued])
-        return _CollectiveEvents(ops.start_ns[op], ops.end_ns[op], kind, none, issued)
+        return CollectiveEvents(ops.start_ns[op], ops.end_ns[op], kind, none, issued, none)
     # Ops issue the ranges in the order of their starts, one each. With unequal counts their pairs are unknown.
     comms = issued if len(issued) == len(rows) else none[: len(rows)].astype(np.int32)
     kind = _kinds(trace, ranges.name[rows])
-    return _CollectiveEvents(ranges.start_ns[rows], ranges.end_ns[rows], kind, none[: len(rows)], comms)
+    none = none[: len(rows)]
+    return CollectiveEvents(ranges.start_ns[rows], ranges.end_ns[rows], kind, none, comms, none)
 
 
 def _kinds(trace: Trace, names: Int32Array) -> Int8Array:
@@ -273,7 +283,7 @@ def _longest_intervals(intervals: Intervals) -> Intervals:
 
 
 def _totals(
-    window: Intervals, exposed: Intervals, events: _CollectiveEvents, metadata: CollectiveMetadata
+    window: Intervals, exposed: Intervals, events: CollectiveEvents, metadata: CollectiveMetadata
 ) -> tuple[CollectiveTotal, ...]:
     """Sums over the window by kind and group, the longest exposed one first."""
     inside: BoolArray = iv.contains(window, events.start_ns)

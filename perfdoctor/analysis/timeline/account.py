@@ -20,7 +20,7 @@ from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES, 
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, COMPUTE, LATENCY
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.arrays import BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct
@@ -154,15 +154,20 @@ def gpu_layers(
         idle_causes: The causes of idle time.
     """
     gpu = classes.trace.gpu
-    rows = {
+    rows = gpu_rows_by_detail(classes, roof_classes)
+    busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}
+    return busy | {f"idle_{cause}": layer for cause, layer in idle_causes.items()}
+
+
+def gpu_rows_by_detail(classes: KernelClasses, roof_classes: Int8Array) -> dict[str, BoolArray]:
+    """For each of BUSY_DETAILS, in their order, which GPU items are of it; see `gpu_layers`."""
+    return {
         "compute": roof_classes == COMPUTE,
         "bandwidth": roof_classes == BANDWIDTH,
         "communication": classes.match_rows(lambda k: k.category == "communication"),
-        "memcpy": gpu.kind != KERNEL,
+        "memcpy": classes.trace.gpu.kind != KERNEL,
         "latency": roof_classes == LATENCY,
     }
-    busy = {name: iv.union(gpu.start_ns[which], gpu.end_ns[which]) for name, which in rows.items()}
-    return busy | {f"idle_{cause}": layer for cause, layer in idle_causes.items()}
 
 
 def cpu_layers(trace: Trace, loading: Intervals) -> dict[str, Intervals]:

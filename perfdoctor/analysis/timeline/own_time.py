@@ -25,7 +25,7 @@ from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import Int32Array, Int64Array, IntArray
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
@@ -69,6 +69,24 @@ class _Area(NamedTuple):
     start_ns: Int64Array
 
 
+class Pieces(NamedTuple):
+    """The window cut into pieces, each of which belongs to one row; together they are the window.
+
+    Attributes:
+        intervals: The pieces, disjoint, in any order.
+        row: For each piece the number of its row.
+        op: For each piece the op that runs in it; NONE where none does.
+        names: The name of each row; two rows may have the same.
+        counts: How often each row ran; 0 for Python.
+    """
+
+    intervals: Intervals
+    row: Int64Array
+    op: Int32Array
+    names: list[str]
+    counts: list[int]
+
+
 def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple[OwnTime, ...]:
     """What takes most of the window in a program on the CPU, longest first: ops, parts of the loop, and Python.
 
@@ -77,72 +95,101 @@ def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple
         window: The analysed time.
         loading: When the loop waits for batches.
     """
-    ops = trace.ops
-    if not iv.total(window) or not len(ops):
+    if not iv.total(window) or not len(trace.ops):
         return ()
+    pieces = cut_by_op(trace, window, loading)
+    length_ns = pieces.intervals[:, 1] - pieces.intervals[:, 0]
+    totals_ns = np.bincount(pieces.row, weights=length_ns, minlength=len(pieces.names))
+    return _largest(pieces.names, totals_ns.tolist(), pieces.counts, window)
+
+
+def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
+    """The window of a program on the CPU, cut into the own time of ops, of parts of the loop, and of Python.
+
+    Args:
+        trace: The trace.
+        window: The analysed time.
+        loading: When the loop waits for batches.
+    """
+    ops = trace.ops
     start, end, owner = innermost_ops(ops)
-    time_ns, free = _time_of_pieces(trace, start, end, ops.thread[owner], window)
     names, label, call = _label_ops(trace, np.arange(len(ops), dtype=np.int32))
     label, areas = label[owner], _areas_of_step(trace, loading)
     for number, area in enumerate(areas, len(names)):
         label[iv.contains(area.time, start)] = number
     names += [area.name for area in areas]
-    totals_ns = np.bincount(label, weights=time_ns, minlength=len(names))
-    ran = np.flatnonzero(time_ns)
-    first = ran[np.unique(call[owner[ran]], return_index=True)[1]]
-    counts = np.bincount(label[first], minlength=len(names))
+    intervals, piece, free = _cut_pieces(trace, start, end, ops.thread[owner], window)
+    row, op = label[piece], owner[piece]
+    first = piece[np.unique(call[op], return_index=True)[1]]
+    counts = np.bincount(label[first], minlength=len(names)).tolist()
+    parts, rows = [intervals], [row]
     for number, area in enumerate(areas, len(names) - len(areas)):
         # What no op takes in it is its Python.
-        totals_ns[number] += iv.total(iv.intersect(free, area.time))
+        parts.append(iv.intersect(free, area.time))
+        rows.append(np.full(len(parts[-1]), number))
         counts[number] = int(iv.contains(window, area.start_ns).sum())
         free = iv.subtract(free, area.time)
-    totals, calls = totals_ns.tolist(), counts.tolist()
     for area in _collectives(trace):
         # Other threads run them: only what nothing else takes is theirs.
+        parts.append(iv.intersect(free, area.time))
+        rows.append(np.full(len(parts[-1]), len(names)))
         names.append(area.name)
-        totals.append(iv.total(iv.intersect(free, area.time)))
-        calls.append(int(iv.contains(window, area.start_ns).sum()))
+        counts.append(int(iv.contains(window, area.start_ns).sum()))
         free = iv.subtract(free, area.time)
-    return _largest([*names, PYTHON], [*totals, iv.total(free)], [*calls, 0], window)
+    parts.append(free)
+    rows.append(np.full(len(free), len(names)))
+    without_op = np.full(sum(map(len, parts[1:])), NONE, np.int32)
+    every = np.concatenate(rows).astype(np.int64)
+    return Pieces(np.concatenate(parts), every, np.concatenate((op, without_op)), [*names, PYTHON], [*counts, 0])
 
 
 def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
     """The ops whose kernels and copies take most of the window, longest first; a kernel without op by its own name."""
-    gpu, ops = trace.gpu, trace.ops
-    time_ns = iv.overlap(gpu.start_ns, gpu.end_ns, window)
+    time_ns = iv.overlap(trace.gpu.start_ns, trace.gpu.end_ns, window)
     rows = np.flatnonzero(time_ns)
-    known = rows[gpu.op[rows] >= 0]
-    # Compiled code has one op for all that it launches, and collectives run in whatever op ends last before them.
-    by_kernel = trace.match_rows(ops, vocabulary.COMPILED_OP)[gpu.op[known]]
-    known = known[~(by_kernel | trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[known])]
-    unknown = np.setdiff1d(rows, known, assume_unique=True)
-    names, label, _ = _label_ops(trace, gpu.op[known])
-    launched_ns = np.where(gpu.call[known] >= 0, _at(trace.calls.start_ns, gpu.call[known]), -1)
-    areas = _optimizer_areas(trace)
-    for number, area in enumerate(areas, len(names)):
-        label[iv.contains(area.time, launched_ns)] = number
-    names += [area.name for area in areas]
-    of_kernel, kernel = np.unique(gpu.name[unknown], return_inverse=True)
-    label = np.concatenate((label, len(names) + kernel))
-    names += [_kernel_name(trace.strings[code]) for code in of_kernel.tolist()]
-    totals_ns = np.bincount(label, weights=time_ns[np.concatenate((known, unknown))], minlength=len(names))
+    names, label, _ = label_gpu_items(trace, rows)
+    totals_ns = np.bincount(label, weights=time_ns[rows], minlength=len(names))
     return _largest(names, totals_ns.tolist(), np.bincount(label, minlength=len(names)).tolist(), window)
 
 
-def _time_of_pieces(
+def label_gpu_items(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array, BoolArray]:
+    """For some GPU items: names, for each item the number of its name, and whether that is the name of an op.
+
+    The name is that of the op which launched the item, else of the optimizer, else the item's own.
+    """
+    gpu, ops = trace.gpu, trace.ops
+    # Compiled code has one op for all that it launches, and collectives run in whatever op ends last before them.
+    by_kernel = np.append(trace.match_rows(ops, vocabulary.COMPILED_OP), False)[gpu.op[rows]]
+    known = (gpu.op[rows] >= 0) & ~by_kernel & ~trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[rows]
+    label = np.empty(len(rows), np.int64)
+    names, label[known], _ = _label_ops(trace, gpu.op[rows[known]])
+    launched_ns = np.where(gpu.call[rows] >= 0, _at(trace.calls.start_ns, gpu.call[rows]), -1)
+    areas = _optimizer_areas(trace)
+    for number, area in enumerate(areas, len(names)):
+        label[known & iv.contains(area.time, launched_ns)] = number
+    names += [area.name for area in areas]
+    of_kernel, kernel = np.unique(gpu.name[rows[~known]], return_inverse=True)
+    label[~known] = len(names) + kernel
+    names += [_kernel_name(trace.strings[code]) for code in of_kernel.tolist()]
+    return names, label, known
+
+
+def _cut_pieces(
     trace: Trace, start: Int64Array, end: Int64Array, thread: Int32Array, window: Intervals
-) -> tuple[Int64Array, Intervals]:
-    """For each piece of an op its time in the window that no other thread takes; and when no op runs.
+) -> tuple[Intervals, Int64Array, Intervals]:
+    """The parts of pieces of ops in the window that no other thread takes, the piece of each, and when no op runs.
 
     The thread of the loop comes first, then the others by how much they run.
     """
-    time_ns, free = np.zeros(len(start), np.int64), window
+    parts, pieces, free = [iv.EMPTY], [np.empty(0, np.int64)], window
     busy_ns, loop = np.bincount(thread, weights=end - start), loop_thread_of(trace)
     for number in sorted(np.flatnonzero(busy_ns).tolist(), key=lambda each: (each != loop, -busy_ns[each])):
         rows = np.flatnonzero(thread == number)
-        time_ns[rows] = iv.overlap(start[rows], end[rows], free)
+        part, _, row = iv.intersect_rows(free, np.column_stack((start[rows], end[rows])))
+        parts.append(part)
+        pieces.append(rows[row])
         free = iv.subtract(free, iv.union(start[rows], end[rows]))
-    return time_ns, free
+    return np.concatenate(parts), np.concatenate(pieces), free
 
 
 def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:

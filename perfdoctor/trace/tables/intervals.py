@@ -52,19 +52,30 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
         a, b = b, a  # the fewer are looked up among the more
     if len(a) < 2:
         return clip(b, int(a[0, 0]), int(a[0, 1])) if len(a) else EMPTY
+    return intersect_rows(a, b)[0]
+
+
+def intersect_rows(a: Intervals, b: Intervals) -> tuple[Intervals, Int64Array, Int64Array]:
+    """What each interval of `a` has in common with each of `b`, and their rows in `a` and in `b`.
+
+    Unlike those of a set, the intervals of either list may touch, so that each keeps its own row::
+
+        a 0-10 10-20    b 5-15    ->    5-10 (row 0 of a, 0 of b), 10-15 (1, 0)
+    """
     # Each interval of `a` overlaps the intervals ``[low, high)`` of `b`.
     low = np.searchsorted(b[:, 1], a[:, 0], side="right")
     high = np.searchsorted(b[:, 0], a[:, 1], side="left")
     count = np.maximum(high - low, 0)
     if not count.any():
-        return EMPTY
+        return EMPTY, np.empty(0, np.int64), np.empty(0, np.int64)
     # One row for each pair, which is cut to what both have.
     until = np.cumsum(count)
     partner = np.arange(until[-1]) + np.repeat(low - (until - count), count)
+    row = np.repeat(np.arange(len(a)), count)
     both: Intervals = b.take(partner, axis=0)
-    np.maximum(both[:, 0], np.repeat(a[:, 0], count), out=both[:, 0])
-    np.minimum(both[:, 1], np.repeat(a[:, 1], count), out=both[:, 1])
-    return both
+    np.maximum(both[:, 0], a[row, 0], out=both[:, 0])
+    np.minimum(both[:, 1], a[row, 1], out=both[:, 1])
+    return both, row, partner
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -6,7 +6,7 @@ from .exit_handlers import ExitHandlers
 from .messages import warn
 from .nvtx_only import NvtxOnlyRecorder
 from .recorder import Recorder
-from .recorder_settings import settings_from_environment
+from .recorder_settings import RecorderSettings, settings_from_environment
 from .torch_hooks import Hooks
 
 _active: tuple[Recorder, Hooks] | None = None
@@ -18,7 +18,7 @@ def install() -> None:
     settings = settings_from_environment()
     if settings is None or _active is not None:
         return
-    recorder = NvtxOnlyRecorder(settings) if settings.nvtx_only else Recorder(settings)
+    recorder = make_recorder(settings)
     hooks = Hooks(recorder)
     _active = recorder, hooks
     try:
@@ -29,6 +29,16 @@ def install() -> None:
         warn(f"nothing is recorded, because this torch is unlike those known: {error!r}")
         return
     ExitHandlers(recorder).install()
+    hooks.call_recorder(recorder.start)
+
+
+def make_recorder(settings: RecorderSettings) -> Recorder:
+    """The recorder that the settings ask for."""
+    if settings.trial is not None:
+        from .trial_recorder import TrialRecorder
+
+        return TrialRecorder(settings)
+    return NvtxOnlyRecorder(settings) if settings.nvtx_only else Recorder(settings)
 
 
 def yield_to_session() -> str | None:

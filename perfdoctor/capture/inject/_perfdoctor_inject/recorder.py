@@ -134,6 +134,9 @@ class Recorder:
         self._open_window: dict[str, Any] = {}
         self._recorded_steps = 0
 
+    def start(self) -> None:
+        """Do what is to be done once the hooks are installed, before the program's own code: nothing in a recording."""
+
     # What the hooks call -------------------------------------------------------------------------------------------
 
     def is_listening(self) -> bool:

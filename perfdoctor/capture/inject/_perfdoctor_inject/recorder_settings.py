@@ -5,10 +5,44 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 # skip, base, warmup, timing and evidence as `CaptureOptions` has them.
 STANDARD_SIZES = (5, 10, 2, 8, 3)
 SETTINGS_VARIABLE = "PERFDOCTOR_CAPTURE_SETTINGS"
+
+
+@dataclass(frozen=True)
+class TrialChange:
+    """A change to apply to the program: the file that holds it, its class there, and the setting to try."""
+
+    name: str
+    file: str
+    class_name: str
+    setting: str
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """What makes a run a trial: steps are timed without a profiler, with changes applied to the program.
+
+    Attributes:
+        seed: Seed of Python's, NumPy's and torch's random numbers, set before the program's own code; None for none.
+        changes: Applied in this order, right after torch is imported; none for the plain program.
+    """
+
+    seed: int | None = 0
+    changes: tuple[TrialChange, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value of the key `trial` in the settings."""
+        return {
+            "seed": self.seed,
+            "changes": [
+                {"name": each.name, "file": each.file, "class": each.class_name, "setting": each.setting}
+                for each in self.changes
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -24,6 +58,7 @@ class RecorderSettings:
     stop_after: bool = False
     ranks: tuple[int, ...] | None = None
     nvtx_only: bool = False
+    trial: TrialOptions | None = None
 
     @property
     def adapts(self) -> bool:
@@ -34,8 +69,20 @@ class RecorderSettings:
 def parse_settings(text: str) -> RecorderSettings:
     """The settings in the text that `CaptureOptions.to_json` returned."""
     values = json.loads(text)
-    ranks = values.pop("ranks", None)
-    return RecorderSettings(**values, ranks=None if ranks is None else tuple(ranks))
+    ranks, trial = values.pop("ranks", None), values.pop("trial", None)
+    return RecorderSettings(
+        **values,
+        ranks=None if ranks is None else tuple(ranks),
+        trial=None if trial is None else parse_trial(trial),
+    )
+
+
+def parse_trial(values: dict[str, Any]) -> TrialOptions:
+    """What `TrialOptions.to_dict` returned, as options again."""
+    changes = (
+        TrialChange(each["name"], each["file"], each["class"], each["setting"]) for each in values.get("changes", ())
+    )
+    return TrialOptions(values.get("seed"), tuple(changes))
 
 
 def settings_from_environment() -> RecorderSettings | None:

@@ -1,1 +1,0 @@
-"""Planted faults: the saving that a report promises for a fix against the saving of the fix."""

@@ -1,0 +1,238 @@
+"""The recorder of a trial: it times steps without a profiler, and ends the program after them.
+
+It leaves steps.jsonl, as every recording does, and trial.json: losses, peak memory, and what came of each change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .first_forward import is_in_backward
+from .machine_facts import cuda_is_initialized
+from .messages import leave_marker, warn
+from .rank_folder import RankFolder
+from .recorder import Recorder, StopProgram
+from .recorder_settings import RecorderSettings, TrialOptions
+from .step_meter import StepWork
+from .tracebacks import remove_own_frames
+from .trial import TrialProgram
+from .trial_measures import GpuStepTimes, Losses, read_peak_memory
+from .user_code import user_location
+
+MAX_SAVES_NOTED = 20
+
+
+class TrialRecorder(Recorder):
+    """Skipped steps, timed steps, and the end of the program."""
+
+    def __init__(self, settings: RecorderSettings) -> None:
+        super().__init__(settings)
+        self.program = TrialProgram(settings.trial or TrialOptions(), self.is_listening)
+        self._losses = Losses()
+        self._saves: list[str] = []
+        self._skipped_ns = 0
+        self._has_trained = False
+        self._gpu_times: GpuStepTimes | None = None
+        self._late_rows: list[tuple[int, str, int, StepWork]] = []
+
+    def start(self) -> None:
+        """Set the seeds and apply the changes; the hooks are installed."""
+        self.program.start()
+        self.program.patch(torch, "save", self._wrap_save)
+        self.program.patch(torch.autograd, "backward", self._wrap_backward)
+
+    # What the hooks call --------------------------------------------------------------------------------------------
+
+    def on_loader_next_begin(self) -> bool:
+        """A loop asks a DataLoader for a batch: this process is one that trains or evaluates."""
+        self._has_trained = True
+        return super().on_loader_next_begin()
+
+    def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
+        """An optimizer was made: this process is going to train."""
+        self._has_trained = True
+        super().on_optimizer_built(optimizer, frame)
+
+    def on_backward(self) -> None:
+        """A backward pass is about to begin."""
+        self._has_trained = True
+        super().on_backward()
+
+    def on_user_profiler_open(self, profile: Any) -> None:
+        """Do nothing: the program's profiler is part of what is timed."""
+
+    def on_user_profiler_close(self, profile: Any) -> None:
+        """Do nothing."""
+
+    def on_fork_in_child(self) -> None:
+        """A helper of this process leaves no trial.json."""
+        self._has_trained = False
+        super().on_fork_in_child()
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def end_step(self) -> None:
+        """End a step and begin the next one.
+
+        Raises:
+            StopProgram: The timed steps have passed.
+        """
+        now_ns = time.perf_counter_ns()
+        if self._gpu_times is not None:
+            self._gpu_times.end_step()
+        self._bind_training_thread()
+        if self.folder is None and not self._make_rank_folder():
+            return
+        window = self.plan.stage.window
+        self._record_step(now_ns - self._step_start_ns)
+        self.step += 1
+        self.plan.advance()
+        if self.plan.finished:
+            self.finish("recorded")
+            raise StopProgram(0)
+        if window != "base" and self.plan.stage.window == "base":
+            self._begin_timing()
+        self._begin_step()
+        self.program.begin_step(self.step)
+
+    def _begin_step(self) -> None:
+        super()._begin_step()
+        if self._gpu_times is not None:
+            self._gpu_times.begin_step()
+
+    def _begin_timing(self) -> None:
+        self.program.begin_timing()
+        if cuda_is_initialized() and self._gpu_times is None:
+            torch.cuda.reset_peak_memory_stats()
+            self._gpu_times = GpuStepTimes()
+
+    def _record_step(self, dur_ns: int) -> None:
+        """Write the times of the step that ends; those of a GPU are read at the end, because reading them waits."""
+        window = self.plan.stage.window
+        compiled = self.totals.compiles.end_step(window)
+        work = self.meter.end_step(compiled=compiled, uses_loader=self.detector.source == "loader")
+        wait_ns, self._loader_wait_ns = self._loader_wait_ns, 0
+        if window == "skip":
+            self._skipped_ns += dur_ns
+        if self._gpu_times is not None:
+            self._late_rows.append((dur_ns, window, wait_ns, work))
+        elif self.folder is not None:
+            self.folder.write_step(self.step, dur_ns, window, wait_ns, work)
+
+    def _write_late_rows(self) -> None:
+        if self._gpu_times is None or self.folder is None:
+            return
+        rows, self._late_rows = self._late_rows, []
+        durations = self._gpu_times.read()
+        first = self.step - len(rows)
+        for number, (dur_ns, window, wait_ns, work) in enumerate(rows):
+            gpu_ns = durations[number] if number < len(durations) else dur_ns
+            self.folder.write_step(first + number, gpu_ns, window, wait_ns, work)
+
+    # What is left behind --------------------------------------------------------------------------------------------
+
+    def finish(self, reason: str) -> None:
+        """Write trial.json, because the timed steps have passed or the process ends; safe to call again."""
+        if self.finished:
+            return
+        try:
+            if self.folder is None and not self._make_folder_of_failed_start():
+                return
+            with contextlib.suppress(RuntimeError):  # a GPU that has failed tells no times
+                self._write_late_rows()
+            self._write_trial(reason)
+        finally:
+            self.finished = True
+            if self.folder is not None:
+                self.folder.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """Write one warning line after a failure of ours; the program runs on untimed."""
+        if self.finished:
+            return
+        self.finished = True
+        warn(f"the trial failed in step {self.step}; the program runs on: {error!r}")
+        self._write_trial("failed")
+
+    def _make_folder_of_failed_start(self) -> bool:
+        """Make the folder of a rank that ends before its first whole step, so that its changes are known."""
+        if not self._has_trained or self.is_forked_helper or not self._is_recorded_rank():
+            return False
+        try:
+            self.folder = RankFolder(self.settings.folder, self.rank)
+        except OSError:  # FileExistsError: another process has trained as this rank
+            leave_marker("duplicate")
+            return False
+        return True
+
+    def _write_facts(self, exit_reason: str) -> None:
+        """Write trial.json in place of facts.json."""
+        self._write_trial(exit_reason)
+
+    def _write_trial(self, reason: str) -> None:
+        self.exit_reason = reason
+        if self.folder is None or self.folder.broken:
+            return
+        peak_bytes, kind = read_peak_memory()
+        losses: dict[str, float | str] = {}
+        with contextlib.suppress(RuntimeError):  # a GPU that has failed tells no losses
+            losses = self._losses.to_dict()
+        values = {
+            "exit_reason": reason,
+            "steps": self.step,
+            "losses": losses,
+            "changes": {name: each.to_dict() for name, each in self.program.records.items()},
+            "peak_memory_bytes": peak_bytes,
+            "memory_kind": kind,
+            "skipped_ns": self._skipped_ns,
+            "saves": self._saves,
+        }
+        temporary = os.path.join(self.folder.path, ".trial.json.part")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(values, file, indent=1)
+            os.replace(temporary, os.path.join(self.folder.path, "trial.json"))
+        except OSError as error:
+            self.folder.fail(error)
+
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep the losses from which backward passes begin; `Tensor.backward` comes by here, too."""
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self.is_listening() and not is_in_backward():
+                try:
+                    self._losses.add(self.step, args[0] if args else kwargs.get("tensors"))
+                except Exception as error:
+                    self.give_up(error)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return backward
+
+    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note the lines that save: the same files are written again and again in trials."""
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            location = user_location(sys._getframe(1))
+            place = f"{location['file']}:{location['line']}" if location else "torch"
+            if not self.finished and place not in self._saves and len(self._saves) < MAX_SAVES_NOTED:
+                self._saves.append(place)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return save

@@ -1,0 +1,210 @@
+"""Findings that were fixed, are new or still there, and what was promised for the fixed ones against what came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+from perfdoctor.comparison.noise import StepDifference
+from perfdoctor.comparison.seen_finding import Promised, SeenFinding
+
+FindingStatus: TypeAlias = Literal["fixed", "smaller", "still there", "new"]
+Outcome: TypeAlias = Literal["kept", "less", "more", "unknown"]
+
+# A finding that costs less than this share of what it did before counts as fixed for the most part.
+_SMALLER_SHARE = 0.5
+ALL_TOGETHER = "all together"
+"""The rule of the promise of several findings that went together."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A finding before and after.
+
+    Attributes:
+        rule, name, title, severity: Those after where it is still there, else those before.
+        status: "fixed": only before. "new": only after. "smaller": it costs less than half. "still there".
+        file, line, function: Its location, after where it is there; None where it has none.
+        before_cost_ns, after_cost_ns: Its cost a step; None on the side that lacks it.
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = (
+        *("rule", "name", "title", "severity", "status", "file", "line", "function"),
+        *("before_cost_ns", "after_cost_ns"),
+    )
+
+    rule: str
+    name: str
+    title: str
+    severity: str
+    status: FindingStatus
+    file: str | None
+    line: int | None
+    function: str | None
+    before_cost_ns: int | None
+    after_cost_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the fix of a finding was said to save in a step against what came.
+
+    Where several findings went, the step shows only what came of them together: that is a promise of its own, with the
+    rule `ALL_TOGETHER`, and nothing came of each by itself that could be known.
+
+    Attributes:
+        rule, name: Of the finding.
+        promised: What was promised: alone if it is the only one that went, else in its turn.
+        came_ns: How much shorter the median step became; None where only the others together are known.
+        low_ns, high_ns: Between these it lies, with the noise.
+        outcome: "kept" where that range meets what was promised, "less", "more", or "unknown".
+    """
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("rule", "name", "promised", "came_ns", "low_ns", "high_ns", "outcome")
+
+    rule: str
+    name: str
+    promised: Promised
+    came_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+    outcome: Outcome = "unknown"
+
+
+Pair: TypeAlias = tuple[SeenFinding | None, SeenFinding | None]
+
+# Findings of one rule are the same if they agree in one of these, asked in this order. Lines move when a program is
+# edited, and so do folders; a report.json does not say what a finding is about, but its title does.
+_SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
+    lambda f: (f.subject, f.file, f.line, f.function),
+    lambda f: (f.subject, f.file_name, f.function) if f.file else None,
+    lambda f: (f.kind, f.file_name, f.function) if f.file else None,
+    lambda f: (f.file_name, f.function) if f.file else None,
+    lambda f: (f.subject, f.file_name) if f.subject else None,
+    lambda f: f.kind,
+    lambda f: (f.subject,) if f.subject else None,
+    lambda f: f.file_name,
+)
+
+
+def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> tuple[FindingChange, ...]:
+    """The findings that went, came and stayed: fixed ones first, then new ones, then the others by their cost."""
+    changes = [_describe_change(*pair) for pair in pair_findings(before, after)]
+    order = ("fixed", "smaller", "new", "still there")
+    return tuple(
+        sorted(changes, key=lambda c: (order.index(c.status), -(c.after_cost_ns or c.before_cost_ns or 0), c.rule))
+    )
+
+
+def pair_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> list[Pair]:
+    """Each finding with the same one of the other side, or None."""
+    pairs: list[Pair] = []
+    gone, come = list(before), list(after)
+    for same in _SAME:
+        for old in list(gone):
+            key = same(old)
+            found = next((new for new in come if new.rule == old.rule and key is not None and same(new) == key), None)
+            if found is not None:
+                pairs.append((old, found))
+                gone.remove(old)
+                come.remove(found)
+    for old in list(gone):
+        # Of the same rule without a place on one side: a capture knows lines that a bare trace does not.
+        found = next((new for new in come if new.rule == old.rule and None in (old.file, new.file)), None)
+        if found is not None:
+            pairs.append((old, found))
+            gone.remove(old)
+            come.remove(found)
+    return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
+
+
+def _is_smaller(old: SeenFinding, new: SeenFinding) -> bool:
+    return new.cost_ns < _SMALLER_SHARE * old.cost_ns
+
+
+def _describe_change(old: SeenFinding | None, new: SeenFinding | None) -> FindingChange:
+    shown = new or old
+    assert shown is not None
+    if old is None or new is None:
+        status: FindingStatus = "new" if old is None else "fixed"
+    else:
+        status = "smaller" if _is_smaller(old, new) else "still there"
+    return FindingChange(
+        rule=shown.rule,
+        name=shown.name,
+        title=shown.title,
+        severity=shown.severity,
+        status=status,
+        file=shown.file,
+        line=shown.line,
+        function=shown.function,
+        before_cost_ns=None if old is None else old.cost_ns,
+        after_cost_ns=None if new is None else new.cost_ns,
+    )
+
+
+def check_promises(
+    before: Sequence[SeenFinding], after: Sequence[SeenFinding], step: StepDifference
+) -> tuple[Promise, ...]:
+    """For each finding that went, or costs less than half, what was promised; and what came of them together."""
+    went = _find_promises(before, after)
+    if len(went) == 1:
+        finding, promised = went[0]
+        alone = finding.promised_alone if finding.promised_alone.is_known else promised
+        return (_check_promise(finding.rule, finding.name, alone, step),)
+    if not went:
+        return ()
+    each = tuple(Promise(finding.rule, finding.name, promised) for finding, promised in went)
+    promises = [promised for _, promised in went]
+    together = Promised(
+        sum(promised.low_ns or 0 for promised in promises),
+        sum(map(_expected_ns, promises)),
+        sum(map(_most_ns, promises)),
+        "sum",
+    )
+    return (_check_promise(ALL_TOGETHER, f"{len(went)} findings", together, step), *each)
+
+
+def _find_promises(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> list[tuple[SeenFinding, Promised]]:
+    """The findings that went, or cost less than half, with what was promised; without those that others cover.
+
+    Of one that is covered by a finding which is still there, the promise is what its fix gives alone.
+    """
+    gone = {
+        id(old)
+        for old, new in pair_findings(before, after)
+        if old is not None and not old.is_one_off and (new is None or _is_smaller(old, new))
+    }
+    found = []
+    for finding in before:
+        covering = None if finding.covered_by is None else before[finding.covered_by]
+        if id(finding) not in gone or (covering is not None and id(covering) in gone):
+            continue
+        promised = finding.promised if covering is None else finding.promised_alone
+        if promised.is_known:
+            found.append((finding, promised))
+    return found
+
+
+def _expected_ns(promised: Promised) -> int:
+    """What is expected, else the middle of the range."""
+    if promised.expected_ns is not None:
+        return promised.expected_ns
+    return ((promised.low_ns or 0) + (promised.high_ns or 0)) // 2
+
+
+def _most_ns(promised: Promised) -> int:
+    return promised.high_ns if promised.high_ns is not None else _expected_ns(promised)
+
+
+def _check_promise(rule: str, name: str, promised: Promised, step: StepDifference) -> Promise:
+    if step.difference_ns is None:
+        return Promise(rule, name, promised)
+    came_ns = -step.difference_ns
+    if step.low_ns is None or step.high_ns is None:
+        return Promise(rule, name, promised, came_ns)
+    low_ns, high_ns = -step.high_ns, -step.low_ns
+    least_ns = promised.low_ns if promised.low_ns is not None else 0
+    outcome: Outcome = "less" if high_ns < least_ns else "more" if low_ns > _most_ns(promised) else "kept"
+    return Promise(rule, name, promised, came_ns, low_ns, high_ns, outcome)

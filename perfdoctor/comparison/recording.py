@@ -1,0 +1,213 @@
+"""A recording as a comparison sees it: its steps, its rows, its account and its findings, from a Report or its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from perfdoctor.analysis.step_breakdown import BreakdownTable, RowKey
+from perfdoctor.analysis.timeline.account import DETAILS
+from perfdoctor.comparison.noise import StepSample
+from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_json, finding_of_report
+from perfdoctor.errors import InputError
+from perfdoctor.report.report import Report
+from perfdoctor.trace.arrays import FloatArray
+
+SCHEMA_PREFIX = "perfdoctor.report/"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowTime:
+    """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
+
+    Where only its mean is known, that is the one value. `scale` is what recorded time was multiplied by.
+    """
+
+    step_ns: FloatArray
+    count: float | None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What one recording says; all times are of one step, or of the recording where it has no steps.
+
+    Attributes:
+        path: Where it is from.
+        steps: Its steps; without any figures where it has none.
+        has_steps: Whether it has steps.
+        mean_ns: The mean step, of the window where there are no steps; rows and account add up to it.
+        is_unprofiled: Whether its times are those without the profiler.
+        time_scale: What recorded time was multiplied by for that.
+        account_ns: By detail of the account its time; empty where the account is not known.
+        tables: By name the rows of each table.
+        whole_tables: Whether each table adds up to the step; those of a report hold its ten largest rows.
+        device: The name of the device; None where not known.
+        is_device_inferred: Whether that is only what its kernels say.
+        device_kind: "gpu", "cpu" or "gpu_not_recorded"; None where not known.
+        ranks: The number of ranks of the job.
+        rank: The rank whose steps these are, the slowest one; None where not known.
+        phase: "training", "inference", "evaluation" or "unknown".
+        matrix_ops: See `StepBreakdown`; empty where not known.
+        has_varying_shapes: See `StepBreakdown`.
+        recorded: What the profiler recorded beside times; None where not known.
+        findings: The findings, in order.
+        missing: What cannot be compared because this recording lacks it, a sentence each.
+    """
+
+    path: str
+    steps: StepSample
+    has_steps: bool
+    mean_ns: float
+    is_unprofiled: bool
+    time_scale: float
+    account_ns: Mapping[str, float]
+    tables: Mapping[str, Mapping[RowKey, RowTime]]
+    whole_tables: bool
+    device: str | None
+    is_device_inferred: bool
+    device_kind: str | None
+    ranks: int
+    rank: int | None
+    phase: str
+    matrix_ops: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    has_varying_shapes: bool = False
+    recorded: tuple[str, ...] | None = None
+    findings: tuple[SeenFinding, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def has_unprofiled_steps(source: Report | Mapping[str, Any]) -> bool:
+    """Whether a report, or one as JSON, knows the steps without the profiler."""
+    if isinstance(source, Report):
+        return bool(source.breakdowns) and all(each.unprofiled_step_ns for each in source.breakdowns)
+    steps = source["steps"]
+    return steps.get("median_ns") is not None and steps.get("median_ns") != steps.get("recorded_median_ns")
+
+
+def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recording:
+    """The recording that a report with breakdowns is of: that of the rank whose mean step is longest.
+
+    Args:
+        report: The report.
+        path: Where it is from.
+        unprofiled: Whether times are those without the profiler, which `has_unprofiled_steps` says are known.
+    """
+    scales = [each.time_scale if unprofiled else 1.0 for each in report.breakdowns]
+    means = [scale * each.mean_step_ns for scale, each in zip(scales, report.breakdowns, strict=True)]
+    longest = int(np.argmax(means))
+    breakdown, scale, account = report.breakdowns[longest], scales[longest], report.account[longest]
+    steps = max(len(breakdown.step_ns), 1)
+    sample_ns = breakdown.unprofiled_step_ns if unprofiled else tuple((scale * breakdown.step_ns).tolist())
+    devices = [(trace.device, trace.device_from == "kernels") for trace in report.traces if trace.device]
+    device, is_inferred = devices[0] if devices else (None, False)
+    return Recording(
+        path=path,
+        steps=_sample_of(sample_ns) if breakdown.has_steps else StepSample((), None, 0),
+        has_steps=breakdown.has_steps,
+        mean_ns=means[longest],
+        is_unprofiled=unprofiled,
+        time_scale=scale,
+        account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
+        tables={name: _rows_of(table, scale) for name, table in breakdown.tables.items()},
+        whole_tables=True,
+        device=device,
+        is_device_inferred=is_inferred,
+        device_kind=breakdown.device_kind,
+        ranks=max([len(report.breakdowns), *(trace.world_size or 1 for trace in report.traces)]),
+        rank=breakdown.rank if len(report.breakdowns) > 1 else None,
+        phase=report.context.phase,
+        matrix_ops=breakdown.matrix_ops,
+        has_varying_shapes=breakdown.has_varying_shapes,
+        recorded=breakdown.recorded,
+        findings=tuple(map(finding_of_report, report.findings)),
+        missing=tuple(warning for trace in report.missing for warning in trace.warnings[:1]),
+    )
+
+
+def _sample_of(step_ns: Sequence[float]) -> StepSample:
+    values = np.asarray(step_ns, np.float64)
+    variation = float(values.std() / values.mean()) if len(values) > 1 and values.mean() else None
+    return StepSample(tuple(values.tolist()), float(np.median(values)), len(values), variation)
+
+
+def _rows_of(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
+    steps = max(table.time_ns.shape[1], 1)
+    scale *= table.scale
+    counts = [count / steps if count else None for count in table.counts.tolist()]
+    return {
+        key: RowTime(scale * row, count, scale)
+        for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)
+    }
+
+
+def check_report(report: Mapping[str, Any], path: str) -> None:
+    """Check that a report.json can be compared.
+
+    Raises:
+        InputError: It is no report of the schema that this version reads, or damaged.
+    """
+    schema = report.get("schema")
+    if schema != Report.schema:
+        what = f"a report of schema '{schema}'" if isinstance(schema, str) else "no report of perfdoctor"
+        raise InputError(
+            f"{path} is {what}, and this version compares '{Report.schema}': analyze the trace again, or give the trace"
+        )
+    try:
+        recording_of_json(report, path, unprofiled=has_unprofiled_steps(report))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise InputError(f"{path} does not hold what a report has to: analyze the trace again") from None
+
+
+def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool) -> Recording:
+    """The recording that a report.json is of, as far as it says; see `check_report`."""
+    steps, traces, accounts = report["steps"], report["traces"], report["account"]
+    median_ns = steps["median_ns"] if unprofiled else steps["recorded_median_ns"]
+    has_steps = median_ns is not None
+    lengths = [account["window_ns"] for account in accounts]
+    longest = int(np.argmax(lengths)) if lengths else None
+    mean_ns = float(lengths[longest]) if longest is not None else 0.0
+    if has_steps:
+        mean_ns = float(steps["mean_ns"])
+        mean_ns *= 1.0 if unprofiled else steps["recorded_median_ns"] / max(steps["median_ns"], 1)
+    detail = accounts[longest]["detail"] if longest is not None and lengths[longest] else {}
+    account_ns = {name: mean_ns * detail[name] / lengths[longest or 0] for name in DETAILS if name in detail}
+    ops = {
+        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"])
+        for row in report["tables"]["ops"]
+    }
+    devices = [(trace["device"], trace["device_from"] == "kernels") for trace in traces if trace["device"]]
+    device, is_inferred = devices[0] if devices else (None, False)
+    return Recording(
+        path=path,
+        steps=StepSample((), median_ns, int(steps["count"]), steps["variation"]),
+        has_steps=has_steps,
+        mean_ns=mean_ns,
+        is_unprofiled=unprofiled,
+        time_scale=1.0,
+        account_ns=account_ns,
+        tables={"ops": ops} if ops else {},
+        whole_tables=False,
+        device=device,
+        is_device_inferred=is_inferred,
+        device_kind=None,
+        ranks=max([len(accounts), *(trace["world_size"] or 1 for trace in traces)]),
+        rank=None,
+        phase=str(report["context"]["phase"]),
+        findings=tuple(map(finding_of_json, report["findings"])),
+        missing=(
+            f"{path} is a report: it holds no single steps, kernels, shapes, modules and collectives, and only its ten "
+            "largest ops; give the trace or the capture folder for the rest",
+        ),
+    )
+
+
+def summarize_ops(report: Report, recording: Recording) -> dict[RowKey, RowTime]:
+    """The rows of `Report.tables["ops"]`, to be compared with those of a report.json."""
+    return {
+        RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * recording.mean_ns]), row["count"])
+        for row in report.tables.get("ops", ())
+    }

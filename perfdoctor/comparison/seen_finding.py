@@ -1,0 +1,114 @@
+"""A finding as a comparison sees it: the same from a Report and from its JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+from perfdoctor.report.finding import Finding
+
+_NUMBERS = re.compile(r"[\d.,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What a fix was said to save in a step, in ns; None where not known. `basis` is that of the saving."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
+
+    low_ns: int | None
+    expected_ns: int | None
+    high_ns: int | None
+    basis: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is any figure."""
+        return self.expected_ns is not None or self.high_ns is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFinding:
+    """A finding of one recording.
+
+    Attributes:
+        rule, name, title, severity, cost_ns: As in `Finding`.
+        subject: What it is about; where a report.json does not say, its title without figures.
+        file, line, function: Its location; None where it has none.
+        promised: What its fix saves in its turn.
+        promised_alone: What its fix saves by itself.
+        covered_by: The position of the finding whose fix makes this one pointless; None for the others.
+        is_one_off: Whether it is not in the median step.
+    """
+
+    rule: str
+    name: str
+    title: str
+    severity: str
+    cost_ns: int
+    subject: str
+    file: str | None
+    line: int | None
+    function: str | None
+    promised: Promised
+    promised_alone: Promised
+    covered_by: int | None
+    is_one_off: bool
+
+    @property
+    def file_name(self) -> str | None:
+        """The last part of the file's path: a program is compared with itself in another folder, too."""
+        return None if self.file is None else PurePosixPath(self.file.replace("\\", "/")).name
+
+    @property
+    def kind(self) -> str:
+        """The title without figures."""
+        return _NUMBERS.sub("#", self.title)
+
+
+def finding_of_report(finding: Finding) -> SeenFinding:
+    """The finding of a Report."""
+    saving, place = finding.saving, finding.location
+    return SeenFinding(
+        rule=finding.rule,
+        name=finding.name,
+        title=finding.title,
+        severity=finding.severity,
+        cost_ns=finding.cost_ns,
+        subject=finding.subject,
+        file=None if place is None else place.file,
+        line=None if place is None else place.line,
+        function=None if place is None else place.function,
+        promised=Promised(saving.low_ns, saving.expected_ns, saving.high_ns, saving.basis),
+        promised_alone=Promised(saving.alone.low_ns, saving.alone.expected_ns, saving.alone.high_ns, saving.basis),
+        covered_by=finding.covered_by,
+        is_one_off=finding.is_one_off,
+    )
+
+
+def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
+    """The finding of a report.json.
+
+    Raises:
+        KeyError, TypeError: It lacks something.
+    """
+    saving, place, recurrence = finding["saving"], finding["location"] or {}, finding["recurrence"]
+    alone = saving["alone"]
+    return SeenFinding(
+        rule=finding["rule"],
+        name=finding["name"],
+        title=finding["title"],
+        severity=finding["severity"],
+        cost_ns=finding["cost_ns"],
+        subject="",
+        file=place.get("file"),
+        line=place.get("line"),
+        function=place.get("function"),
+        promised=Promised(saving["low_ns"], saving["expected_ns"], saving["high_ns"], saving["basis"]),
+        promised_alone=Promised(alone["low_ns"], alone["expected_ns"], alone["high_ns"], saving["basis"]),
+        covered_by=finding["covered_by"],
+        is_one_off=recurrence is not None and 2 * recurrence["steps"] < recurrence["of"],
+    )

@@ -1,0 +1,121 @@
+"""A comparison for a terminal: the verdict, the account side by side, what explains the difference, the findings."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from perfdoctor.comparison.comparison import Comparison
+from perfdoctor.reporters import comparison_facts as facts
+from perfdoctor.reporters.clean_text import shorten_end, shorten_words
+
+_MAX_WORD = 40
+_VERDICT_STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "unknown": "bold yellow"}
+_STATUS_STYLES = {"fixed": "green", "smaller": "green", "new": "red", "still there": "dim"}
+# Columns of times: "-37.9 ms", and blanks between them.
+_TIME_WIDTH, _TIME_COLUMNS = 9, 3
+# Lines of a row, for long names of kernels.
+_MAX_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonTerminal:
+    """Text in `width` columns, with ANSI colours if `color`.
+
+    `verbosity` -1 gives the verdict and what became of the findings, 1 all tables with more rows.
+    """
+
+    width: int = 80
+    color: bool = False
+    verbosity: int = 0
+
+    def render(self, comparison: Comparison) -> str:
+        """The comparison as text; lines have no trailing blanks."""
+        console = Console(
+            file=io.StringIO(),
+            width=self.width,
+            force_terminal=self.color,
+            no_color=not self.color,
+            color_system="standard" if self.color else None,
+            legacy_windows=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            _environ={},
+        )
+        with console.capture() as captured:
+            for block in self._blocks(comparison):
+                console.print(block, crop=False)
+        return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")) + "\n"
+
+    def _blocks(self, comparison: Comparison) -> Iterator[RenderableType]:
+        verdict = "unknown" if comparison.reasons else comparison.step.verdict
+        yield _text(facts.verdict_of(comparison), _VERDICT_STYLES[verdict])
+        for reason in facts.reason_lines(comparison):
+            yield _hanging("!", _text(reason, "yellow"))
+        if self.verbosity >= 0:
+            yield from self._figures(comparison)
+        yield from self._findings(comparison)
+        if self.verbosity >= 0:
+            for note in facts.note_lines(comparison):
+                yield _hanging("-", _text(note, "dim"))
+
+    def _figures(self, comparison: Comparison) -> Iterator[RenderableType]:
+        noise = facts.describe_noise(comparison)
+        if noise:
+            yield _text(noise)
+        for side in facts.describe_sides(comparison):
+            yield _text(side, "dim")
+        account = facts.account_table(comparison)
+        tables = [account] if account is not None else []
+        for table in (*tables, *facts.change_tables(comparison, verbose=self.verbosity > 0)):
+            yield Text()
+            yield Text(table.title, style="bold")
+            yield self._table(table)
+
+    def _table(self, shown: facts.ShownTable) -> RenderableType:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(_TIME_COLUMNS):
+            table.add_column(justify="right", width=_TIME_WIDTH, no_wrap=True)
+        table.add_column()
+        room = self.width - _TIME_COLUMNS * (_TIME_WIDTH + 2) - 2
+        table.add_row(*(Text(name, style="dim") for name in ("change", "before", "after", "")))
+        for row in shown.rows:
+            times = (Text(text) for text in (row.difference, row.before, row.after))
+            table.add_row(*times, _text(shorten_end(row.what, _MAX_LINES * room - 1)))
+        return Padding(table, (0, 0, 0, 2))
+
+    def _findings(self, comparison: Comparison) -> Iterator[RenderableType]:
+        lines = facts.finding_lines(comparison, verbose=self.verbosity > 0)
+        if lines:
+            yield Text()
+            yield Text("Findings", style="bold")
+        for status, line in lines:
+            yield _hanging(f"  {status:<11}", _text(line), _STATUS_STYLES[status])
+        promises = facts.promise_lines(comparison)
+        if promises:
+            yield Text()
+            yield Text("Promised, and what came", style="bold")
+        for line in promises:
+            yield _hanging("  -", _text(line))
+        if lines or promises:
+            yield Text()
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(shorten_words(text, _MAX_WORD), style=style)
+
+
+def _hanging(label: str, text: Text, style: str = "bold") -> RenderableType:
+    """A text whose lines stand beside its label."""
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_row(Text(label, style=style), text)
+    return row

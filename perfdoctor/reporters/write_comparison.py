@@ -1,0 +1,74 @@
+"""A comparison to a file or to standard output, in the format that was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from perfdoctor.errors import UsageError
+from perfdoctor.reporters.output import open_atomically, write_stdout
+
+if TYPE_CHECKING:
+    from perfdoctor.comparison.comparison import Comparison
+
+SUFFIXES = (".json", ".md", ".txt")
+
+
+def comparison_suffix_of(path: str | os.PathLike[str]) -> str:
+    """The one of SUFFIXES that a file name ends in.
+
+    Raises:
+        UsageError: It ends in none of them.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{path}: the suffix of a comparison must be one of {', '.join(SUFFIXES)}")
+    return suffix
+
+
+def save_comparison(comparison: Comparison, path: str | os.PathLike[str], *, verbosity: int = 0) -> None:
+    """Write a comparison; the suffix decides the format. The file appears whole or not at all.
+
+    Raises:
+        UsageError: The suffix is none of SUFFIXES.
+        InputError: The file cannot be written.
+    """
+    text = render_comparison(comparison, comparison_suffix_of(path), verbosity)
+    with open_atomically(path) as out:
+        out.write(text.encode(errors="replace"))
+
+
+def render_comparison(comparison: Comparison, suffix: str, verbosity: int = 0) -> str:
+    """The comparison as the text that belongs to a suffix: .json, .md or .txt, the last one with a verbosity."""
+    if suffix == ".json":
+        from perfdoctor.reporters.json_ import render_plain
+
+        return render_plain(comparison.to_dict())
+    if suffix == ".md":
+        from perfdoctor.reporters.comparison_markdown import render_comparison_markdown
+
+        return render_comparison_markdown(comparison)
+    from perfdoctor.reporters.comparison_terminal import ComparisonTerminal
+
+    return ComparisonTerminal(verbosity=verbosity).render(comparison)
+
+
+def print_comparison(comparison: Comparison, *, color: bool | None = None, verbosity: int = 0) -> None:
+    """Print a comparison to standard output, as wide and coloured as a report would be."""
+    from perfdoctor.reporters.comparison_terminal import ComparisonTerminal
+    from perfdoctor.reporters.write_report import terminal_for
+
+    fitting = terminal_for(sys.stdout, color=color, verbosity=verbosity)
+    write_stdout(ComparisonTerminal(fitting.width, fitting.color, verbosity).render(comparison))
+
+
+def load_comparison_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a comparison, as plain data."""
+    file = files("perfdoctor.reporters").joinpath("comparison.schema.json")
+    schema: dict[str, Any] = orjson.loads(file.read_bytes())
+    return schema

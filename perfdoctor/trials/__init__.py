@@ -1,0 +1,1 @@
+"""Trials: the program runs again and again, each time with one change applied from outside, and is timed."""

@@ -1,0 +1,121 @@
+"""What a change is: something that `perfdoctor try` does to a running program from outside, and measures.
+
+A change is a class in a file of its own, found by an entry point of the group `perfdoctor.changes`. The file is loaded
+by its path in the user's program, whose Python may have no perfdoctor: at import it needs the standard library alone,
+and it imports torch inside `apply` only. This file is read by type checkers and by people who write changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+ENTRY_POINT_GROUP = "perfdoctor.changes"
+# Where a change can be tried: everywhere, on a CUDA device, or in a job of several ranks.
+NEEDS = ("", "cuda", "ranks")
+
+
+class Program(Protocol):
+    """The running program as a change sees it; the recorder in the program provides it.
+
+    Attributes:
+        device_kind: "cuda" or "cpu".
+        environment: The environment of the program, as it was started.
+    """
+
+    device_kind: str
+    environment: Mapping[str, str]
+
+    def patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace the attribute `name` of a module or class by `wrap(original)`; what is not there is left out."""
+
+    def edit_arguments(
+        self,
+        change: Any,
+        owner: Any,
+        name: str,
+        edit: Callable[[Any, dict[str, Any]], Mapping[str, Any] | None],
+    ) -> None:
+        """Set arguments of a function or a constructor, and note where: line, and value before and after.
+
+        Args:
+            change: The change, or its name.
+            owner: The module or class of the function.
+            name: The function; of a constructor, `__init__`.
+            edit: Called with the object that a method belongs to (None for a function) and with the arguments that the
+                caller gave, by name. Returns those to set, or None where nothing is to be changed. Where it fails, the
+                call stays as it is.
+        """
+
+    def met(self, change: Any, location: Any = None, detail: str = "") -> None:
+        """Note that the program came by the hook of a change: a change that is never met is not applicable.
+
+        Args:
+            change: The change, or its name.
+            location: Where, as `location_of_caller` returns it, or a frame; None where there is no place.
+            detail: What was changed, such as "num_workers 0 -> 2".
+        """
+
+    def location_of_caller(self) -> Any:
+        """The innermost line of the user's own code that is being executed: file, line, function."""
+
+    def on_first_forward(
+        self, callback: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], *, before_others: bool = False
+    ) -> None:
+        """Call back before the first forward of each outermost module that has parameters.
+
+        Only until the timed steps begin.
+
+        Args:
+            callback: Called with the module, and the arguments and keyword arguments of its call.
+            before_others: Before the callbacks of other changes: its wrapper of the module is inside theirs.
+        """
+
+    def wrap_calls(self, module: Any, wrap: Callable[[Any], Any]) -> None:
+        """Wrap the calls of one module: `wrap` gets what calls it, and returns what is called in its place."""
+
+    def on_step(self, callback: Callable[[int], Any]) -> None:
+        """Call back at each border of steps with the number of steps so far; its time is that of the next step."""
+
+
+class Change(Protocol):
+    """One thing that can be changed from outside.
+
+    Attributes:
+        name: What `--only` takes, such as "workers".
+        summary: What it does, in one line for `--list`.
+        rules: The rules whose advice it carries out, such as ("PD101", "PD114").
+        needs: Where it can be tried, one of `NEEDS`.
+        alters_numerics: Whether results differ by more than rounding in another order (autocast, TF32, compile). Such
+            a change is part of the combination only with `--allow-numerics`.
+        effect_on_results: What it may change in results, for `--list`: "none", or a short clause.
+        is_what_if: Whether results are wrong with it: it is measured, and never recommended or combined.
+    """
+
+    name: str
+    summary: str
+    rules: tuple[str, ...]
+    needs: str
+    alters_numerics: bool
+    effect_on_results: str
+    is_what_if: bool
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The settings worth trying on a program, the most promising first; () where there is nothing to try.
+
+        Args:
+            facts: facts.json of rank 0 of a recording of the program; empty where there is none.
+            findings: The findings of its report, as in the JSON report.
+        """
+
+    def environment(self, setting: str) -> Mapping[str, str]:
+        """The variables to set before the program starts; mostly none."""
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Change the program; called in it, right after torch was imported."""
+
+    def fix(self, setting: str) -> str:
+        """The code or the environment variable that makes it permanent: "DataLoader(..., num_workers=2)"."""
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the change with this setting is what a finding advises."""

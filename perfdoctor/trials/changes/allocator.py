@@ -1,0 +1,85 @@
+"""allocator: another allocator of memory, by environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+EXPANDABLE = "expandable_segments"
+CUDA_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+PRELOADED = ("jemalloc", "tcmalloc")
+LIBRARY_FOLDERS = ("/usr/lib/*-linux-gnu*", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+
+
+class Allocator:
+    """Segments of CUDA memory that grow, or another malloc on the CPU where one is installed."""
+
+    name = "allocator"
+    summary = "expandable_segments on a GPU; jemalloc or tcmalloc on the CPU, where installed"
+    rules = ("PD107",)
+    needs = ""
+    alters_numerics = False
+    effect_on_results = "none"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+        """What the machine has and the program does not use."""
+        is_set = EXPANDABLE in os.environ.get(CUDA_VARIABLE, "")
+        found = [EXPANDABLE] if facts.get("devices") and not is_set else []
+        loaded = (facts.get("libraries") or {}).get("allocators") or ()
+        return (*found, *(name for name in PRELOADED if not loaded and find_library(name)))
+
+    def environment(self, setting: str) -> Mapping[str, str]:
+        """The variable, with what it already holds."""
+        if setting == EXPANDABLE:
+            now = os.environ.get(CUDA_VARIABLE)
+            return {CUDA_VARIABLE: f"{now},{EXPANDABLE}:True" if now else f"{EXPANDABLE}:True"}
+        library, now = find_library(setting), os.environ.get("LD_PRELOAD")
+        return {"LD_PRELOAD": f"{library}:{now}" if now else library} if library else {}
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Note whether the variable has an effect here: the library is loaded, or the model is on a GPU."""
+        if setting != EXPANDABLE:
+            if is_loaded(setting):
+                program.met(self, None, f"{setting} is loaded")
+            return
+
+        def on_first_forward(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+            if any(each.is_cuda for each in module.parameters()):
+                program.met(self, None, f"{CUDA_VARIABLE}={program.environment.get(CUDA_VARIABLE)}")
+
+        program.on_first_forward(on_first_forward)
+
+    def fix(self, setting: str) -> str:
+        """The variable before the command."""
+        variables = " ".join(f"{name}={value}" for name, value in self.environment(setting).items())
+        return f"{variables or f'LD_PRELOAD=lib{setting}.so'} python ..."
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the finding's code names this allocator."""
+        return finding.get("rule") in self.rules and setting in (finding.get("fix") or "")
+
+
+def find_library(name: str) -> str | None:
+    """The path of an allocator's library in the folders of the system, or of an active conda environment."""
+    root = Path("/")
+    folders = [folder for pattern in LIBRARY_FOLDERS for folder in sorted(root.glob(pattern[1:]))]
+    prefix = os.environ.get("CONDA_PREFIX")
+    folders += [Path(prefix) / "lib"] if prefix else []
+    wanted = (f"lib{name}.so*", f"lib{name}_minimal.so*")
+    return next((str(path) for folder in folders for each in wanted for path in sorted(folder.glob(each))), None)
+
+
+def is_loaded(name: str) -> bool:
+    """Whether this process has loaded a library of that name, as Linux lists it."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return any(f"lib{name}" in line for line in file)
+    except OSError:
+        return False

@@ -1,0 +1,122 @@
+"""autocast-bf16: forward passes and losses in bfloat16 where autocast knows an op to be safe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+# Instructions of x86 CPUs for products in bfloat16; without them autocast is slower than float32.
+CPU_FLAGS = ("amx_bf16", "avx512_bf16")
+MIN_CAPABILITY = 8.0
+
+
+class AutocastBf16:
+    """Autocast in bfloat16 from the forward of a model to the backward pass, or to the end of the step."""
+
+    name = "autocast-bf16"
+    summary = "forward pass and loss under autocast in bfloat16"
+    rules = ("PD201", "PD203", "PD204")
+    needs = ""
+    alters_numerics = True
+    effect_on_results = "products in bfloat16: 8 bits of mantissa"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+        """Where the device computes products in bfloat16, and the program does not use autocast."""
+        if (facts.get("amp") or {}).get("autocast"):
+            return ()
+        devices = facts.get("devices") or ()
+        if devices:
+            capable = all(float(each.get("capability") or 0) >= MIN_CAPABILITY for each in devices)
+            return ("on",) if capable else ()
+        return ("on",) if cpu_has_bfloat16() else ()
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
+        """Enter autocast at each forward of a model, and leave it before the backward pass."""
+        import torch
+
+        opened = _OpenAutocast()
+
+        def on_first_forward(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+            kinds = {each.device.type for each in module.parameters() if each.dtype == torch.float32}
+            if len(kinds) == 1 and not torch.is_autocast_enabled(*kinds):
+                (device,) = kinds
+                program.wrap_calls(module, lambda call: opened.wrap_model(call, device))
+                program.met(self, program.location_of_caller(), f"{type(module).__name__} on {device}")
+
+        program.on_first_forward(on_first_forward)
+        program.patch(torch.Tensor, "backward", opened.wrap_backward)
+        program.patch(torch.autograd, "backward", opened.wrap_backward)
+        program.patch(torch.autograd, "grad", opened.wrap_backward)
+        program.on_step(lambda steps: opened.leave())  # noqa: ARG005
+
+    def fix(self, setting: str) -> str:  # noqa: ARG002
+        """The block around forward and loss."""
+        return 'with torch.autocast("cuda", dtype=torch.bfloat16): ...   # forward and loss; "cpu" without a GPU'
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Whether the finding advises it, and no other layout beside it."""
+        code = finding.get("fix") or ""
+        is_advised = ("autocast(" in code and "bfloat16" in code) or "bf16=True" in code or '"bf16-mixed"' in code
+        return finding.get("rule") in self.rules and is_advised and "channels_last" not in code
+
+
+class _OpenAutocast:
+    """The autocast context that is open between a forward pass and its backward pass, if there is one."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+
+    def leave(self) -> None:
+        """Leave the context; without one do nothing."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def wrap_model(self, call: Any, device: str) -> Any:
+        """A call of a model that enters autocast, and leaves it where no backward pass follows."""
+        import torch
+
+        def call_in_autocast(*args: Any, **kwargs: Any) -> Any:
+            if self._context is not None or torch.is_autocast_enabled(device):
+                return call(*args, **kwargs)
+            context: Any = torch.autocast(device, dtype=torch.bfloat16)
+            context.__enter__()
+            self._context = context
+            try:
+                result = call(*args, **kwargs)
+            except BaseException:
+                self.leave()
+                raise
+            if not torch.is_grad_enabled():
+                self.leave()
+            return result
+
+        return call_in_autocast
+
+    def wrap_backward(self, original: Any) -> Any:
+        """A backward pass outside of autocast."""
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self.leave()
+            return original(*args, **kwargs)
+
+        return backward
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this machine's CPU has instructions for products in bfloat16, as Linux lists them."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return any(flag in flags.split() for flag in CPU_FLAGS)

@@ -1,0 +1,90 @@
+"""ddp: arguments of DistributedDataParallel."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+# Without an argument torch fills buckets of 25 MiB; larger ones are fewer collectives, smaller ones overlap earlier.
+DEFAULT_BUCKET_MB = 25
+BUCKETS_MB = (25, 100, 5)
+
+
+class DdpArguments:
+    """One argument of every DistributedDataParallel that is made; the setting is written as in the call."""
+
+    name = "ddp"
+    summary = "DistributedDataParallel with another bucket_cap_mb, gradient_as_bucket_view, static_graph, ..."
+    rules = ("PD402", "PD404", "PD405")
+    needs = "ranks"
+    alters_numerics = False
+    effect_on_results = "without broadcasts each rank keeps buffers of its own; sums in another order"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """What a finding advises first, then whatever is not set so."""
+        wrapped = next((each["ddp"] for each in facts.get("models") or () if each.get("ddp")), None)
+        if wrapped is None:
+            return ()
+        found = ["find_unused_parameters=False"] if wrapped.get("find_unused_parameters") else []
+        if not wrapped.get("gradient_as_bucket_view"):
+            found.append("gradient_as_bucket_view=True")
+        if not wrapped.get("static_graph"):
+            found.append("static_graph=True")
+        now = (wrapped.get("bucket_bytes_cap") or 0) / 2**20
+        found += [f"bucket_cap_mb={size}" for size in BUCKETS_MB if round(now) != size]
+        if wrapped.get("broadcast_buffers"):
+            found.append("broadcast_buffers=False")
+        advised = [name for name in found if any(self.answers(name, each) for each in findings)]
+        return tuple(dict.fromkeys([*advised, *found]))
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Set the argument."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        name, _, text = setting.partition("=")
+        value = ast.literal_eval(text)
+        has_forward_sync = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+
+        def edit(model: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001
+            if name == "broadcast_buffers":
+                return edit_broadcasts(given)
+            default = DEFAULT_BUCKET_MB if name == "bucket_cap_mb" else False
+            now = given.get(name)
+            return None if (default if now is None else now) == value else {name: value}
+
+        def edit_broadcasts(given: dict[str, Any]) -> dict[str, Any] | None:
+            # PyTorch 2.13 has another name for it, and warns of the old one.
+            known = "forward_sync_buffers" if has_forward_sync and given.get(name) is None else name
+            is_on = given.get(known) is not False and given.get(name) is not False
+            return {known: value} if is_on != value else None
+
+        program.edit_arguments(self, DistributedDataParallel, "__init__", edit)
+
+    def fix(self, setting: str) -> str:
+        """The argument in the call."""
+        if setting == "find_unused_parameters=False":
+            return "DistributedDataParallel(model)   # without find_unused_parameters=True"
+        return f"DistributedDataParallel(model, {setting})"
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the finding's code has this argument and no other."""
+        code = (finding.get("fix") or "").partition("#")[0]
+        if finding.get("rule") not in self.rules:
+            return False
+        if setting == "find_unused_parameters=False" and code.strip() == "DistributedDataParallel(model)":
+            return True
+        names = "bucket_cap_mb|gradient_as_bucket_view|static_graph|broadcast_buffers|find_unused_parameters"
+        said = re.findall(rf"(?:ddp_)?({names})=(\w+|\.\.\.)", code)
+        return [f"{name}={value}" for name, value in said] == [setting]

@@ -1,0 +1,55 @@
+"""persistent-workers: workers of DataLoaders live from one epoch to the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+class PersistentWorkers:
+    """`persistent_workers` of every DataLoader with workers, where the program says nothing of it."""
+
+    name = "persistent-workers"
+    summary = "workers of DataLoaders live from one epoch to the next"
+    rules = ("PD101",)
+    needs = ""
+    alters_numerics = False
+    effect_on_results = "what a data set changes in itself between epochs does not reach its workers"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+        """Where workers were started more than once."""
+        restarts = (
+            each.get("num_workers") and not each.get("persistent_workers") and (each.get("iterations") or 0) > 1
+            for each in facts.get("loaders") or ()
+        )
+        return ("on",) if any(restarts) else ()
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:  # noqa: ARG002
+        """Set the argument of every DataLoader that is made with workers."""
+        from torch.utils.data import DataLoader
+
+        def edit(loader: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001
+            # accelerate and Lightning say the default of each argument where they make a loader from another one.
+            is_open = given.get("num_workers", 0) > 0 and not given.get("persistent_workers")
+            return {"persistent_workers": True} if is_open else None
+
+        program.edit_arguments(self, DataLoader, "__init__", edit)
+
+    def fix(self, setting: str) -> str:  # noqa: ARG002
+        """The argument of the DataLoader."""
+        return "DataLoader(..., persistent_workers=True)"
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Whether the finding advises it, and no other number of workers."""
+        code = finding.get("fix") or ""
+        is_advised = "persistent_workers=True" in code and re.search(r"workers=\d", code) is None
+        return finding.get("rule") in self.rules and is_advised

@@ -1,0 +1,60 @@
+"""prefetch-factor: workers of DataLoaders load more batches ahead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+TORCH_DEFAULT = 2
+
+
+class PrefetchFactor:
+    """`prefetch_factor` of every DataLoader with workers."""
+
+    name = "prefetch-factor"
+    summary = "workers of DataLoaders load N batches ahead"
+    rules = ("PD003", "PD101")
+    needs = ""
+    alters_numerics = False
+    effect_on_results = "none"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:  # noqa: ARG002
+        """More than now, where a loader has workers."""
+        now = [each.get("prefetch_factor") or TORCH_DEFAULT for each in with_workers(facts)]
+        return tuple(str(number) for number in (4, 8) if now and number > max(now))
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Set the argument of every DataLoader that is made with workers."""
+        from torch.utils.data import DataLoader
+
+        factor = int(setting)
+
+        def edit(loader: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001
+            is_used = given.get("num_workers", 0) > 0
+            return {"prefetch_factor": factor} if is_used and given.get("prefetch_factor") != factor else None
+
+        program.edit_arguments(self, DataLoader, "__init__", edit)
+
+    def fix(self, setting: str) -> str:
+        """The argument of the DataLoader."""
+        return f"DataLoader(..., prefetch_factor={setting})"
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the finding's code has this factor."""
+        found = re.search(r"prefetch_factor=(\d+)\b", finding.get("fix") or "")
+        return finding.get("rule") in self.rules and found is not None and found.group(1) == setting
+
+
+def with_workers(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The loaders that have workers."""
+    return [each for each in facts.get("loaders") or () if each.get("num_workers")]

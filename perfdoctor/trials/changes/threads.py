@@ -1,0 +1,80 @@
+"""threads: another number of threads for one op on the CPU."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+class Threads:
+    """Threads inside of an op, whatever the program or OMP_NUM_THREADS says."""
+
+    name = "threads"
+    summary = "N threads for each op on the CPU (torch.set_num_threads)"
+    rules = ("PD101", "PD114", "PD115")
+    needs = ""
+    alters_numerics = False
+    effect_on_results = "sums in another order"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The number that a finding advises; without a GPU all cores, those that workers leave, half of them, one."""
+        cpu, cores = facts.get("cpu") or {}, facts.get("cores") or {}
+        advised = [number for each in findings if (number := advised_threads(each)) is not None]
+        sweep: list[int] = []
+        available = int((cores.get("available") or 0) / (cores.get("local_ranks") or 1))
+        if available and not facts.get("devices"):
+            workers = max((int(each.get("num_workers") or 0) for each in facts.get("loaders") or ()), default=0)
+            sweep = [available, available - workers, available // 2, 1]
+        order = dict.fromkeys([*advised, *sweep])
+        return tuple(str(number) for number in order if number > 0 and number != cpu.get("torch_threads"))
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable: set before the start, the number would be taken for the program's own."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Set the number now, and again where the program sets it."""
+        import torch
+
+        threads = int(setting)
+        workers_file = torch.utils.data._utils.worker.__file__
+
+        def wrap(original: Any) -> Any:
+            def set_num_threads(number: int) -> None:
+                if sys._getframe(1).f_code.co_filename == workers_file:
+                    original(number)  # a worker of a DataLoader sets one thread for itself
+                    return
+                if number != threads:
+                    program.met(self, program.location_of_caller(), f"set_num_threads({number}) -> {threads}")
+                original(threads)
+
+            return set_num_threads
+
+        before = torch.get_num_threads()
+        if before != threads:
+            torch.set_num_threads(threads)
+            program.met(self, None, f"{before} -> {threads} threads")
+        program.patch(torch, "set_num_threads", wrap)
+
+    def fix(self, setting: str) -> str:
+        """The call, or the variable."""
+        return f"torch.set_num_threads({setting})   # or OMP_NUM_THREADS={setting}"
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the finding advises this number of threads, and no other number of workers."""
+        return str(advised_threads(finding)) == setting
+
+
+def advised_threads(finding: Mapping[str, Any]) -> int | None:
+    """The number of threads that a finding advises, alone; None where it advises none, or workers as well."""
+    code = finding.get("fix") or ""
+    found = re.search(r"(?:set_num_threads\(|OMP_NUM_THREADS=)(\d+)", code)
+    if found is None or finding.get("rule") not in Threads.rules or "DataLoader" in code:
+        return None
+    return int(found.group(1))

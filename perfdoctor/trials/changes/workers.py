@@ -1,0 +1,95 @@
+"""workers: DataLoaders with another number of worker processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdoctor.trials.change import Program
+
+
+# A wait for the loader below this share of the step leaves nothing to gain by more workers.
+MIN_WAIT_SHARE = 0.01
+
+
+class Workers:
+    """`num_workers` of every DataLoader; what the other arguments must be with it is set along."""
+
+    name = "workers"
+    summary = "DataLoaders with N worker processes, which live through all epochs"
+    rules = ("PD101", "PD114")
+    needs = ""
+    alters_numerics = False
+    effect_on_results = "other random numbers in data sets that draw their own"
+    is_what_if = False
+
+    def settings(self, facts: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The number that a finding advises, and those around it up to the cores."""
+        loaders = facts.get("loaders") or ()
+        if not loaders:
+            return ()
+        used = {int(each.get("num_workers") or 0) for each in loaders}
+        advised = [number for each in findings if (number := advised_workers(each)) is not None]
+        if not advised and not waits_for_loader(facts):
+            # Fewer workers give the cores back to a training that computes on them.
+            return ("0",) if used != {0} and not facts.get("devices") else ()
+        cores = max(int((facts.get("cores") or {}).get("available") or 1), 1)
+        sweep = [0, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)]
+        middle = advised[0] if advised else max(sweep)
+        nearest = sorted(sweep, key=lambda number: (abs(number - middle), number))
+        order = dict.fromkeys([*advised, *nearest])
+        return tuple(str(number) for number in order if used != {number})
+
+    def environment(self, setting: str) -> Mapping[str, str]:  # noqa: ARG002
+        """No variable."""
+        return {}
+
+    def apply(self, setting: str, program: Program) -> None:
+        """Set the argument of every DataLoader that is made."""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        workers = int(setting)
+
+        def edit(loader: Any, given: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001
+            before = given.get("num_workers", 0)
+            if before == workers:
+                return None
+            if before == 0 and isinstance(given.get("dataset"), IterableDataset):
+                return None  # each worker would yield all of it again
+            if workers:
+                # Without workers the argument can only be False, whoever says it.
+                is_said = given.get("persistent_workers") or (before and "persistent_workers" in given)
+                keeps = {} if is_said else {"persistent_workers": True}
+                return {"num_workers": workers, **keeps}
+            without: dict[str, Any] = {"persistent_workers": False, "prefetch_factor": None, "timeout": 0}
+            without["multiprocessing_context"] = None
+            return {"num_workers": 0, **{name: value for name, value in without.items() if given.get(name)}}
+
+        program.edit_arguments(self, DataLoader, "__init__", edit)
+
+    def fix(self, setting: str) -> str:
+        """The arguments of the DataLoader."""
+        if setting == "0":
+            return "DataLoader(..., num_workers=0)"
+        return f"DataLoader(..., num_workers={setting}, persistent_workers=True)"
+
+    def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:
+        """Whether the finding advises this number of workers."""
+        return str(advised_workers(finding)) == setting
+
+
+def advised_workers(finding: Mapping[str, Any]) -> int | None:
+    """The number of workers that a finding advises, alone; None where it advises none, or other threads as well."""
+    code = finding.get("fix") or ""
+    found = re.search(r"workers=(\d+)\b", code)
+    if found is None or finding.get("rule") not in Workers.rules or "set_num_threads" in code:
+        return None
+    return int(found.group(1))
+
+
+def waits_for_loader(facts: Mapping[str, Any]) -> bool:
+    """Whether the loop waits for its loaders long enough for another setting to matter; True where not known."""
+    steps, waits = facts.get("base_step_ns") or (), facts.get("base_loader_wait_ns") or ()
+    return not steps or not waits or sum(waits) >= MIN_WAIT_SHARE * sum(steps)
