@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from perfdoctor.report.trial_result import Verdict
 from perfdoctor.trials.program_run import ProgramRun, compare_steps, find_lost_loss
 from perfdoctor.trials.run_log import Arm, Choice, RunLog
-from perfdoctor.trials.trial_statistics import estimate_ratio, judge_ratios
+from perfdoctor.trials.trial_statistics import FEW_PAIRS, estimate_ratio, judge_ratios
 
 # So many changes share a plain run: the more, the further the last of them is from it in time.
 MAX_BLOCK = 4
@@ -67,6 +67,13 @@ class Candidate:
             self.verdict, self.why = "broke", f"{len(changed.step_ns)} of {len(plain.step_ns)} timed steps were made"
             return
         self.pairs.append(Pair(changed, plain, ratio))
+
+    def is_undecided(self, max_pairs: int) -> bool:
+        """Whether it counts as the same only because too few pairs could be made: their range does not hold 1."""
+        if self.verdict != "same" or len(self.pairs) >= min(FEW_PAIRS, max_pairs):
+            return False
+        estimate = estimate_ratio(self.ratios)
+        return not estimate.low <= 1 <= estimate.high
 
     def judge(self, noise: float, max_pairs: int, *, final: bool = False) -> None:
         """Decide, where the pairs so far allow it."""

@@ -348,6 +348,12 @@ def list_notes(state: TrialState, settings: TrySettings, plain_difference: float
     waiting = [each.choice.label for each in state.candidates if each.verdict is None and not each.pairs]
     if waiting:
         notes.append(f"Not tried, because the time was over: {', '.join(waiting)}; --resume goes on.")
+    notes += [
+        f"Undecided after {len(each.pairs)} pair{'s' * (len(each.pairs) != 1)}, and taken for the same, because the "
+        f"time was over: {each.choice.label}; --resume goes on."
+        for each in state.candidates
+        if each.is_undecided(settings.pairs)
+    ]
     combination = state.combination
     notes += [f"Not combined: {label}, because {why}." for label, why in combination.dropped.items()]
     if combination.untried:

@@ -190,6 +190,16 @@ def test_what_the_time_did_not_reach_is_named(attempt):
     assert "Not tried, because the time was over: workers=2, workers=4; --resume goes on." in report.trial_summary.notes
 
 
+def test_what_too_few_pairs_could_not_decide_is_named(attempt):
+    slightly = FakeProgram({"workers=2": 0.975}, interrupt_at=7)  # two pairs are too few for so small an effect
+    report, _, _, _ = attempt(slightly, wanted=((WORKERS, "2"),))
+    assert (report.trials[0].verdict, report.trials[0].pairs) == ("same", 2)
+    assert any(note.startswith("Undecided after 2 pairs") for note in report.trial_summary.notes)
+    report, _, _, _ = attempt(FakeProgram({"workers=2": 0.975}), wanted=((WORKERS, "2"),))
+    assert (report.trials[0].verdict, report.trials[0].pairs) == ("faster", 3)
+    assert not any("Undecided" in note for note in report.trial_summary.notes)
+
+
 def test_to_interrupt_before_anything_is_measured_leaves_no_table(attempt):
     with pytest.raises(KeyboardInterrupt):
         attempt(FakeProgram(interrupt_at=1))
