@@ -65,7 +65,7 @@ def test_the_first_edit_that_follows_an_advice_is_made_with_its_number() -> None
 
 
 def finding(rule: str, severity: str = "high", line: int | None = 2, **more: Any) -> dict[str, Any]:
-    saving = {"low_ns": 0, "expected_ns": 2_000_000, "high_ns": 4_000_000, "alone": None}
+    saving = {"low_ns": 0, "expected_ns": 2_000_000, "high_ns": 4_000_000, "alone": None, "basis": "bounded"}
     location = {"file": "/x/toy.py", "line": line, "function": "main"} if line else None
     said = {"rule": rule, "title": "t", "severity": severity, "location": location, "saving": saving}
     return {**said, "fix": None, "advice": "Do it.", "cost_ns": 5_000_000, **more}
