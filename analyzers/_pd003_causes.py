@@ -130,7 +130,7 @@ def _even_out_loader(rank: Rank | None) -> str:
 
 
 def cause_in_trace(
-    rank: Rank, part: str, excess_ns: int, activity: Activity | None, *, cpu_time_known: bool
+    rank: Rank, part: str, excess_ns: int, activity: Activity | None, *, took_cpu_time: bool
 ) -> SlowCause:
     """What slow steps of a trace contain more of.
 
@@ -139,7 +139,7 @@ def cause_in_trace(
         part: The part of the account in which they exceed the others most.
         excess_ns: By how much they exceed the others.
         activity: The op or annotation that takes most more time in them; None where there is none.
-        cpu_time_known: Whether steps that other programs made slow are known.
+        took_cpu_time: Whether most of that is CPU time: steps that wait for a core do no more work.
     """
     waits = {
         "idle_dataloader": SlowCause("more waits for the loader", _even_out_loader(rank)),
@@ -173,7 +173,7 @@ def cause_in_trace(
     if part in ("compute", "bandwidth", "latency"):
         if on_gpu:
             return SlowCause("more GPU work", _WORK_VARIES)
-        if cpu_time_known:
+        if took_cpu_time:
             return SlowCause("more work in the ops", _WORK_VARIES, is_seen=False, took_cpu_time=True)
         return SlowCause(
             "the same ops take longer",

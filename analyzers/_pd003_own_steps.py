@@ -14,6 +14,9 @@ from perfdoctor.analysis.step_times import (
 )
 from perfdoctor.rules import BoolArray, Int64Array, Rank
 
+# The share of CPU time in what slow steps take more, from which on they do more work.
+_MIN_CPU_SHARE = 0.5
+
 
 class OwnSteps:
     """The steps of a run without what other programs took (`own_ns`), and for equal work (`even_ns`)."""
@@ -57,3 +60,15 @@ def may_be_preempted(rank: Rank, is_slow: BoolArray) -> bool:
     if recorded is None:
         return False
     return is_shared_throughout(recorded) or bool(_preemption_of(rank, recorded).lost_core[is_slow].any())
+
+
+def took_cpu_time(rank: Rank, is_slow: BoolArray, excess_ns: float) -> bool:
+    """Whether most of what these steps of the trace take more is CPU time: else they waited, if only for a core."""
+    recorded = _recorded_steps(rank)
+    if recorded is None:
+        recorded = captured_step_times(rank.facts, "timing")
+        return recorded is not None and recorded.cpu_ns is not None
+    cpu_ns = recorded.cpu_ns if recorded.process_cpu_ns is None else recorded.process_cpu_ns
+    if cpu_ns is None or is_slow.all() or not is_slow.any():
+        return cpu_ns is not None
+    return float(cpu_ns[is_slow].mean() - np.median(cpu_ns[~is_slow])) >= _MIN_CPU_SHARE * excess_ns

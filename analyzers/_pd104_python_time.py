@@ -76,7 +76,7 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     if not spent:
         return None
     location = max(sought, key=lambda line: (sought[line], spent[line], str(line)))
-    if (location.file, location.line) in _lines_of_worker_loops(rank):
+    if known is None and (location.file, location.line) in _lines_of_worker_loops(rank):
         return None
     share = spent[location] / max(iv.total(breaks), 1)
     return PythonTime(time, location, share, _share_of_lists(trace, breaks), known)

@@ -9,13 +9,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import captured_step_times
 from perfdoctor.analysis.step_times import (
     count_work,
     even_out_work,
 )
 from perfdoctor.analyzers._pd003_causes import cause_in_run, cause_in_trace, find_steps_with_content
-from perfdoctor.analyzers._pd003_own_steps import OwnSteps, may_be_preempted, own_durations_of
+from perfdoctor.analyzers._pd003_own_steps import OwnSteps, may_be_preempted, own_durations_of, took_cpu_time
 from perfdoctor.analyzers._pd003_slow_steps import (
     SlowSteps,
     find_largest_activity_excess,
@@ -224,9 +223,8 @@ class UnstableSteps(RankAnalyzer):
         """What the slow steps of the trace contain more of."""
         part, part_ns = find_largest_part_excess(rank, is_slow)
         activity = find_largest_activity_excess(rank, is_slow)
-        recorded = captured_step_times(rank.facts, "timing")
-        cpu_time_known = recorded is not None and recorded.cpu_ns is not None
-        cause = cause_in_trace(rank, part, round(excess_ns), activity, cpu_time_known=cpu_time_known)
+        took = took_cpu_time(rank, is_slow, excess_ns)
+        cause = cause_in_trace(rank, part, round(excess_ns), activity, took_cpu_time=took)
         return SeenExcess(rank, cause, part, part_ns, activity)
 
     def _check_marks(self, rank: Rank) -> Finding | None:

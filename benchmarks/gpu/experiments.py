@@ -321,8 +321,8 @@ def count_overhead(setting: Setting) -> Outcome:
     addition, op, product = (statistics.median(values) for values in outcome.seconds.values())
     rate = 2 * side**3 / product
     outcome.found = (
-        f"{1 / op:,.0f} small ops a second, {1e-6 / addition:.0f} million Python additions, {rate / 1e12:,.1f} TFLOP/s; "
-        f"while an op of one element runs, {rate * op / 1e6:,.0f} million FLOPs could"
+        f"{1 / op:,.0f} small ops and {1e-6 / addition:.0f} million Python additions a second, {rate / 1e12:,.1f} "
+        f"TFLOP/s; while an op of one element runs, {rate * op / 1e6:,.0f} million FLOPs could"
     )
     outcome.holds = 100_000 <= 1 / op <= 1_000_000
     return outcome

@@ -106,8 +106,9 @@ def make_environment(folder: Path, wheels: Path | None, deadline: float) -> tupl
         ).stdout.strip()
     )
     # A Python that is itself a virtual environment would hide its own packages from this one.
-    paths = dict.fromkeys([str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
-    (site / "perfdoctor_tree.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+    folders = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    lines = [str(ROOT), *(f"import site; site.addsitedir({folder!r})" for folder in folders)]
+    (site / "perfdoctor_tree.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     requirements, entry_points, scripts, version = read_project()
     write_metadata(site, entry_points, version)
     write_scripts(venv / "bin", python, scripts)
@@ -201,8 +202,9 @@ def main(arguments: Sequence[str]) -> int:
             python, notes = make_environment(work, options.wheels and options.wheels.resolve(), deadline)
         except (OSError, subprocess.SubprocessError, KeyError, ValueError) as error:
             notes = {"venv": f"{type(error).__name__}: {error}"[:300]}
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {}
+    if python == sys.executable:  # no virtual environment, whose path would name the tree
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     facts |= {"python": python, "environment": environment, **notes}
     facts |= probe(python, environment, max(deadline - time.monotonic() - 15, 20))
     if facts["nvidia_smi"]:

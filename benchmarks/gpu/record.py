@@ -1,166 +1,35 @@
 """Record the cases that no public trace holds, on the GPU of this machine, with shapes: one small trace each.
 
-    python benchmarks/gpu/record.py OUT [--cpu] [--only WORD]
+    python benchmarks/gpu/record.py OUT [--device cpu] [--seconds S] [--only WORD] [--small]
 
-Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--cpu`), where the cases
-that need a GPU are left out. Recording takes a few minutes; after 8 no further case starts. Cases that the device or
-torch does not support are listed as left out. `summary.json` beside the traces holds for each case the kernel names
-with their time, our verdict and, where shapes are known, the FLOP/s. Promised savings against real ones are measured
-by `python -m benchmarks.clinic --device cuda`.
+Not yet run on a GPU: written against the documented behaviour of torch, and tried on a CPU (`--device cpu`), where the
+cases that need a GPU are left out. After so many seconds no further case starts. Cases that the device or torch does
+not support are listed as left out. `summary.json` beside the traces holds for each case the kernel names with their
+time, our verdict and, where shapes are known, the FLOP/s; it is written after each case. Without perfdoctor in this
+Python the traces are recorded all the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as nn
+from kernel_cases import Case, cases
 from torch.profiler import ProfilerActivity, profile
+from trim_trace import trim_trace
 
-RECORD_SECONDS = 8 * 60
 REPEATS = 5
 
-Program = Callable[[], object]
 
-
-@dataclass(frozen=True)
-class Case:
-    """One trace: the program to record, and the settings that it runs under."""
-
-    name: str
-    make: Callable[[str], Program]
-    gpu_only: bool = True
-    tf32: bool = False
-
-
-def gemm(dtype: torch.dtype, m: int, n: int, k: int) -> Callable[[str], Program]:
-    """A gemm of random matrices."""
-
-    def make(device: str) -> Program:
-        a = torch.randn(m, k, device=device).to(dtype)
-        b = torch.randn(k, n, device=device).to(dtype)
-        return lambda: torch.mm(a, b)
-
-    return make
-
-
-def int8_gemm(device: str) -> Program:
-    """`_int_mm`, which is what quantized linear layers use."""
-    a = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=device)
-    b = torch.randint(-100, 100, (4096, 4096), dtype=torch.int8, device=device).t()
-    return lambda: torch._int_mm(a, b)
-
-
-def fp8_gemm(device: str) -> Program:
-    """`_scaled_mm` with one scale a tensor."""
-    a = torch.randn(4096, 4096, device=device).to(torch.float8_e4m3fn)
-    b = torch.randn(4096, 4096, device=device).to(torch.float8_e4m3fn).t()
-    one = torch.ones((), device=device)
-    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-
-
-def batched_gemm(dtype: torch.dtype, side: int) -> Callable[[str], Program]:
-    """A batch of gemms, as attention without a fused kernel runs."""
-
-    def make(device: str) -> Program:
-        a = torch.randn(48, side, 64, device=device).to(dtype)
-        b = torch.randn(48, 64, side, device=device).to(dtype)
-        return lambda: torch.bmm(a, b)
-
-    return make
-
-
-def attention(backend: str, dtype: torch.dtype, causal: bool) -> Callable[[str], Program]:
-    """Attention forward and backward with one of PyTorch's kernels."""
-
-    def make(device: str) -> Program:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        q, k, v = (torch.randn(4, 16, 1024, 64, device=device).to(dtype).requires_grad_() for _ in range(3))
-
-        def run() -> None:
-            with sdpa_kernel(getattr(SDPBackend, backend)):
-                nn.scaled_dot_product_attention(q, k, v, is_causal=causal).sum().backward()
-
-        return run
-
-    return make
-
-
-def convolution(dtype: torch.dtype, channels_last: bool, channels: int = 64) -> Callable[[str], Program]:
-    """A convolution forward and backward, in one memory format."""
-
-    def make(device: str) -> Program:
-        form = torch.channels_last if channels_last else torch.contiguous_format
-        x = torch.randn(16, channels, 56, 56, device=device).to(dtype).to(memory_format=form).requires_grad_()
-        layer = torch.nn.Conv2d(channels, 2 * channels, 3, padding=1).to(device, dtype).to(memory_format=form)
-        return lambda: layer(x).sum().backward()
-
-    return make
-
-
-def depthwise(device: str) -> Program:
-    """A depthwise convolution, which Tensor Cores cannot help."""
-    x = torch.randn(16, 128, 56, 56, device=device)
-    layer = torch.nn.Conv2d(128, 128, 3, padding=1, groups=128).to(device)
-    return lambda: layer(x).sum().backward()
-
-
-def recurrent(device: str) -> Program:
-    """An LSTM: cuDNN's persistent kernels in half precision."""
-    layer = torch.nn.LSTM(256, 256, 2).to(device, torch.float16)
-    x = torch.randn(32, 16, 256, device=device).to(torch.float16)
-    return lambda: layer(x)
-
-
-def cases() -> Iterator[Case]:
-    """Yield all cases; a case has the name of its file."""
-    half, single, double = torch.bfloat16, torch.float32, torch.float64
-    for gpu_only, dtype, word in ((False, single, "fp32"), (False, half, "bf16"), (True, torch.float16, "fp16")):
-        yield Case(f"mm-{word}", gemm(dtype, 2048, 2048, 2048), gpu_only=gpu_only)
-        yield Case(f"mm-{word}-unaligned", gemm(dtype, 2048, 2049, 2048), gpu_only=gpu_only)
-        yield Case(f"mm-{word}-unaligned-k", gemm(dtype, 2048, 2048, 2049))
-    yield Case("mm-fp64", gemm(double, 2048, 2048, 2048))
-    yield Case("mm-fp64-unaligned", gemm(double, 2048, 2049, 2048))
-    yield Case("mm-tf32", gemm(single, 4096, 4096, 4096), tf32=True)
-    yield Case("mm-tf32-unaligned", gemm(single, 4096, 4097, 4096), tf32=True)
-    yield Case("mm-bf16-vocabulary", gemm(half, 4096, 30522, 768))
-    yield Case("mm-bf16-vocabulary-padded", gemm(half, 4096, 30528, 768))
-    yield Case("mm-bf16-vector", gemm(half, 1, 4096, 4096))
-    yield Case("mm-int8", int8_gemm)
-    yield Case("mm-fp8", fp8_gemm)
-    yield Case("bmm-bf16", batched_gemm(half, 512), gpu_only=False)
-    yield Case("bmm-bf16-unaligned", batched_gemm(half, 513), gpu_only=False)
-    yield Case("sdpa-math", attention("MATH", half, False), gpu_only=False)
-    for backend, word in (
-        ("FLASH_ATTENTION", "flash"),
-        ("EFFICIENT_ATTENTION", "efficient"),
-        ("CUDNN_ATTENTION", "cudnn"),
-    ):
-        yield Case(f"sdpa-{word}", attention(backend, half, False))
-        yield Case(f"sdpa-{word}-causal", attention(backend, half, True))
-    yield Case("sdpa-efficient-fp32", attention("EFFICIENT_ATTENTION", single, False))
-    yield Case("sdpa-efficient-fp32-tf32", attention("EFFICIENT_ATTENTION", single, False), tf32=True)
-    for dtype, word in ((single, "fp32"), (half, "bf16")):
-        for last in (False, True):
-            name = f"conv-{word}-{'channels-last' if last else 'nchw'}"
-            yield Case(name, convolution(dtype, last), gpu_only=dtype is half)
-    yield Case("conv-tf32-channels-last", convolution(single, True), tf32=True)
-    yield Case("conv-bf16-unaligned-channels", convolution(half, True, 61))
-    yield Case("conv-depthwise", depthwise, gpu_only=False)
-    yield Case("lstm-fp16", recurrent)
-
-
-def record(case: Case, device: str, folder: Path) -> Path:
+def record(case: Case, device: str, folder: Path, repeats: int = REPEATS) -> Path:
     """Run one case under the profiler, with shapes, and return the file of the trace."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with ExitStack() as settings:
@@ -173,13 +42,13 @@ def record(case: Case, device: str, folder: Path) -> Path:
             program()
         synchronize(device)
         with profile(activities=activities, record_shapes=True) as session:
-            for _ in range(REPEATS):
+            for _ in range(repeats):
                 program()
             synchronize(device)
     uncompressed = folder / f"{case.name}.json"
     session.export_chrome_trace(str(uncompressed))
     path = folder / f"{case.name}.json.gz"
-    path.write_bytes(gzip.compress(uncompressed.read_bytes(), 9, mtime=0))
+    trim_trace(uncompressed, path)
     uncompressed.unlink()
     return path
 
@@ -222,34 +91,88 @@ def summarize(path: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["time_ns"])
 
 
+def try_to_record(case: Case, device: str, folder: Path, repeats: int) -> tuple[list[dict[str, Any]], str]:
+    """Record one case; returns its rows, and why it was left out ("" if it was not)."""
+    try:
+        path = record(case, device, folder, repeats)
+    except Exception as error:  # compilers and libraries raise what they like, and the next case has a chance
+        return [], f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+    try:
+        return summarize(path), ""
+    except ImportError as error:
+        return [{"note": f"recorded, not summarized: {error}"}], ""
+    except Exception as error:
+        return [{"note": f"recorded, and summarizing failed: {type(error).__name__}: {error}"[:300]}], ""
+
+
+def works(device: str) -> bool:
+    """Whether the device still answers this process."""
+    try:
+        synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
+def format_report(summary: dict[str, Any]) -> str:
+    """A Markdown table of the costliest kernel of each case, and what was left out."""
+    lines = [
+        "| case | costliest kernel | category | Tensor Cores | by | TFLOP/s | bound |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in summary["cases"].items():
+        row = rows[0] if rows else {"note": "no kernel was recorded"}
+        if "note" in row:
+            lines.append(f"| {name} | {row['note']} |  |  |  |  |  |")
+            continue
+        rate = "n/a" if row["flops_per_s"] is None else f"{row['flops_per_s'] / 1e12:,.1f}"
+        kernel = row["kernel"][:90].replace("|", "\\|")
+        lines.append(
+            f"| {name} | `{kernel}` | {row['category']} | {row['verdict']} | {row['by']} | {rate} | {row['bound']} |"
+        )
+    return "\n".join([*lines, "", *(f"- {name} left out: {why}" for name, why in summary["left_out"].items())])
+
+
 def main(arguments: list[str]) -> int:
-    """Record what this machine can run; returns 2 without a GPU, unless --cpu is given."""
+    """Record what this machine can run; returns 2 without a GPU, unless --device cpu is given."""
     parser = argparse.ArgumentParser(description="Record kernels that no public trace holds.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cpu", action="store_true", help="only the cases that a CPU can run, to try the script")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: only what a CPU can run")
     parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--seconds", type=float, default=480, help="begin no other case after this time")
+    parser.add_argument("--small", action="store_true", help="record each program once, to try the script")
+    parser.add_argument("--after", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if not options.cpu and not torch.cuda.is_available():
-        print("torch sees no GPU here; --cpu tries the cases that need none", file=sys.stderr)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch sees no GPU here; --device cpu tries the cases that need none", file=sys.stderr)
         return 2
-    device = "cpu" if options.cpu else "cuda"
-    options.folder.mkdir(parents=True, exist_ok=True)
+    device = options.device
+    traces = options.folder / "traces"
+    traces.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "cases": {}, "left_out": {}}
     summary["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    deadline = time.monotonic() + RECORD_SECONDS
-    for case in cases():
-        if options.only not in case.name or (case.gpu_only and device == "cpu"):
+    if options.after:
+        summary = json.loads((options.folder / "summary.json").read_text(encoding="utf-8"))
+    deadline = time.monotonic() + options.seconds
+    names = [case.name for case in cases()]
+    for case in islice(cases(), names.index(options.after) + 1 if options.after else 0, None):
+        if options.only not in case.name:
+            continue
+        if case.gpu_only and device == "cpu":
+            summary["left_out"][case.name] = "needs a GPU"
             continue
         if time.monotonic() > deadline:
             summary["left_out"][case.name] = "out of time"
             continue
-        try:
-            summary["cases"][case.name] = summarize(record(case, device, options.folder))
-        except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-            summary["left_out"][case.name] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        print(case.name, summary["left_out"].get(case.name, "recorded"), flush=True)
-    (options.folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    return 0
+        rows, why = try_to_record(case, device, traces, 1 if options.small else REPEATS)
+        summary["left_out" if why else "cases"][case.name] = why or rows
+        print(case.name, why or "recorded", flush=True)
+        (options.folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        (options.folder / "report.md").write_text(format_report(summary) + "\n", encoding="utf-8")
+        if why and not works(device):  # a fault on the GPU stays in the process
+            left = ["--seconds", str(deadline - time.monotonic()), "--after", case.name]
+            os.execv(sys.executable, [sys.executable, str(Path(__file__).resolve()), *arguments, *left])
+    return 0 if summary["cases"] else 1
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 525.0
 # A stage is told to end this long before it is ended, and what was started gets this long after SIGTERM.
 MARGIN_S, GRACE_S = 4.0, 4.0
+# What one program of the clinic takes, its recordings and trials included.
+PROGRAM_S = 45.0
+# Ending the stages before may take a little of what was left to a stage.
+ENOUGH = 0.7
 
 
 def run_stages(
@@ -49,12 +53,12 @@ def run_stages(
     """
     rows: list[dict[str, Any]] = []
     for number, stage in enumerate(stages):
-        later_s = sum(each.least_s for each in stages[number + 1 :])
         left_s = deadline - time.monotonic()
+        later_s = sum(each.least_s for each in stages[number + 1 :] if each.least_s <= left_s)
         # Later stages keep the least that they need, unless this one would then not start at all.
         limit_s = min(stage.limit_s, max(left_s - later_s, min(stage.least_s, left_s)))
         why = why_left_out(stage, facts, limit_s)
-        print(f"[{DEADLINE_S if why else limit_s:.0f} s] {stage.name}: {why or 'begins'}", flush=True)
+        print(f"{stage.name}: {why or f'begins, at most {limit_s:.0f} s'}", flush=True)
         row = {"name": stage.name, "title": stage.title, "status": "left out", "why": why, "seconds": 0.0}
         rows.append(row if why else run_stage(stage, work, limit_s, facts))
         if stage.name == "environment":
@@ -68,7 +72,7 @@ def why_left_out(stage: Stage, facts: Mapping[str, Any], limit_s: float) -> str:
     missing = [name for name in stage.needs if not facts.get("has", {}).get(name, False)]
     if missing:
         return f"needs {', '.join(missing)}, and this machine has none that works"
-    if limit_s < stage.least_s:
+    if limit_s < ENOUGH * stage.least_s:
         return f"out of time: {max(limit_s, 0.0):.0f} s are left, and it needs {stage.least_s:.0f}"
     return ""
 
@@ -84,8 +88,9 @@ def run_stage(stage: Stage, work: Path, limit_s: float, facts: Mapping[str, Any]
         "folder": str(folder),
         "work": str(work),
         "seconds": f"{max(limit_s - MARGIN_S, 1.0):.0f}",
+        "begin_seconds": f"{max(limit_s - PROGRAM_S, 1.0):.0f}",
     }
-    command = [part.format(**values) for part in stage.command]
+    command = [fill_in(part, values) for part in stage.command]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99", **facts.get("environment", {})}
     row: dict[str, Any] = {"name": stage.name, "title": stage.title, "why": "", "limit_s": round(limit_s, 1)}
     began = time.monotonic()
@@ -119,6 +124,13 @@ def run_stage(stage: Stage, work: Path, limit_s: float, facts: Mapping[str, Any]
         row["figures"] = figures
     print(f"    {row['status']} after {row['seconds']} s {row['why']}".rstrip(), flush=True)
     return row
+
+
+def fill_in(part: str, values: Mapping[str, str]) -> str:
+    """A part of a command with the values in place of their names in braces; other braces stay."""
+    for name, value in values.items():
+        part = part.replace("{" + name + "}", value)
+    return part
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

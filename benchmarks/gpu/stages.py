@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+# The files with tests marked gpu: to collect all others takes longer than these need.
+GPU_TESTS = ("tests/capture/test_cuda_programs.py", "tests/gpu/test_measured_gpu.py")
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -14,8 +17,9 @@ class Stage:
     Attributes:
         name: Its folder, and its name in --only.
         title: What it is about.
-        command: Its parts may hold {python}, {base_python}, {root}, {folder}, {work} and {seconds}, its limit. The
-            stage may write figures.json and report.md into {folder}: they go into summary.json and README.md.
+        command: Its parts may hold {python}, {base_python}, {root}, {folder}, {work}, {seconds}, its limit, and
+            {begin_seconds}, after which nothing long should begin. The stage may write figures.json and a file of
+            Markdown into {folder}: they go into summary.json and README.md.
         limit_s: It is ended after that many seconds.
         least_s: It is not begun with less, and earlier stages leave it that much.
         needs: Names of `has` in the figures of the stage `environment`, all of which must be true.
@@ -52,10 +56,13 @@ def list_stages(device: str, *, dry: bool, wheels: Path | None, install: bool) -
     tests += ("-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", "-p", "no:cacheprovider")
     on_device = ("--device", device)
     seconds = ("--seconds", "{seconds}")
-    clinic = ("-m", "benchmarks.clinic", *on_device, *seconds, *(("--short",) if dry else ()))
+    clinic = ("-m", "benchmarks.clinic", *on_device, "--seconds", "{begin_seconds}", "--pairs", "1")
+    clinic += ("--only", "tiny_ops") if dry else ()
     return [
         Stage("environment", "Machine, packages, perfdoctor check", tuple(environment), 120, 20),
-        Stage("tests", "Tests marked gpu", ("{python}", *tests, "tests"), 110, 45, ("torch", "perfdoctor", "pytest")),
+        Stage(
+            "tests", "Tests marked gpu", ("{python}", *tests, *GPU_TESTS), 110, 45, ("torch", "perfdoctor", "pytest")
+        ),
         Stage(
             "kernels",
             "Kernels that no public trace has",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tarfile
@@ -89,8 +90,8 @@ def format_readme(
 
 
 def report_of(folder: Path, row: Mapping[str, Any]) -> list[str]:
-    """A stage's report.md, or else the end of its log."""
-    try:
-        return (folder / "report.md").read_text(encoding="utf-8")[:MAX_TEXT_BYTES].rstrip().splitlines()
-    except OSError:
-        return ["```", *row.get("log_tail", ["nothing"]), "```"]
+    """A stage's own report, a file of Markdown, or else the end of its log."""
+    for report in sorted(folder.glob("*.md")):
+        with contextlib.suppress(OSError):
+            return report.read_text(encoding="utf-8")[:MAX_TEXT_BYTES].rstrip().splitlines()
+    return ["```", *row.get("log_tail", ["nothing"]), "```"]

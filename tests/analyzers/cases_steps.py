@@ -168,6 +168,13 @@ PD003 = [
         (ExpectedFinding("medium", 857_143, title="Steps take 1 to 3 ms: more work in the ops in the long ones"),),
         facts=timed(TWO_KINDS, cpu_us=TWO_KINDS, preempted=[0] * 7),
     ),
+    RuleCase(  # the CPU computed no more: the ops waited for a core
+        "PD003",
+        "two-kinds-of-steps-of-the-same-cpu-time",
+        lambda: steps_of(*TWO_KINDS, device=None),
+        (ExpectedFinding("low", 857_143, title="the same ops take longer", advice="Else other programs shared"),),
+        facts=timed(TWO_KINDS, cpu_us=[1000] * 7, preempted=[0] * 7),
+    ),
     RuleCase(
         "PD003",
         "once-with-its-cpu-time",

@@ -23,13 +23,13 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_cases_for_the_cpu_are_recorded_with_shapes_and_summarized(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    process = run_script(str(tmp_path / "out"), "--cpu", "--only", "bmm")
+    process = run_script(str(tmp_path / "out"), "--device", "cpu", "--only", "bmm")
 
     assert process.returncode == 0, process.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert set(summary["cases"]) == {"bmm-bf16", "bmm-bf16-unaligned"}
     assert summary["left_out"] == {}
-    trace = read(tmp_path / "out" / "bmm-bf16-unaligned.json.gz")
+    trace = read(tmp_path / "out" / "traces" / "bmm-bf16-unaligned.json.gz")
     ops = trace.ops
     costs = [
         cost_of_op(trace.strings[name], trace.text(dims), trace.text(types), trace.text(strides), trace.text(concrete))

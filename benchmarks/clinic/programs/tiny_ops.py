@@ -29,8 +29,8 @@ def update(policy, optimizer, scale, obs, gain, shift, actions):
 
 def learn(args):
     torch.manual_seed(0)
-    rows, features = max(8, int(160 * args.scale)), 128
-    policy = nn.Sequential(nn.Linear(features, 128), nn.Tanh(), nn.Linear(128, 6)).to(args.device)
+    rows, features = max(8, int(240 * args.scale)), 48
+    policy = nn.Sequential(nn.Linear(features, 32), nn.Tanh(), nn.Linear(32, 6)).to(args.device)
     optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-4)
     obs = torch.randn(rows, features, device=args.device)
     gain = torch.rand(rows, 1, device=args.device)
