@@ -30,6 +30,10 @@ STEP = re.compile(r"^step_ns (\d+)\s*$", re.MULTILINE)
 TRY_SECONDS = 60
 
 
+class NoReportError(ProgramFailedError):
+    """A program ran to its end, but there is no report on it."""
+
+
 def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, with_try: bool = True) -> Row:
     """Everything about one program: two reports, pairs of runs without perfdoctor, and the trial of its change.
 
@@ -44,7 +48,7 @@ def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, w
         folder = keep / case.name if keep else Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            row = judge_report(row, case, record_case(case, device, folder / "faulty"))
+            row = _judge_faulty(row, case, device, folder / "faulty")
             if not case.healthy:
                 row = judge_fixed_report(row, case, record_case(case, device, folder / "fixed", "--fixed"))
                 row = judge_pairs(row, time_pairs(case, device, folder, pairs))
@@ -54,11 +58,22 @@ def run_case(case: Case, device: str, pairs: int, keep: Path | None = None, *, w
     return replace(row, seconds=round(time.monotonic() - started, 1))
 
 
+def _judge_faulty(row: Row, case: Case, device: str, folder: Path) -> Row:
+    """The row with what the report says; a fault that leaves nothing to report on was not found."""
+    try:
+        return judge_report(row, case, record_case(case, device, folder))
+    except NoReportError:
+        if case.healthy:
+            raise
+        return replace(row, found=False, note="; ".join(filter(None, (row.note, "there is no report"))))
+
+
 def record_case(case: Case, device: str, folder: Path, *options: str) -> dict[str, Any]:
     """Run a program under `perfdoctor run` as a user would; returns the report as JSON.
 
     Raises:
-        ProgramFailedError: it failed, or there is no report.
+        ProgramFailedError: it failed.
+        NoReportError: it ran, and there is no report.
     """
     target = target_of(case, device, *options)
     run_python(["-m", "perfdoctor", "run", "--force", "--out", str(folder), *target], folder.parent)
@@ -142,7 +157,7 @@ def _read_report(folder: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except OSError as error:
-        raise ProgramFailedError(f"no report: {error}") from error
+        raise NoReportError(f"no report: {error}") from error
     return report
 
 

@@ -280,6 +280,22 @@ def test_a_program_that_fails_costs_its_row_only(toy: Path) -> None:
     assert row.note.startswith("failed: ")
 
 
+def test_a_faulty_program_without_a_report_is_not_found_and_is_timed(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.write_text("import sys\nprint('step_ns', 5000000 if '--fixed' in sys.argv else 12000000)\n")
+
+    def record(*arguments: object) -> dict[str, Any]:
+        if "--fixed" not in arguments:
+            raise runner.NoReportError("no report")
+        return {"findings": []}
+
+    monkeypatch.setattr(runner, "record_case", record)
+    row = runner.run_case(TOY, "cpu", 1, with_try=False)
+    assert (row.found, row.quiet, row.saved_ms) == (False, True, 7.0)
+    assert "there is no report" in row.note
+
+
 def test_faulty_and_fixed_take_turns_and_tell_their_steps(toy: Path) -> None:
     toy.write_text("import sys\nprint('loss 0.1')\nprint('step_ns', 5 if '--fixed' in sys.argv else 12)\n")
     assert runner.time_pairs(TOY, "cpu", toy.parent, 2) == TimedPairs((12, 12), (5, 5))
