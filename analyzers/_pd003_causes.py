@@ -26,6 +26,7 @@ class SlowCause(NamedTuple):
         is_seen: Whether a recording shows it.
         is_intended: Whether it is work that the program was written to do now and then, such as an evaluation.
         took_cpu_time: Whether the steps took more CPU time, though not for what: the program is at work.
+        is_elsewhere: Whether another rank has it, so that nothing is to be done on this one.
     """
 
     text: str
@@ -33,6 +34,7 @@ class SlowCause(NamedTuple):
     is_seen: bool = True
     is_intended: bool = False
     took_cpu_time: bool = False
+    is_elsewhere: bool = False
 
 
 _BY_CONTENT = {
@@ -144,10 +146,14 @@ def cause_in_trace(
         "idle_sync": SlowCause("more waits for the GPU", "Read values back less often: these steps wait for some."),
         "idle_allocator": SlowCause("more memory allocation", "Warm up with the largest input; keep sizes few."),
         "communication": SlowCause(
-            "longer collectives", "Analyse the ranks together: another one is late in these steps."
+            "longer collectives",
+            "Analyse the ranks together: another one is late in these steps.",
+            is_elsewhere=True,
         ),
         "idle_communication": SlowCause(
-            "more waits for other ranks", "Analyse the ranks together: another one is late in these steps."
+            "more waits for other ranks",
+            "Analyse the ranks together: another one is late in these steps.",
+            is_elsewhere=True,
         ),
         "memcpy": SlowCause("more copying", "See which copies are more or larger there, and copy from pinned memory."),
     }

@@ -57,8 +57,8 @@ class SeenExcess(NamedTuple):
 
 
 def limit_severity(finding: Finding, cause: SlowCause) -> Finding:
-    """The finding, low at most where its cause was not seen or is intended."""
-    may_be_right = cause.is_intended or not (cause.is_seen or cause.took_cpu_time)
+    """The finding, low at most where its cause was not seen, is intended, or lies in another rank."""
+    may_be_right = cause.is_intended or cause.is_elsewhere or not (cause.is_seen or cause.took_cpu_time)
     return replace(finding, severity="low") if may_be_right and finding.severity != "info" else finding
 
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from perfdoctor.analysis.host.loader_waits import loader_waits_of
-from perfdoctor.analysis.host.locations import find_locations
+from perfdoctor.analysis.host.locations import captured_location, find_locations
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
-from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, vocabulary
+from perfdoctor.analyzers._pd104_known_calls import TimeInCall, find_known_call
+from perfdoctor.rules import Intervals, Rank, SourceLocation, Trace, captured_list, vocabulary
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace.tables.steps import find_steps
 
@@ -29,19 +30,25 @@ class PythonTime(NamedTuple):
 
     Attributes:
         time: When no op runs for 0.1 ms or more, in the analysed window; without loading and optimizers.
-        location: The line that takes most of it.
+        location: The line that takes most of it; of a known call the line that calls it most.
         share: The share of that line (0 to 1).
         list_share: The share (0 to 1) of all of it in which Python lists become tensors.
+        known: The known call that takes much of it; None where none does.
     """
 
     time: Intervals
     location: SourceLocation
     share: float
     list_share: float
+    known: TimeInCall | None = None
 
 
 def find_python_time(rank: Rank) -> PythonTime | None:
-    """Where the program spends time without ops; None where no line is known."""
+    """Where the program spends time without ops; None where no line is known.
+
+    None as well where most of it passes at the line that iterates over a DataLoader with workers: they are started
+    there before the first batch is asked for, and ended after the last one, which is PD101's to tell.
+    """
     parts = rank.account.parts
     free = iv.union_of((parts["idle_unexplained"], parts["idle_launch"]))
     time = _long_breaks(rank.trace, iv.intersect(free, rank.window))
@@ -56,15 +63,30 @@ def find_python_time(rank: Rank) -> PythonTime | None:
     breaks = breaks[np.sort(np.argsort(-length, kind="stable")[:_MAX_BREAKS])]
     length = breaks[:, 1] - breaks[:, 0]
     at_ns = (breaks[:, :1] + length[:, None] * (2 * np.arange(_SAMPLES) + 1) // (2 * _SAMPLES)).ravel()
+    known = find_known_call(trace, breaks)
+    is_sought = np.ones(len(at_ns), bool) if known is None else iv.contains(known.time, at_ns)
+    sought: Counter[SourceLocation] = Counter()
     spent: Counter[SourceLocation] = Counter()
     locations = find_locations(trace, np.full(len(at_ns), loop_thread_of(trace), np.int32), at_ns)
-    for location, sample_ns in zip(locations, np.repeat(length // _SAMPLES, _SAMPLES).tolist(), strict=True):
+    weights = np.repeat(length // _SAMPLES, _SAMPLES).tolist()
+    for location, sample_ns, counts in zip(locations, weights, is_sought.tolist(), strict=True):
         if location is not None:
             spent[location] += sample_ns
+            sought[location] += sample_ns if counts else 0
     if not spent:
         return None
-    location, line_ns = max(spent.items(), key=lambda item: (item[1], str(item[0])))
-    return PythonTime(time, location, line_ns / max(iv.total(breaks), 1), _share_of_lists(trace, breaks))
+    location = max(sought, key=lambda line: (sought[line], spent[line], str(line)))
+    if (location.file, location.line) in _lines_of_worker_loops(rank):
+        return None
+    share = spent[location] / max(iv.total(breaks), 1)
+    return PythonTime(time, location, share, _share_of_lists(trace, breaks), known)
+
+
+def _lines_of_worker_loops(rank: Rank) -> set[tuple[str, int | None]]:
+    """The lines, as captured, that iterate over a DataLoader with workers."""
+    loaders = (each for each in captured_list(rank.facts, "loaders") if each.get("num_workers"))
+    lines = (captured_location(each.get("location")) for each in loaders)
+    return {(line.file, line.line) for line in lines if line is not None}
 
 
 def _long_breaks(trace: Trace, free: Intervals) -> Intervals:

@@ -22,8 +22,9 @@ from perfdoctor.analyzers._pd104_cpu_advice import (
     saving_by_lstm,
     situation_of,
 )
+from perfdoctor.analyzers._pd104_known_calls import TimeInCall
 from perfdoctor.analyzers._pd104_launches import LaunchFacts, launch_facts_of
-from perfdoctor.analyzers._pd104_python_time import find_python_time
+from perfdoctor.analyzers._pd104_python_time import PythonTime, find_python_time
 from perfdoctor.rules import (
     Advice,
     BoolArray,
@@ -199,15 +200,15 @@ class LaunchBound(RankAnalyzer):
         unprofiled = rank.unprofiled_time(python.time)
         if unprofiled.share < self.settings["min_share"]:
             return
-        are_lists = python.list_share >= _MIN_LIST_SHARE
-        situation = "lists made into tensors on the CPU" if are_lists else "Python outside of ops on the CPU"
+        what, situation = _describe_python(python)
         advice = advise(situation, rank.context)
         yield self.finding(
             rank,
-            title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: "
-            f"{'lists become tensors number by number' if are_lists else 'Python'}, most at {python.location.short}",
+            title=f"No op runs for {unprofiled.share:.0%} of the {rank.unit_name}: {what}, most at "
+            f"{python.location.short}",
             cost_ns=rank.per_step(iv.total(python.time)),
-            saving=Saving(0, None, unprofiled.max_ns, "bounded"),
+            # Without a known call nothing is known of what could do without that time.
+            saving=unprofiled.saving(None if python.known is None else 1 - python.known.share),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(python.time),
@@ -216,6 +217,7 @@ class LaunchBound(RankAnalyzer):
             evidence=(
                 Evidence("of it at this line", round(100 * python.share, 1), "%"),
                 Evidence("of it in torch.tensor", round(100 * python.list_share, 1), "%"),
+                *([] if python.known is None else [_evidence_of_call(python.known)]),
             ),
             subject="python",
         )
@@ -370,3 +372,16 @@ def _count_late_kernels(rank: Rank, starved: Intervals, kernels: BoolArray) -> i
     gaps = rank.gaps
     late = gaps.late_launch & (iv.overlap(gaps.start_ns, gaps.end_ns, starved) > 0)
     return int(np.count_nonzero(kernels[gaps.next_item[late]]))
+
+
+def _describe_python(python: PythonTime) -> tuple[str, str]:
+    """What runs while no op does, for a title, and the situation in the table of advice."""
+    if python.known is not None:
+        return f"{python.known.call.name} takes {python.known.share:.0%} of that", python.known.call.situation
+    if python.list_share >= _MIN_LIST_SHARE:
+        return "lists become tensors number by number", "lists made into tensors on the CPU"
+    return "Python", "Python outside of ops on the CPU"
+
+
+def _evidence_of_call(known: TimeInCall) -> Evidence:
+    return Evidence(f"of it in {known.call.name}", round(100 * known.share, 1), "%")

@@ -109,6 +109,8 @@ class Recompilation(RankAnalyzer):
         if not found.cost_ns or not self.exceeds_min_share(rank, found.cost_ns):
             return
         advice = advise("recompiles", rank.context)
+        # The evidence window of a capture has lines where the analysed trace has none.
+        location = found.location or rank.locations.of_phases(vocabulary.COMPILE_PHASE)
         # In one of several steps it may be the last size that there is; facts of the run may know better.
         once = found is traced and not unprofiled.cost_ns and found.compiling_steps == 1 < found.steps - 1
         title = f"torch.compile compiles in {found.compiling_steps} of {found.steps} steady steps"
@@ -117,7 +119,7 @@ class Recompilation(RankAnalyzer):
             title = f"Once in this trace: torch.compile compiles for {compiling_ms:,.3g} ms in a steady step"
         yield self.finding(
             rank,
-            title=title + (f", called at {found.location.short}" if found.location else ""),
+            title=title + (f", called at {location.short}" if location else ""),
             cost_ns=0 if once else found.cost_ns,
             saving=Saving() if once else _saving(found, unprofiled),
             advice=advice.sentence,
@@ -126,7 +128,7 @@ class Recompilation(RankAnalyzer):
             edit=None if once else found.edit,
             recurrence=count_recurrence(found.time, rank.steps, rank.profiler_factor) if len(found.time) else None,
             confidence=0.9,
-            location=found.location,
+            location=location,
             evidence=(
                 Evidence("compiling per step without the profiler", unprofiled.cost_ns or None, "ns"),
                 Evidence("compile ids", ", ".join(found.compile_ids[:8]) or None),

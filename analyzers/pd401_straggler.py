@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
 from perfdoctor.analysis.communication.stragglers import DOMINANT_SHARE
+from perfdoctor.analyzers._cpu_cores_of_ranks import do_equal_work, does_equal_work
 from perfdoctor.analyzers._pd401_causes import find_explaining_finding, find_explaining_line
 from perfdoctor.analyzers._pd401_texts import (
     clock_evidence,
@@ -45,6 +47,9 @@ _PHASES: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "other": ("outside of PyTorch", ("PD103",)),
     }
 )
+# Phases that take CPU time. A rank without a GPU that is longer in them than the others has more to do, or lacks a
+# core.
+_WORKING = frozenset({"forward", "backward", "optimizer", "compute", "launch", "communication"})
 # Which rank is last at fewer collectives than this may be chance.
 _MIN_COLLECTIVES = 10
 
@@ -73,7 +78,9 @@ class Straggler(FleetAnalyzer):
         Look at the phase that made it late: its data shard, its CPU, its input sizes; fix what its own findings say.
 
     When it is wrong:
-        When a different rank is late each time (noise), no single rank is named. What happens once, such as the first
+        When a different rank is late each time (noise), no single rank is named. Ranks on the CPU that are late though
+        their training threads need no more CPU time than those of the others lack a core; that is said without a
+        promise. What happens once, such as the first
         use of a module, makes ranks late by chance: such lateness is left out, and where it is most of all waiting it
         is said without a promise. A trace without steps shows what comes back only from ten collectives on. A rank
         that is late in less than half of the steps is reported with their number. Ranks that are late at once, such
@@ -117,7 +124,13 @@ class Straggler(FleetAnalyzer):
         victim = fleet.summary_of(late.matched.tables[late.victim])
         waiting = late.wait_time(late.victim)
         cost = victim.per_step(iv.total(waiting))
-        if self.exceeds_min_share(victim, cost):
+        if not self.exceeds_min_share(victim, cost):
+            return
+        phase = late.find_excess_phase()
+        lateness_ns = victim.per_step(late.total_lateness_ns)
+        if (phase is None or phase[0] in _WORKING) and does_equal_work(fleet.summaries, late, lateness_ns):
+            yield self._report_lack_of_cores(fleet, late, victim, waiting, cost)
+        else:
             yield self._report(fleet, late, victim, waiting, cost)
 
     def _check_noise(self, fleet: Fleet, late: LateRank) -> Iterator[Finding]:
@@ -128,7 +141,7 @@ class Straggler(FleetAnalyzer):
         min_noise = self.settings["min_noise"]
         if late.collective_count < _MIN_COLLECTIVES or not self.exceeds_min_share(rank, cost, min_noise):
             return
-        yield self.finding(
+        finding = self.finding(
             rank,
             title="Ranks take turns at coming last: none is slow, but all wait for the slowest of each step",
             cost_ns=cost,
@@ -142,6 +155,31 @@ class Straggler(FleetAnalyzer):
                 Evidence("rank that waits longest", rank.rank),
             ),
         )
+        # Ranks with equal work that share the cores of a machine are never even: no change of the program ends that.
+        yield replace(finding, severity="info") if do_equal_work(fleet.summaries, late, cost) else finding
+
+    def _report_lack_of_cores(
+        self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int
+    ) -> Finding:
+        """The finding on a rank that is late though it has no more to compute than the others: no fault of its own."""
+        finding = self.finding(
+            fleet.summary_of(late.table),
+            title=f"{name_ranks(late)} {describe_lateness(late, iv.total(waiting))}, but computes no more than the "
+            "others: it waits for a core",
+            cost_ns=cost,
+            saving=Saving(),
+            advice=advise("ranks wait for cores", victim.context).sentence,
+            happens_once=late.once,
+            claim=Claim(waiting, rank=victim.rank),
+            confidence=0.6,
+            evidence=(
+                Evidence("collectives matched over all ranks", late.collective_count, "count"),
+                Evidence("share of all waiting that it causes", round(100 * late.blame, 1), "%"),
+                Evidence("rank that waits longest", victim.rank),
+                *step_evidence(late),
+            ),
+        )
+        return replace(finding, severity="info")
 
     def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
         is_single = len(late.co_late) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collectives import CollectiveTotal
 from perfdoctor.analysis.timeline.phases import BACKWARD, COMPUTE, FORWARD, OPTIMIZER
+from perfdoctor.analyzers._captured_ddp import captured_ddp_of
+from perfdoctor.analyzers._cpu_cores_of_ranks import has_spare_core
 from perfdoctor.report.slice_facts import format_rate
 from perfdoctor.rules import (
     Claim,
@@ -23,6 +26,7 @@ from perfdoctor.rules import (
     RankSummary,
     Saving,
     advise,
+    captured_list,
     format_time,
 )
 from perfdoctor.rules import intervals as iv
@@ -50,6 +54,9 @@ _OTHER_SITUATION = "exposed collectives"
 _TIMES_AN_EXCHANGE = 10
 _LEAST_EXCHANGES = 4
 _FORWARD_PHASES = ("inference", "evaluation")
+# DistributedDataParallel's first bucket (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES), and what a parameter takes in
+# it.
+_FIRST_BUCKET_BYTES, _PARAMETER_BYTES = 1 << 20, 4
 # From this share of the exposed time on the title says which kind it is.
 _MIN_KIND_SHARE = 0.5
 
@@ -82,8 +89,10 @@ class ExposedCommunication(FleetAnalyzer):
         sharded.
 
     When it is wrong:
-        Where collectives wait for a slow rank no overlap helps: make the ranks even first. The trace of one rank alone
-        does not separate waiting from transferring.
+        On CPUs whose cores all compute, and for models smaller than DistributedDataParallel's first bucket, nothing
+        can be hidden; that is said without a promise where it was captured. Where collectives wait for a slow rank no
+        overlap helps: make the ranks even first. The trace of one rank alone does not separate waiting from
+        transferring.
 
     Needs:
         Collectives in the trace; the traces of all ranks to separate waiting.
@@ -131,14 +140,15 @@ class ExposedCommunication(FleetAnalyzer):
         outputs_ns = iv.total(iv.intersect(iv.union(table.start_ns[outputs], table.end_ns[outputs]), exposed))
         is_output = outputs_ns > 0 and outputs_ns >= _MIN_KIND_SHARE * iv.total(exposed)
         situation = "exposed all_gather of logits" if is_output else _SITUATIONS.get(kind, _OTHER_SITUATION)
-        advice = advise(situation, rank.context)
+        why_not = _why_nothing_overlaps(rank, table, kind)
+        advice = advise(why_not or situation, rank.context)
         avoidable_ns = rank.per_step(_hideable_ns(table) + outputs_ns)
-        yield self.finding(
+        finding = self.finding(
             rank,
             title=f"Communication is exposed: {how_much} of it overlaps with computation"
             + (_describe_outputs(table, outputs) if is_output else _describe_kind(table, kind, kind_share)),
             cost_ns=cost,
-            saving=Saving(0, None, min(cost, avoidable_ns), "bounded"),
+            saving=Saving() if why_not else Saving(0, None, min(cost, avoidable_ns), "bounded"),
             advice=advice.sentence
             + (
                 " A slow link and a late rank look alike here: the traces of all ranks tell them apart."
@@ -161,6 +171,21 @@ class ExposedCommunication(FleetAnalyzer):
                 *(evidence for total in table.totals[:_MAX_KINDS] for evidence in _kind_evidence(rank, total)),
             ),
         )
+        yield replace(finding, severity="info") if why_not else finding
+
+
+def _why_nothing_overlaps(rank: RankSummary, table: CollectiveTable, kind: str) -> str | None:
+    """The situation in which DistributedDataParallel on CPUs cannot hide its reductions; None where it may.
+
+    Without a GPU the collectives run on the cores that compute. And gradients that fill less than the first bucket are
+    all sent at the end of the backward pass, when nothing is left to compute.
+    """
+    if table.on_gpu or kind not in _GRADIENT_KINDS or not captured_ddp_of(rank.facts):
+        return None
+    parameters = max((each.get("parameters") or 0 for each in captured_list(rank.facts, "models")), default=0)
+    if 0 < parameters * _PARAMETER_BYTES <= _FIRST_BUCKET_BYTES:
+        return "exposed all_reduce of a small model on CPUs"
+    return "exposed all_reduce without a spare core" if has_spare_core(rank) is False else None
 
 
 def _find_prevailing_kind(table: CollectiveTable) -> tuple[str, float]:

@@ -25,6 +25,8 @@ from perfdoctor.rules import (
 )
 from perfdoctor.rules import intervals as iv
 
+# Reductions that remain with the usual buckets, at least: of the first bucket and of the others.
+_USUAL_BUCKETS = 2
 _FLAGS = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
 
 
@@ -33,12 +35,14 @@ class DdpFlags(RankAnalyzer):
 
     What it finds:
         A search for unused parameters (find_unused_parameters=True), gradients copied back out of the buckets
-        (gradient_as_bucket_view=False), and buffers broadcast in each forward pass (broadcast_buffers=True).
+        (gradient_as_bucket_view=False), buffers broadcast in each forward pass (broadcast_buffers=True), and buckets
+        below a megabyte (bucket_cap_mb).
 
     Why it costs time:
         The search goes through the whole graph on the CPU after each forward pass and reduces a map of the parameters
         that were used. The copies read and write every gradient once more, and it takes memory twice. The buffers are
-        flattened, broadcast and copied back one by one before the forward pass, where nothing can hide it.
+        flattened, broadcast and copied back one by one before the forward pass, where nothing can hide it. Each bucket
+        takes the latency of a reduction, and a wait for all ranks.
 
     How it is measured:
         By what torch's reducer and module write into the trace: `search_unused_parameters`, `copy_bucket_to_grad`, and
@@ -46,13 +50,14 @@ class DdpFlags(RankAnalyzer):
         was idle for want of launches meanwhile, the copies the time of their kernels. The buffers cost the time that
         the GPU was idle while the CPU flattened them and copied them back (the first ops of a forward pass, with a
         broadcast among them), and their broadcasts as far as no kernel covered them. Without a GPU all of these are
-        CPU time. The buffers' ops are left out in the replay.
+        CPU time. The buffers' ops are left out in the replay. Small buckets cost the time in which their reductions run
+        and nothing computes; as many as two of the usual size take are expected to remain.
 
     How to fix:
-        Leave find_unused_parameters out when every parameter gets a gradient, or set static_graph=True when the same
-        ones are unused each time; gradient_as_bucket_view=True; broadcast_buffers=False (forward_sync_buffers=False
-        from PyTorch 2.13 on) when the ranks' BatchNorm statistics need not be equal. In a forward pass alone run the
-        wrapped model, and leave the wrapper out where there is one process.
+        Leave bucket_cap_mb out. Leave find_unused_parameters out when every parameter gets a gradient, or set
+        static_graph=True when the same ones are unused each time; gradient_as_bucket_view=True; broadcast_buffers=False
+        (forward_sync_buffers=False from PyTorch 2.13 on) when the ranks' BatchNorm statistics need not be equal. In a
+        forward pass alone run the wrapped model, and leave the wrapper out where there is one process.
 
     When it is wrong:
         A model that leaves out different parameters in each step needs the search. With gradient_as_bucket_view
@@ -70,8 +75,12 @@ class DdpFlags(RankAnalyzer):
     rule: ClassVar[str] = "PD405"
     name: ClassVar[str] = "ddp-flags"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
-    # A smaller cost would not even be a finding of low severity (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    # min_share: a smaller cost would not even be a finding of low severity (contracts.md).
+    # max_bucket_bytes: no default of PyTorch is smaller: the first bucket has 1 MiB, the others 25.
+    # min_buckets: reductions a step, as in PD404.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.01, "max_bucket_bytes": 1 << 20, "min_buckets": 8}
+    )
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
         "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
@@ -82,6 +91,34 @@ class DdpFlags(RankAnalyzer):
         yield from self._check_search(rank)
         yield from self._check_copies(rank)
         yield from self._check_broadcasts(rank)
+        yield from self._check_buckets(rank)
+
+    def _check_buckets(self, rank: Rank) -> Iterator[Finding]:
+        """A finding where buckets that were made small on purpose are reduced one by one."""
+        bucket_bytes = captured_ddp_of(rank.facts).get("bucket_bytes_cap")
+        if not isinstance(bucket_bytes, int) or bucket_bytes >= self.settings["max_bucket_bytes"]:
+            return
+        table, steps = rank.collectives, max(rank.steps.count, 1)
+        rows = np.flatnonzero(table.in_window & (table.kind == vocabulary.COLLECTIVE_KINDS.index("all_reduce")))
+        count = len(rows) / steps
+        if count < self.settings["min_buckets"]:
+            return
+        exposed = iv.intersect(iv.union(table.start_ns[rows], table.end_ns[rows]), table.exposed)
+        # All that remain take what two take now: the first bucket has a megabyte at most.
+        remaining = min(_USUAL_BUCKETS / count, 1.0)
+        yield from self._report(
+            rank,
+            Claim(exposed),
+            situation="DDP has tiny buckets",
+            subject="bucket_cap_mb",
+            title=f"{count:.3g} buckets of gradients are reduced one by one in a step: bucket_cap_mb is "
+            f"{bucket_bytes / (1 << 20):.2g}",
+            expected_share=1 - remaining,
+            evidence=(
+                Evidence("all-reduces per step", round(count, 1), "count"),
+                Evidence("bucket_cap_mb, as captured", round(bucket_bytes / (1 << 20), 3)),
+            ),
+        )
 
     def _check_search(self, rank: Rank) -> Iterator[Finding]:
         searches = rank.ops.named(vocabulary.DDP_UNUSED_PARAMETERS)
@@ -139,9 +176,13 @@ class DdpFlags(RankAnalyzer):
         subject: str,
         title: str,
         edit: Edit | None = None,
+        expected_share: float | None = None,
         evidence: tuple[Evidence, ...] = (),
     ) -> Iterator[Finding]:
-        """The finding on one setting, whose work is the claimed time, where that costs enough."""
+        """The finding on one setting, whose work is the claimed time, where that costs enough.
+
+        `expected_share` of it (0 to 1) should go; None where only the bound is known.
+        """
         cost = rank.per_step(claim.total_ns)
         if not self.exceeds_min_share(rank, cost):
             return
@@ -152,7 +193,7 @@ class DdpFlags(RankAnalyzer):
             rank,
             title=title,
             cost_ns=cost,
-            saving=Saving(0, None, cost, "bounded"),
+            saving=Saving(0, None if expected_share is None else round(cost * expected_share), cost, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=claim,

@@ -181,7 +181,7 @@ def test_the_tests_of_the_example_plugin_pass() -> None:
         [*command, PLUGIN / "tests"], capture_output=True, text=True, check=False, env=environment, cwd=PLUGIN
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_a_new_rule_in_a_new_package_is_found_and_runs(tmp_path: Path, trace: Path) -> None:

@@ -106,6 +106,11 @@ class StepBreakdown:
     has_varying_shapes: bool = False
     recorded: tuple[str, ...] = ()
 
+    @property
+    def mean_step_ns(self) -> float:
+        """The mean recorded step; 0 for an empty window."""
+        return float(self.step_ns.mean()) if len(self.step_ns) else 0.0
+
 
 def complete_with_evidence(breakdown: StepBreakdown, evidence: StepBreakdown) -> StepBreakdown:
     """What only the evidence window of a capture knows: the shapes of matrix work, and the time of modules.
@@ -114,7 +119,7 @@ def complete_with_evidence(breakdown: StepBreakdown, evidence: StepBreakdown) ->
     """
     tables, work = dict(breakdown.tables), breakdown
     if "modules" not in tables and "modules" in evidence.tables and evidence.step_ns.any():
-        scale = float(breakdown.step_ns.mean()) / float(evidence.step_ns.mean())
+        scale = breakdown.mean_step_ns / evidence.mean_step_ns
         tables["modules"] = replace(evidence.tables["modules"], scale=scale)
     if not any(shape for _, shape in breakdown.matrix_ops) and evidence.matrix_ops:
         work = evidence

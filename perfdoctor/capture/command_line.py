@@ -17,11 +17,12 @@ PYTHON = re.compile(r"python[0-9.]*$")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 
 
-def parse_target(argv: Sequence[str]) -> list[str]:
+def parse_target(argv: Sequence[str], command: str = "run") -> list[str]:
     """The command line of `script.py args...`, `-m module args...` or `-- command args...`.
 
     Args:
         argv: Everything behind perfdoctor's options.
+        command: The command of perfdoctor, for what its messages suggest to type.
 
     Returns:
         A command line. Scripts and modules are run by the Python that runs perfdoctor.
@@ -42,26 +43,29 @@ def parse_target(argv: Sequence[str]) -> list[str]:
             raise UsageError("-m needs the name of a module, such as -m package.train.")
         return [sys.executable, "-m", *rest]
     if first.startswith("-"):
-        raise UsageError(f"{first} is no option of run; the program's own options go behind the program.")
-    check_script(first, rest)
+        raise UsageError(f"{first} is no option of {command}; the program's own options go behind the program.")
+    check_script(first, rest, command)
     return [sys.executable, *argv]
 
 
-def check_script(script: str, arguments: Sequence[str]) -> None:
+def check_script(script: str, arguments: Sequence[str], command: str = "run") -> None:
     """Check before anything runs that Python can run a script; what it cannot run gets a sentence on what to do.
 
     Args:
         script: What stands where the script is expected.
         arguments: What follows it.
+        command: The command of perfdoctor.
 
     Raises:
         CaptureError: There is no such file, or it is no Python script.
     """
-    command = f"perfdoctor run -- {shlex.join([script, *arguments])}"
+    typed = f"perfdoctor {command} --"
     path = Path(script)
     if not path.exists():
         if shutil.which(script) and os.sep not in script:
-            raise CaptureError(f"{script} is a command and no Python script: {command}")
+            raise CaptureError(
+                f"{script} is a command and no Python script: {typed} {shlex.join([script, *arguments])}"
+            )
         near = difflib.get_close_matches(path.name, list_scripts(path.parent), n=1)
         hint = f"did you mean {path.with_name(near[0])}?" if near else "for a command, put -- before it."
         raise CaptureError(f"{script}: no such file; {hint}")
@@ -83,8 +87,9 @@ def check_script(script: str, arguments: Sequence[str]) -> None:
     starts_other = path.suffix != ".py" and first_line.startswith(b"#!") and b"python" not in first_line
     if path.suffix in SHELL_SUFFIXES or starts_other:
         runner = "" if os.access(path, os.X_OK) and first_line.startswith(b"#!") else "bash "
-        typed = script if os.sep in script or runner else f"./{script}"
-        raise CaptureError(f"{script} is no Python script: perfdoctor run -- {runner}{shlex.join([typed, *arguments])}")
+        path_typed = script if os.sep in script or runner else f"./{script}"
+        line = shlex.join([path_typed, *arguments])
+        raise CaptureError(f"{script} is no Python script: {typed} {runner}{line}")
 
 
 def list_scripts(folder: Path) -> list[str]:

@@ -57,12 +57,14 @@ class CaptureResult:
     notes: tuple[str, ...] = ()
 
 
-def run(command: Sequence[str], options: CaptureOptions | None = None) -> CaptureResult:
+def run(command: Sequence[str], options: CaptureOptions | None = None, *, log: Path | None = None) -> CaptureResult:
     """Run a program to its end and record it.
 
     Args:
         command: The command line, as `parse_target` returns it.
         options: Windows and folder; None for the defaults.
+        log: File for what the program writes to stdout, with stderr in the file of the same name with `.stderr`; the
+            program reads nothing from stdin then, and all of its processes are ended when this one is interrupted.
 
     Raises:
         CaptureError: The program cannot be started, or the folder cannot be written. Nothing has run then.
@@ -76,8 +78,9 @@ def run(command: Sequence[str], options: CaptureOptions | None = None) -> Captur
     rank_here = launcher_rank()
     folder = make_folder(options.out, script_name(command), force=options.force, rank=rank_here)
     marker_folder = make_marker_folder(folder)
+    environment = build_environment(marker_folder, options.to_json(folder))
     try:
-        code = run_program(command, build_environment(marker_folder, options.to_json(folder)))
+        code = run_program(command, environment) if log is None else run_into_log(command, environment, log)[0]
     finally:
         markers = collect_markers(marker_folder)
         ranks = list_ranks(folder)
@@ -174,25 +177,43 @@ def run_trial(
     if options.trial.seed is not None:
         # The order of sets of strings depends on it, and with it that of parameters and batches in some programs.
         variables.setdefault("PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", str(options.trial.seed)))
-    error_log = log.with_name(f"{log.name}.stderr")
     start_s = time.monotonic()
     try:
-        try:
-            with log.open("wb") as stdout, error_log.open("wb") as stderr:
-                code, timed_out = run_with_limit(
-                    command,
-                    build_environment(marker_folder, options.to_json(folder), variables),
-                    timeout_s,
-                    stdout,
-                    stderr,
-                    MARKER_VARIABLE,
-                )
-        except OSError as error:
-            raise CaptureError(f"{log} cannot be written ({error.strerror}): name another folder.") from error
+        built = build_environment(marker_folder, options.to_json(folder), variables)
+        code, timed_out = run_into_log(command, built, log, timeout_s)
     finally:
         markers = collect_markers(marker_folder)
     seconds = time.monotonic() - start_s
-    return TrialRun(code, folder, timed_out, read_tail(error_log), seconds, list_ranks(folder), markers)
+    return TrialRun(code, folder, timed_out, read_tail(error_log_of(log)), seconds, list_ranks(folder), markers)
+
+
+def run_into_log(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, timeout_s: float | None = None
+) -> tuple[int, bool]:
+    """Run a command without stdin, and with its output in files.
+
+    Args:
+        command: The command line.
+        environment: Its environment.
+        log: File for stdout; stderr goes to `error_log_of(log)`.
+        timeout_s: Seconds after which all of its processes are ended; None for no limit.
+
+    Returns:
+        The exit code, and whether its time was over.
+
+    Raises:
+        CaptureError: The program cannot be started, or a file cannot be written.
+    """
+    try:
+        with log.open("wb") as stdout, error_log_of(log).open("wb") as stderr:
+            return run_with_limit(command, environment, timeout_s, stdout, stderr, MARKER_VARIABLE)
+    except OSError as error:
+        raise CaptureError(f"{log} cannot be written ({error.strerror}): name another folder.") from error
+
+
+def error_log_of(log: Path) -> Path:
+    """The file for stderr beside that for stdout."""
+    return log.with_name(f"{log.name}.stderr")
 
 
 def read_tail(path: Path, size: int = STDERR_TAIL_BYTES) -> str:

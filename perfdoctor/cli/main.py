@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -21,7 +22,9 @@ from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
-COMMANDS = ("run", "analyze", "export", "compare", "rules", "explain", "new-rule", "check", "calibrate")
+COMMANDS = ("run", "analyze", "export", "compare", "try", "rules", "explain", "new-rule", "check", "calibrate")
+# What follows them belongs to the user's program.
+_RUN_PROGRAMS = ("run", "try")
 _INTERNAL_ERROR = 3
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as shells report a program that SIGPIPE ended
@@ -48,9 +51,15 @@ class CommandGroup(click.Group):
             near = get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{cmd_name}'.{hint}")
-        module = cmd_name.replace("-", "_")
+        module = module_of(cmd_name)
         command: click.Command = getattr(import_module(f"perfdoctor.cli.{module}"), module)
         return command
+
+
+def module_of(command: str) -> str:
+    """The file of a command, without its suffix: a keyword of Python gets an underscore."""
+    name = command.replace("-", "_")
+    return f"{name}_" if iskeyword(name) else name
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -119,8 +128,8 @@ def _run_command(args: list[str]) -> int:
 
 def _print_internal_error(error: Exception, args: list[str]) -> None:
     """Say that the fault is ours, and how to report it."""
-    # After `run` come the arguments of the user's program, whose -v is its own.
-    verbose = args[:1] != ["run"] and bool({"-v", "--verbose"} & set(args))
+    # After `run` and `try` come the arguments of the user's program, whose -v is its own.
+    verbose = args[:1] not in ([name] for name in _RUN_PROGRAMS) and bool({"-v", "--verbose"} & set(args))
     if verbose or os.environ.get("PERFDOCTOR_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(error, file=sys.stderr)
     where = traceback.extract_tb(error.__traceback__)[-1:]

@@ -20,6 +20,7 @@ from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import Config, load_config
 from perfdoctor.cli.gates import check_severities
+from perfdoctor.cli.program_target import ProgramCommand, typed_target
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
 from perfdoctor.errors import GateError, PerfdoctorError, UsageError
@@ -30,22 +31,12 @@ if TYPE_CHECKING:
     from perfdoctor.report.report import Report
 
 _DEFAULTS = CaptureOptions()
-_ARGUMENTS = "perfdoctor.arguments"
 # From here on a reader wonders what is going on, and wants to know afterwards what it was.
 _LONG_ANALYSIS_S = 10.0
 
 
-class RunCommand(click.Command):
-    """Keeps a copy of its arguments: the parser removes the `--` that tells a command from a script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, after copying them to the context."""
-        ctx.meta[_ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
-
-
 @click.command(
-    cls=RunCommand,
+    cls=ProgramCommand,
     short_help="Run a program as it is, record it, and say why it is slow.",
     # What follows the program belongs to the program.
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -164,7 +155,7 @@ def run(
         parameters.parse_numbers(ranks, "--ranks"),
         nvtx_only,
     )
-    result = launch.run(launch.parse_target(restore_dashes(ctx.meta[_ARGUMENTS], target)), options)
+    result = launch.run(launch.parse_target(typed_target(ctx, target)), options)
     _print_notes(result, is_reported=not no_report)
     report: Report | None = None
     if result.folder is not None and has_traces(result.folder) and not no_report:
@@ -211,17 +202,6 @@ def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence
     analyzers = registry.load_analyzers()
     check_settings(config.settings, analyzers)
     registry.choose_analyzers(analyzers, config.select, config.ignore)
-
-
-def restore_dashes(arguments: Sequence[str], target: Sequence[str]) -> list[str]:
-    """The target with the `--` in front of it, where the user typed one.
-
-    Args:
-        arguments: All arguments of `run` as typed.
-        target: Those that the parser left as PROGRAM: the last ones.
-    """
-    before = arguments[: len(arguments) - len(target)]
-    return ["--", *target] if list(before[-1:]) == ["--"] else list(target)
 
 
 def _print_line(text: str) -> None:

@@ -5,11 +5,15 @@ Where they differ the tables are shown all the same, but nothing is judged: each
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.comparison.recording import Recording
+from perfdoctor.gpu import classify_op
+from perfdoctor.trace import vocabulary
 
 # Two recordings are of one model where their steps share half of the work: a fused attention is 4 of 7 calls a layer.
 _SAME_MODEL = 0.5
@@ -56,7 +60,10 @@ def _check_steps(before: Sequence[Recording], after: Sequence[Recording]) -> Ite
 
 
 def _check_devices(before: Sequence[Recording], after: Sequence[Recording]) -> Iterator[Reason]:
-    devices = _values(before, after, lambda each: each.device)
+    # What kernels say is a family of devices, which has another name than a device of it.
+    inferred = _values(before, after, lambda each: each.device if each.is_device_inferred else None)
+    named = _values(before, after, lambda each: None if each.is_device_inferred else each.device)
+    devices = max(inferred, named, key=len)
     kinds = _values(before, after, lambda each: each.device_kind)
     if len(devices) > 1:
         yield Reason("device", f"the devices differ ({' and '.join(devices)}): record both on the same device")
@@ -67,27 +74,30 @@ def _check_devices(before: Sequence[Recording], after: Sequence[Recording]) -> I
 
 
 def _check_work(before: Sequence[Recording], after: Sequence[Recording]) -> Iterator[Reason]:
+    """Whether a step does the same work: the same kinds of it, on the same shapes.
+
+    Compiled code calls others ops than the same model in eager mode, and hides some: then nothing is said.
+    """
     every = (*before, *after)
-    if not all(each.matrix_ops for each in every):
+    if not all(each.matrix_ops for each in every) or len({is_compiled(each) for each in every}) > 1:
         return
-    old, new = before[0], after[0]
     for one, other in _pairs(before, after):
-        if _similarity(_by_name(one), _by_name(other)) < _SAME_MODEL:
+        kinds, others = _by_category(one), _by_category(other)
+        if _similarity(kinds, others) < _SAME_MODEL:
             yield Reason(
                 "model",
-                f"the models differ, or much of one was changed ({_describe_unlike(_by_name(one), _by_name(other))}): "
+                f"the models differ, or much of one was changed ({_describe_unlike(kinds, others)}): "
                 "compare recordings of one program, before and after a change",
             )
             return
-    if any(each.has_varying_shapes for each in every) or not _have_shapes(every):
-        return
-    similarity = min(_similarity(_with_shapes(one), _with_shapes(other)) for one, other in _pairs(before, after))
-    if similarity < _SAME_MODEL:
-        shapes = _describe_unlike(_with_shapes(old), _with_shapes(new))
-        yield Reason(
-            "shapes",
-            f"the shapes differ, so that a step does other work ({shapes}): record both with the same batch and model",
-        )
+        if not _have_same_shapes(one, other):
+            unlike = _describe_unlike(_with_shapes(one), _with_shapes(other))
+            yield Reason(
+                "shapes",
+                f"the shapes differ, so that a step does other work ({unlike}): record both with the same batch and "
+                "model",
+            )
+            return
 
 
 def _pairs(before: Sequence[Recording], after: Sequence[Recording]) -> list[tuple[Recording, Recording]]:
@@ -96,15 +106,28 @@ def _pairs(before: Sequence[Recording], after: Sequence[Recording]) -> list[tupl
     return [(first, other) for other in (*before[1:], *after)]
 
 
-def _have_shapes(recordings: Sequence[Recording]) -> bool:
-    return all(any(shape for _, shape in each.matrix_ops) for each in recordings)
+def is_compiled(recording: Recording) -> bool:
+    """Whether a step runs code of torch.compile."""
+    return any(re.search(vocabulary.COMPILED_OP, name) for name, _ in recording.matrix_ops)
 
 
-def _by_name(recording: Recording) -> dict[str, float]:
+def _by_category(recording: Recording) -> dict[str, float]:
+    """How often a step calls ops of each category, by name where compiled code hides it."""
     counts: dict[str, float] = {}
     for (name, _), count in recording.matrix_ops.items():
-        counts[name] = counts.get(name, 0.0) + count
+        category = classify_op(name)
+        kind = category if category in MATRIX_CATEGORIES else name
+        counts[kind] = counts.get(kind, 0.0) + count
     return counts
+
+
+def _have_same_shapes(one: Recording, other: Recording) -> bool:
+    """Whether the shapes of two recordings are the same, as far as known."""
+    shapes = (_with_shapes(one), _with_shapes(other))
+    known = all(any(shape for _, shape in each.matrix_ops) for each in (one, other))
+    if not known or one.has_varying_shapes or other.has_varying_shapes:
+        return True
+    return _similarity(*shapes) >= _SAME_MODEL
 
 
 def _with_shapes(recording: Recording) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfdoctor.analysis.timeline.account import DETAILS
-from perfdoctor.comparison.comparability import Reason, find_differences
+from perfdoctor.comparison.comparability import Reason, find_differences, is_compiled
 from perfdoctor.comparison.match_findings import FindingChange, Promise, check_promises, match_findings
 from perfdoctor.comparison.match_rows import UNKNOWN_TABLE, ChangeTable, SideRows, match_rows
 from perfdoctor.comparison.noise import StepDifference, compare_steps
@@ -130,16 +130,19 @@ def compare_recordings(
     tables = {name: _match_table(name, before, after, old, new) for name in TABLES} if alike_in_steps else {}
     old_findings, new_findings = before[0].findings, after[0].findings
     kinds = {each.device_kind for each in (*before, *after)} - {None}
+    reasons = find_differences(before, after)
+    # What became of another program's step says nothing of a promise.
+    judged = StepDifference(None, None) if reasons else step
     return Comparison(
         version=version,
         before=old,
         after=new,
-        reasons=find_differences(before, after),
+        reasons=reasons,
         notes=(*notes, *_describe_notes(before, after)),
         step=step,
         account=_compare_accounts(before, after, old, new) if alike_in_steps else (),
         findings=match_findings(old_findings, new_findings),
-        promises=check_promises(old_findings, new_findings, step),
+        promises=check_promises(old_findings, new_findings, judged),
         runs_on_gpu="gpu" in kinds if kinds else None,
         **tables,
     )
@@ -186,6 +189,10 @@ def _account_of(side: Sequence[Recording], mean_ns: int) -> list[int]:
     return [int(ns) for ns in np.diff(until, prepend=0)]
 
 
+def _is_compiled_differently(recordings: Sequence[Recording]) -> bool:
+    return len({is_compiled(each) for each in recordings if each.matrix_ops}) > 1
+
+
 # From this factor between the scales of two recordings on, rows that did not change look as if they had.
 _UNLIKE_SCALES = 1.2
 
@@ -198,6 +205,11 @@ def _describe_notes(before: Sequence[Recording], after: Sequence[Recording]) -> 
     if any(each.has_varying_shapes for each in every):
         notes.append(
             "the shapes change from step to step: the noise has this in it, and rows of other shapes match less"
+        )
+    if _is_compiled_differently(every):
+        notes.append(
+            "one side runs compiled code, which calls other ops and hides some: whether model and shapes are the same "
+            "is not known, and rows match only where both have the same"
         )
     scales = [each.time_scale for each in every]
     if max(scales) > _UNLIKE_SCALES * min(scales):

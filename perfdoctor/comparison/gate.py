@@ -10,14 +10,14 @@ def parse_limit(text: str) -> float:
     """The share (0 to 1) that "5%" or "0.05" means.
 
     Raises:
-        UsageError: It is neither, or negative.
+        UsageError: It is neither, negative, or a number from 1 on without the sign: "5" may mean 5 % or five times.
     """
-    number = text.strip().removesuffix("%")
+    number, has_sign = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
-        limit = float(number) / (100 if text.strip().endswith("%") else 1)
+        limit = float(number) / (100 if has_sign else 1)
     except ValueError:
         limit = -1.0
-    if not 0 <= limit < 10:
+    if not 0 <= limit < (10 if has_sign else 1):
         raise UsageError(f"--fail-over {text} must be a share such as 5% or 0.05")
     return limit
 
@@ -42,6 +42,6 @@ def check_step(comparison: Comparison, limit: float) -> None:
         raise GateError(f"{gate}: the step is slower by {100 * difference:.1f}% ({between}), beyond the noise")
     if high > limit and low <= 0 and step.visible_ns is not None and step.visible_ns / step.before_ns > limit:
         raise GateError(
-            f"{gate} could not be judged: the difference lies between {between}; give more steps, or several "
-            "recordings a side with --before and --after"
+            f"{gate} could not be judged: the difference lies between {between}; record more steps (perfdoctor run "
+            "--base 40), or give several recordings a side with --before and --after"
         )

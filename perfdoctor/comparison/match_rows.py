@@ -42,7 +42,7 @@ class RowChange:
         before_ns, after_ns: Its time in the mean step; 0 where it does not occur.
         difference_ns: After less before: what it explains.
         before_count, after_count: How often it runs in a step; None where not counted.
-        beyond_noise: Whether its own steps differ beyond the noise; None where too few steps are known.
+        beyond_noise: Whether its own steps, as recorded, differ beyond the noise; None where too few steps are known.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -99,10 +99,10 @@ class SideRows:
 
 
 class _Row(NamedTuple):
-    """A row on one side, over its recordings: the mean step, all steps one after the other, and the calls a step."""
+    """A row on one side, over its recordings: the mean step, all steps as they were recorded, and the calls a step."""
 
     mean_ns: float
-    step_ns: FloatArray
+    recorded_ns: FloatArray
     calls: float | None
 
 
@@ -172,7 +172,9 @@ def _join_recordings(recordings: Sequence[Mapping[RowKey, RowTime]]) -> dict[Row
         ]
         counts = [rows[key].count or 0.0 for rows in recordings if key in rows]
         count = sum(counts) / len(recordings) or None
-        joined[key] = _Row(float(np.mean([part.mean() for part in parts])), np.concatenate(parts), count)
+        scales = [rows[key].scale if key in rows else 1.0 for rows in recordings]
+        recorded = np.concatenate([part / scale for part, scale in zip(parts, scales, strict=True)])
+        joined[key] = _Row(float(np.mean([part.mean() for part in parts])), recorded, count)
     return joined
 
 
@@ -211,9 +213,9 @@ def _describe_change(
     first = (match.before or match.after)[0]
     is_same = match.before == match.after
     is_replaced = bool(match.before and match.after) and not is_same
-    beyond = (
-        _differ(_steps_of(old, match.before), _steps_of(new, match.after)) if match.before and match.after else None
-    )
+    beyond: bool | None = None
+    if match.before and match.after:
+        beyond = _differ(_steps_of(old, match.before), _steps_of(new, match.after), new_ns - old_ns)
     status: Status = "came" if not match.before else "went" if not match.after else "same"
     if is_replaced:
         status = "replaced"
@@ -240,7 +242,7 @@ def _join_names(keys: Sequence[RowKey]) -> str:
 
 
 def _steps_of(rows: Mapping[RowKey, _Row], keys: Sequence[RowKey]) -> FloatArray:
-    steps: FloatArray = np.sum([rows[key].step_ns for key in keys], axis=0)
+    steps: FloatArray = np.sum([rows[key].recorded_ns for key in keys], axis=0)
     return steps
 
 
@@ -249,10 +251,16 @@ def _count_of(rows: Mapping[RowKey, _Row], keys: Sequence[RowKey]) -> float | No
     return round(sum(counts), 2) if counts else None
 
 
-def _differ(before: FloatArray, after: FloatArray) -> bool | None:
-    """Whether the times of a row differ beyond the noise, as those of a step; None for too few steps."""
+def _differ(before: FloatArray, after: FloatArray, difference_ns: int) -> bool | None:
+    """Whether the times of a row differ beyond the noise, as those of a step; None for too few steps.
+
+    As recorded: each side is scaled to its step without the profiler by a factor of its own, so that a row which did
+    not change may look as if it had. It counts only where it did in the same direction as `difference_ns`.
+    """
     interval = rank_interval(before.tolist(), after.tolist())
     if interval is None or not is_judgeable(before.tolist(), after.tolist()):
         return None
     margin_ns = BETWEEN_RECORDINGS * float(np.median(before))
-    return interval.low_ns > margin_ns or interval.high_ns < -margin_ns
+    if difference_ns > 0:
+        return interval.low_ns > margin_ns
+    return difference_ns < 0 and interval.high_ns < -margin_ns

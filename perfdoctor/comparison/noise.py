@@ -86,7 +86,7 @@ class StepDifference:
         difference_ns: After less before.
         low_ns, high_ns: Between these the difference lies, with the noise.
         confidence: How sure that is, from 0 to 1.
-        visible_ns: The smallest difference that would have shown in the noise.
+        visible_ns: The smallest difference that would have been beyond the noise.
         verdict: "faster" or "slower" beyond the noise, "same" within it, "unknown" where there is no interval.
         basis: How the interval is known, in words.
     """
@@ -159,7 +159,8 @@ def _find_interval(
     interval = rank_interval(one.step_ns, other.step_ns)
     counts = f"{len(one.step_ns)} and {len(other.step_ns)} steps"
     if interval is None or not is_judgeable(one.step_ns, other.step_ns):
-        return None, f"{counts} are too few to know the noise: record at least 4 a side, or several recordings a side"
+        advice = "record more (perfdoctor run --base 20), or several recordings a side"
+        return None, f"{counts} are too few to know the noise: {advice}"
     widened = Interval(interval.low_ns - margin_ns, interval.high_ns + margin_ns, interval.confidence)
     return widened, f"ranks of {counts}, {added}"
 

@@ -23,11 +23,12 @@ SCHEMA_PREFIX = "perfdoctor.report/"
 class RowTime:
     """One row of a table: its time in each step in ns, and how often it runs in a step; None where not counted.
 
-    Where only its mean is known, that is the one value.
+    Where only its mean is known, that is the one value. `scale` is what recorded time was multiplied by.
     """
 
     step_ns: FloatArray
     count: float | None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +46,7 @@ class Recording:
         tables: By name the rows of each table.
         whole_tables: Whether each table adds up to the step; those of a report hold its ten largest rows.
         device: The name of the device; None where not known.
+        is_device_inferred: Whether that is only what its kernels say.
         device_kind: "gpu", "cpu" or "gpu_not_recorded"; None where not known.
         ranks: The number of ranks of the job.
         rank: The rank whose steps these are, the slowest one; None where not known.
@@ -66,6 +68,7 @@ class Recording:
     tables: Mapping[str, Mapping[RowKey, RowTime]]
     whole_tables: bool
     device: str | None
+    is_device_inferred: bool
     device_kind: str | None
     ranks: int
     rank: int | None
@@ -94,12 +97,13 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         unprofiled: Whether times are those without the profiler, which `has_unprofiled_steps` says are known.
     """
     scales = [each.time_scale if unprofiled else 1.0 for each in report.breakdowns]
-    means = [scale * float(each.step_ns.mean()) for scale, each in zip(scales, report.breakdowns, strict=True)]
+    means = [scale * each.mean_step_ns for scale, each in zip(scales, report.breakdowns, strict=True)]
     longest = int(np.argmax(means))
     breakdown, scale, account = report.breakdowns[longest], scales[longest], report.account[longest]
     steps = max(len(breakdown.step_ns), 1)
     sample_ns = breakdown.unprofiled_step_ns if unprofiled else tuple((scale * breakdown.step_ns).tolist())
-    devices = [trace.device for trace in report.traces if trace.device]
+    devices = [(trace.device, trace.device_from == "kernels") for trace in report.traces if trace.device]
+    device, is_inferred = devices[0] if devices else (None, False)
     return Recording(
         path=path,
         steps=_sample_of(sample_ns) if breakdown.has_steps else StepSample((), None, 0),
@@ -110,7 +114,8 @@ def recording_of_report(report: Report, path: str, *, unprofiled: bool) -> Recor
         account_ns={name: scale * account.detail[name] / steps for name in DETAILS},
         tables={name: _rows_of(table, scale) for name, table in breakdown.tables.items()},
         whole_tables=True,
-        device=devices[0] if devices else None,
+        device=device,
+        is_device_inferred=is_inferred,
         device_kind=breakdown.device_kind,
         ranks=max([len(report.breakdowns), *(trace.world_size or 1 for trace in report.traces)]),
         rank=breakdown.rank if len(report.breakdowns) > 1 else None,
@@ -133,7 +138,10 @@ def _rows_of(table: BreakdownTable, scale: float) -> dict[RowKey, RowTime]:
     steps = max(table.time_ns.shape[1], 1)
     scale *= table.scale
     counts = [count / steps if count else None for count in table.counts.tolist()]
-    return {key: RowTime(scale * row, count) for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)}
+    return {
+        key: RowTime(scale * row, count, scale)
+        for key, row, count in zip(table.keys, table.time_ns, counts, strict=True)
+    }
 
 
 def check_report(report: Mapping[str, Any], path: str) -> None:
@@ -171,7 +179,8 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         RowKey(str(row["name"])): RowTime(np.array([float(row["share"]) * mean_ns]), row["count"])
         for row in report["tables"]["ops"]
     }
-    devices = [trace["device"] for trace in traces if trace["device"]]
+    devices = [(trace["device"], trace["device_from"] == "kernels") for trace in traces if trace["device"]]
+    device, is_inferred = devices[0] if devices else (None, False)
     return Recording(
         path=path,
         steps=StepSample((), median_ns, int(steps["count"]), steps["variation"]),
@@ -182,7 +191,8 @@ def recording_of_json(report: Mapping[str, Any], path: str, *, unprofiled: bool)
         account_ns=account_ns,
         tables={"ops": ops} if ops else {},
         whole_tables=False,
-        device=devices[0] if devices else None,
+        device=device,
+        is_device_inferred=is_inferred,
         device_kind=None,
         ranks=max([len(accounts), *(trace["world_size"] or 1 for trace in traces)]),
         rank=None,

@@ -13,6 +13,7 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
+from perfdoctor.report.trial_result import Trial, TrialSummary
 
 StepSource: TypeAlias = Literal["annotated", "inferred", "none"]
 
@@ -129,9 +130,10 @@ class Report:
 
     `context` is that of the first rank: all ranks of a job run the same program. `limit` is that of the rank whose step
     is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
-    `perfdoctor show`. `trials` are those of `perfdoctor try`. `program_folders` are where the program lies and runs, as
-    captured: people read paths relative to them, and they are not part of the schema. Nor are `breakdowns`, what the
-    steps of each rank hold, which are there only for a comparison.
+    `perfdoctor show`. `trials` are those of `perfdoctor try`; `trial_summary` is what they have in common, and not part
+    of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
+    them, and they are not part of the schema. Nor are `breakdowns`, what the steps of each rank hold, which are there
+    only for a comparison.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -153,7 +155,8 @@ class Report:
     limit: Limit = UNKNOWN_LIMIT
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
-    trials: tuple[Mapping[str, Any], ...] = ()
+    trials: tuple[Trial, ...] = ()
+    trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()
     breakdowns: tuple[StepBreakdown, ...] = field(default=(), repr=False, compare=False)
 

@@ -24,6 +24,7 @@ _MAX_ROWS, _MAX_ROWS_LONG = 6, 25
 _MIN_SHARE = 0.001
 _MAX_SHAPE, _MAX_NAME = 40, 60
 _MAX_PATH = 40
+_SHOWN_LOW = (("low", "fixed"), ("low", "smaller"), ("low", "new"))
 _SAME_TIME = "+0 ms"
 
 
@@ -176,7 +177,8 @@ def _shown_row(row: RowChange, comparison: Comparison) -> ShownRow:
 def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:
     """What a row is, and what became of it: "came: softmax [64,10]", "addmm: sgemm -> bf16 gemm"."""
     if row.kind.startswith("idle_"):
-        return (DETAIL_LABELS if runs_on_gpu else CPU_DETAIL_LABELS)[row.kind]
+        label = (DETAIL_LABELS if runs_on_gpu else CPU_DETAIL_LABELS)[row.kind]
+        return f"{label} (within its noise)" if row.beyond_noise is False else label
     name = _short_name(row.name)
     if row.status == "replaced":
         name = f"{name} -> {_short_name(row.new_name)}" if row.new_name else f"{name} on other shapes"
@@ -186,6 +188,7 @@ def describe_row(row: RowChange, *, runs_on_gpu: bool) -> str:
     details = [shorten_end(clean_line(row.shape), _MAX_SHAPE)] if row.shape else []
     counts = _describe_counts(row)
     details += [counts] if counts else []
+    details += ["within its noise"] if row.beyond_noise is False else []
     return f"{name} ({'; '.join(details)})" if details else name
 
 
@@ -205,12 +208,12 @@ def _short_name(name: str | None) -> str:
 def finding_lines(comparison: Comparison, *, verbose: bool) -> list[tuple[str, str]]:
     """What became of each finding: a word, and what it is.
 
-    Those that are still there and of severity low or info are only in the long form.
+    Those of severity info are only in the long form, and those of severity low that are still there.
     """
     shown = [
         change
         for change in comparison.findings
-        if verbose or change.status != "still there" or change.severity in ("high", "medium")
+        if verbose or change.severity in ("high", "medium") or (change.severity, change.status) in _SHOWN_LOW
     ]
     return [(change.status, _describe_finding(change)) for change in shown]
 
@@ -245,7 +248,7 @@ def _describe_promise(promise: Promise) -> str:
     if promise.low_ns is None or promise.high_ns is None:
         return f"{name}: {promised}; {came}, and the noise is not known"
     between = f"{format_signed(promise.low_ns)} to {format_signed(promise.high_ns)}"
-    outcome = {"kept": "as promised", "less": "less than promised", "more": "more than promised"}
+    outcome = {"kept": "within what was promised", "less": "less than promised", "more": "more than promised"}
     return f"{name}: {promised}; {came} ({between}): {outcome.get(promise.outcome, 'not known')}"
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
-from perfdoctor.reporters.clean_text import clean_block, clean_line
+from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -34,44 +34,14 @@ from perfdoctor.reporters.report_facts import (
 from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.time_split import time_split_of
 from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.trial_reports import trial_markdown
+from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
-_SPECIAL = re.compile(r"([\\`*\[\]|~$])")
-# An underscore within a word is no emphasis, so num_workers stays readable.
-_EDGE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+__all__ = ["Markdown", "code_block", "code_span", "escape"]
 
 _MAX_PATHS = 8  # in the heading
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
-
-
-def escape(text: str) -> str:
-    """`text` as Markdown that shows it literally, on one line: no tag, link, emphasis, table cell, code or mention."""
-    text = clean_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = _EDGE_UNDERSCORE.sub(r"\\_", _SPECIAL.sub(r"\\\1", text))
-    # GitHub makes links of bare addresses and notifies whoever is @named; an entity or a word joiner prevents both.
-    text = text.replace("://", "&#58;//").replace("www.", "www&#46;")
-    return text.replace("@", "@\N{WORD JOINER}")
-
-
-def code_span(text: str) -> str:
-    """`text` as a code span, whatever backticks it holds. Not for table cells: a pipe would end the cell."""
-    text = clean_line(text)
-    if not text:
-        return ""
-    fence = "`" * (_longest_backtick_run(text) + 1)
-    pad = " " if text[0] == "`" or text[-1] == "`" else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
-
-
-def code_block(text: str, language: str = "") -> str:
-    """`text` as a code block whose fence is longer than any run of backticks in it."""
-    block = clean_block(text)
-    fence = "`" * max(3, _longest_backtick_run(block) + 1)
-    return f"{fence}{language}\n{block}\n{fence}"
-
-
-def _longest_backtick_run(text: str) -> int:
-    return max((len(run) for run in re.findall(r"`+", text)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +69,8 @@ def _blocks(report: Report) -> Iterator[str]:
     incomplete = report_notes.describe_incomplete_input(report)
     if incomplete:
         yield f"> **Note:** {incomplete}"
+    if has_trials(report):
+        yield from trial_markdown(report)
     yield from _time_split(report)
     if len(report.account) > 1:
         yield _rank_table(report)

@@ -49,6 +49,8 @@ def _check_again(finding: object) -> None:
     replace(finding)
     replace(finding.saving)
     replace(finding.saving.alone)
+    if finding.saving.promised is not None:
+        replace(finding.saving.promised)
     if finding.recurrence is not None:
         replace(finding.recurrence)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
+from perfdoctor.report.trial_result import Trial
 
 # Up to the package: what lies before is where a machine has its Python.
 _INSTALLED = re.compile(r"(?<![\w/])[^\s\"'()]*/(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
@@ -24,6 +25,7 @@ def with_relative_paths(report: Report) -> Report:
         report,
         findings=tuple(_shorten_finding(finding, shorten) for finding in report.findings),
         unexplained=tuple(replace(each, sentence=shorten(each.sentence)) for each in report.unexplained),
+        trials=tuple(_shorten_trial(trial, shorten) for trial in report.trials),
         tables={name: tuple(_shorten_row(row, shorten) for row in rows) for name, rows in report.tables.items()},
     )
 
@@ -49,6 +51,11 @@ def _shorten_finding(finding: Finding, shorten: Callable[[str], str]) -> Finding
         location=None if location is None else replace(location, file=shorten(location.file)),
         evidence=tuple(_shorten_evidence(each, shorten) for each in finding.evidence),
     )
+
+
+def _shorten_trial(trial: Trial, shorten: Callable[[str], str]) -> Trial:
+    places = tuple(replace(place, file=shorten(place.file)) for place in trial.locations)
+    return replace(trial, locations=places, why=shorten(trial.why))
 
 
 def _shorten_evidence(evidence: Evidence, shorten: Callable[[str], str]) -> Evidence:

@@ -44,6 +44,8 @@ from perfdoctor.reporters.reporter import Reporter
 from perfdoctor.reporters.stacked_bar import allocate_cells
 from perfdoctor.reporters.time_split import TimeSlice, time_split_of
 from perfdoctor.reporters.top_rows import top_tables
+from perfdoctor.reporters.trial_reports import trial_lines
+from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
 
@@ -140,6 +142,10 @@ class Terminal(Reporter):
         incomplete = report_notes.describe_incomplete_input(report)
         if incomplete:
             yield _hanging("!", _text(incomplete, style="yellow"))
+        if has_trials(report):
+            yield Text()
+            yield Text("Trials", style="bold")
+            yield from (_unbroken(line, "") for line in trial_lines(report, self.width))
         yield from self._time_split(report)
         if len(report.account) > 1:
             yield Text()
@@ -246,7 +252,10 @@ class Terminal(Reporter):
             yield from self._evidence(finding)
         else:
             label, fix = (f"fix (1 of {len(fix)} lines): " if len(fix) > 1 else label), fix[:1]
-            advice = _first_sentences(advice, max(room - len(fix), 1), width - len("do: "))
+            most, advice_width = max(room - len(fix), 1), width - len("do: ")
+            advice = _first_sentences(advice, most, advice_width)
+            if finding.saving.promised is not None and _count_lines(_text(advice), advice_width) > most:
+                advice = shorten_end(advice, most * advice_width)  # what was measured takes a line more
             room -= _count_lines(_text(advice), width - len("do: ")) + len(fix)
             if room > 0 and finding.evidence:
                 yield _text(shorten_end(f"seen: {_join_evidence(finding)}", width), "dim")

@@ -31,6 +31,21 @@ class SavingAlone:
 
 
 @dataclass(frozen=True, slots=True)
+class SavingPromise:
+    """What was promised of a fix, alone, before a trial measured it; None where not known."""
+
+    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis")
+
+    low_ns: int | None = None
+    expected_ns: int | None = None
+    high_ns: int | None = None
+    basis: Basis = "unknown"
+
+    def __post_init__(self) -> None:
+        _check_basis(self, self.basis, _check_figures(self, self.low_ns, self.expected_ns, self.high_ns))
+
+
+@dataclass(frozen=True, slots=True)
 class Saving:
     """How much a fix would save, in ns a step (in ns of the window where there are no steps), and how that is known.
 
@@ -41,31 +56,33 @@ class Saving:
         basis: "measured": the fix was tried. "replayed": the trace was replayed with the fix. "bounded": the least and
             the most are proven. "unknown": there is no number, all are None.
         alone: What the fix saves by itself; all None until the finding is priced.
+        promised: What the fix was expected to save by itself before `perfdoctor try` measured it; None where nothing
+            was measured.
     """
 
-    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis", "alone")
+    SCHEMA: ClassVar[tuple[str, ...]] = ("low_ns", "expected_ns", "high_ns", "basis", "alone", "promised")
 
     low_ns: int | None = None
     expected_ns: int | None = None
     high_ns: int | None = None
     basis: Basis = "unknown"
     alone: SavingAlone = field(default_factory=SavingAlone)
+    promised: SavingPromise | None = None
 
     def __post_init__(self) -> None:
         known = _check_figures(self, self.low_ns, self.expected_ns, self.high_ns)
         if type(self.alone) is not SavingAlone:
             raise TypeError(f"what a fix saves alone is a SavingAlone, not {type(self.alone).__name__}")
-        if self.basis not in BASES:
-            raise ValueError(f"the basis of a saving is one of {', '.join(BASES)}, not {self.basis!r}")
-        if self.basis == "unknown" and known:
-            raise ValueError("a saving with a number needs a basis")
+        if self.promised is not None and type(self.promised) is not SavingPromise:
+            raise TypeError(f"what was promised is a SavingPromise or None, not {type(self.promised).__name__}")
+        _check_basis(self, self.basis, known)
 
     def cap(self, max_ns: int) -> Saving:
         """The same saving with no figure above `max_ns`."""
         low, expected, high = (
             None if ns is None else min(ns, max_ns) for ns in (self.low_ns, self.expected_ns, self.high_ns)
         )
-        return Saving(low, expected, high, self.basis, self.alone)
+        return Saving(low, expected, high, self.basis, self.alone, self.promised)
 
     @property
     def likely_ns(self) -> float:
@@ -87,6 +104,14 @@ def _likely_ns(saving: Saving | SavingAlone) -> float:
     if saving.expected_ns is not None:
         return saving.expected_ns
     return ((saving.low_ns or 0) + (saving.high_ns or 0)) / 2
+
+
+def _check_basis(saving: object, basis: str, known: list[int]) -> None:
+    """Check that a basis exists, and that known figures have one."""
+    if basis not in BASES:
+        raise ValueError(f"the basis of a saving is one of {', '.join(BASES)}, not {basis!r}")
+    if basis == "unknown" and known:
+        raise ValueError(f"a saving with a number needs a basis: {saving}")
 
 
 def _check_figures(saving: object, *figures_ns: int | None) -> list[int]:

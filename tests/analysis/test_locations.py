@@ -172,3 +172,17 @@ def test_definitions_other_files_and_missing_lines_are_no_evidence(
         finding_at("train.py", 3),
     ]
     assert with_source_lines(plain, linecache.getline) == tuple(plain)
+
+
+def test_a_phase_of_the_evidence_trace_has_the_line_of_the_code_around_it() -> None:
+    """Compiling is recorded as ops by some versions of PyTorch and as ranges by others."""
+    timing = TraceBuilder(device=None).step(0, 100).op("compile", 10, 50)
+    lines = "@/home/me/train.py:28 main"
+    ops = TraceBuilder(device=None).range(lines, 0, 100).op("compile", 10, 50)
+    ranges = TraceBuilder(device=None).range(lines, 0, 100).range("compile", 10, 50)
+    for evidence in (ops, ranges):
+        locations = Rank(timing.trace(), evidence_trace=evidence.trace()).locations
+        assert locations.of_phases("^compile$") == SourceLocation("/home/me/train.py", 28, "main")
+        assert locations.of_phases("^link$") is None
+    unmarked = TraceBuilder(device=None).op("compile", 10, 50)
+    assert Rank(timing.trace(), evidence_trace=unmarked.trace()).locations.of_phases("^compile$") is None

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "strategies"))
 from trace_strategies import any_file, rank_of
 
 from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES, StepBreakdown

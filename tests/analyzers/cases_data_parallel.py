@@ -150,6 +150,15 @@ def buffer_syncs(
     return trace
 
 
+def tiny_buckets(count: int, us: float = 40) -> TraceBuilder:
+    """A step on the CPU with reductions one after the other behind 300 us of work."""
+    trace = TraceBuilder(device=None).step(0, 1000).op("aten::mm", 0, 300)
+    for number in range(count):
+        trace.range("gloo:all_reduce", 300 + us * number, us, thread=2)
+    return trace
+
+
+TINY = {"bucket_bytes_cap": 10_485, "created": {"file": "model.py", "line": 8, "function": "wrap"}}
 FLAGS = {"find_unused_parameters": True, "static_graph": None, "gradient_as_bucket_view": False}
 
 PD405 = [
@@ -244,6 +253,34 @@ PD405 = [
         lambda: buffer_broadcasts((0, 50), busy=(50, 1000)),
         (ExpectedFinding("low", 50_000, title="broadcasts the model's buffers", evidence={"broadcasts per step": 1}),),
     ),
+    RuleCase(  # two of 16 reductions remain
+        "PD405",
+        "tiny-buckets",
+        lambda: tiny_buckets(16),
+        (
+            ExpectedFinding(
+                "high",
+                640_000,
+                (0, 560_000, 640_000),
+                location="model.py:8",
+                title="16 buckets of gradients are reduced one by one in a step: bucket_cap_mb is 0.01",
+                fix="bucket_cap_mb=25",
+                evidence={"all-reduces per step": 16},
+            ),
+        ),
+        captured_model(ddp=TINY),
+    ),
+    RuleCase(
+        "PD405",
+        "eight-tiny-buckets",
+        lambda: tiny_buckets(8),
+        (ExpectedFinding("high", 320_000, (0, 240_000, 320_000), location="model.py:8"),),
+        captured_model(ddp=TINY),
+    ),
+    RuleCase(
+        "PD405", "usual-buckets", lambda: tiny_buckets(16), (), captured_model(ddp={"bucket_bytes_cap": 25 << 20})
+    ),
+    RuleCase("PD405", "few-tiny-buckets", lambda: tiny_buckets(4), (), captured_model(ddp=TINY)),
     RuleCase("PD405", "buffers-behind-a-busy-gpu", lambda: buffer_syncs(busy_us=1000)),
     RuleCase("PD405", "a-broadcast-of-the-model", lambda: buffer_syncs(ops_before=12)),
     RuleCase("PD405", "flattened-for-no-broadcast", lambda: buffer_syncs(broadcast="aten::mul")),

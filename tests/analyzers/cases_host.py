@@ -61,6 +61,11 @@ def python_gap(us: float = 600, line: str | None = "@train.py:9 sample", *, list
     return trace
 
 
+def loop_over_loader(workers: int) -> dict[str, Any]:
+    """Facts of a DataLoader that train.py:9 iterates over."""
+    return {"loaders": [{"num_workers": workers, "location": {"file": "train.py", "line": 9, "function": "sample"}}]}
+
+
 NO_COMPILE = "whole tensors in place of their rows."
 
 
@@ -240,6 +245,19 @@ PD104 = [
         "cpu-python-of-the-loader",
         lambda: python_gap().range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 600),
         facts=base(1000),
+    ),
+    RuleCase(  # workers are started and ended there
+        "PD104",
+        "cpu-python-at-the-loop-over-workers",
+        python_gap,
+        facts=base(1000) | loop_over_loader(2),
+    ),
+    RuleCase(
+        "PD104",
+        "cpu-python-at-a-loop-without-workers",
+        python_gap,
+        (ExpectedFinding("high", 600_000, location="train.py:9"),),
+        base(1000) | loop_over_loader(0),
     ),
     RuleCase(
         "PD104",

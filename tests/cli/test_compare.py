@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "comparison"))
 from programs import Program
 
 
@@ -103,6 +100,8 @@ def test_steps_are_chosen(perfdoctor, recorded):
         (["before", "before"], "given twice"),
         (["before", "missing.json"], "missing.json"),
         (["before", "slower", "--fail-over", "five"], "--fail-over five must be a share such as 5% or 0.05"),
+        (["before", "slower", "--fail-over", "5"], "--fail-over 5 must be a share such as 5% or 0.05"),
+        (["before", "slower", "--fail-over", "nan"], "--fail-over nan must be a share"),
         (["before", "slower", "--fail-over", "-1%"], "--fail-over -1% must be a share"),
         (["before", "slower", "-o", "c.html"], "suffix of a comparison must be one of .json, .md, .txt"),
         (["before", "slower", "-o", "nowhere/c.md"], "its folder does not exist"),

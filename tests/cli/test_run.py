@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoctor.cli.run import restore_dashes
+from perfdoctor.cli.program_target import restore_dashes
 
 pytest.importorskip("torch")
 

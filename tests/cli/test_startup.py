@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from perfdoctor.cli.main import COMMANDS
+from perfdoctor.cli.main import COMMANDS, module_of
 
 HEAVY = ("torch", "numba", "dask", "plotly", "jinja2", "pandas", "pydantic")
 
@@ -42,7 +42,7 @@ def test_analyzing_never_loads_torch(stalled, monkeypatch, tmp_path, options):
 
 
 def test_a_command_brings_no_other_command_along():
-    commands = {f"perfdoctor.cli.{name.replace('-', '_')}" for name in COMMANDS}
+    commands = {f"perfdoctor.cli.{module_of(name)}" for name in COMMANDS}
     run = "from perfdoctor.cli.main import main; assert main([{!r}]) == 0"
     assert loaded(run.format("rules")) & commands == {"perfdoctor.cli.rules"}
     assert loaded(run.format("--help")) >= commands

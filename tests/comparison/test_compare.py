@@ -119,7 +119,7 @@ _CONV = {"op": "aten::conv2d", "gemm": "cudnn_infer_ampere_scudnn_128x64_relu_me
     ("before", "after", "aspect", "words"),
     [
         ({}, {"device": "Tesla V100-SXM2-16GB"}, "device", "A100-SXM4-40GB and Tesla V100"),
-        ({}, {"op": "aten::conv2d"}, "model", "aten::conv2d: 0 times a step before, 3 after"),
+        ({}, {"op": "aten::conv2d"}, "model", "gemm: 3 times a step before, 0 after"),
         ({}, {"batch": 128}, "shapes", "[[64,512],[512,512]]: 3 times a step before, 0 after"),
         ({"rank": 0, "world_size": 2}, {"rank": 0, "world_size": 4}, "ranks", "(2 and 4)"),
         ({}, {"with_steps": False}, "steps", "has no steps, and the other side has"),
@@ -149,6 +149,29 @@ def test_what_is_alike_is_no_reason(compare: Compare) -> None:
         assert compare(BEFORE.change(**changes), AGAIN.change(**changes)).reasons == (), changes
     # Without shapes on either side a larger batch cannot be seen, and more layers can.
     assert compare(BEFORE.change(with_shapes=False), AGAIN.change(with_shapes=False, batch=128)).comparable
+
+
+def test_a_device_that_only_the_kernels_tell_differs_from_no_name(record: Record, tmp_path: Path) -> None:
+    """A report says where the name of the device is from."""
+    report = tmp_path / "report.json"
+    perfdoctor.analyze(record(BEFORE)).save(report)
+    content = json.loads(report.read_text())
+    content["traces"][0] |= {"device": "A100 (by its kernels)", "device_from": "kernels"}
+    report.write_text(json.dumps(content))
+    assert perfdoctor.compare(report, record(AGAIN)).reasons == ()
+    content["traces"][0] |= {"device": "Tesla V100-SXM2-16GB", "device_from": "trace"}
+    report.write_text(json.dumps(content))
+    assert [reason.aspect for reason in perfdoctor.compare(report, record(AGAIN)).reasons] == ["device"]
+
+
+def test_compiled_code_is_compared_with_the_same_model_in_eager_mode(compare: Compare) -> None:
+    compiled = AGAIN.change(op="Torch-Compiled Region: 0/0", gemm_us=500.0, batch=32)
+    comparison = compare(BEFORE, compiled)
+    assert comparison.comparable
+    assert any("one side runs compiled code" in note for note in comparison.notes)
+    assert comparison.step.verdict == "faster"
+    # Both compiled, the shapes count.
+    assert [reason.aspect for reason in compare(compiled, compiled.change(seed=2, batch=64)).reasons] == ["shapes"]
 
 
 def test_whole_recordings_are_compared_where_neither_side_has_steps(compare: Compare) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,22 @@ def test_faster_and_slower_only_beyond_the_noise_of_the_row() -> None:
         "slow": ("slower", True),
         "fast": ("faster", True),
     }
+
+
+def test_a_row_that_only_another_scale_changes_is_the_same() -> None:
+    """Two captures of a program whose steps without the profiler differ because something else waits longer."""
+
+    def recorded(scale: float) -> SideRows:
+        times = {kernel("adam"): [100.0, 101, 99, 100, 102], kernel("gemm"): [50.0] * 5}
+        rows = {key: RowTime(scale * np.array(steps), 1.0, scale) for key, steps in times.items()}
+        return SideRows([rows], round(scale * 150.4))
+
+    table = match_rows("kernels", recorded(1.0), recorded(0.5))
+    assert {row.name: (row.status, row.beyond_noise) for row in table.rows} == {
+        "adam": ("same", False),
+        "gemm": ("same", False),
+    }
+    assert table.rows[0].difference_ns == pytest.approx(-50, abs=1)
 
 
 def test_of_too_few_steps_the_noise_is_not_known() -> None:

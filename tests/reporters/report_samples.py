@@ -12,9 +12,11 @@ from perfdoctor.analysis.context.context import Context
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.analysis.timeline.account import DETAILS, Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.report.answer_findings import answer_report
 from perfdoctor.report.finding import Evidence, Finding, Recurrence
 from perfdoctor.report.report import Limit, Outcome, Report, StepSummary, TraceSummary, UnexplainedSlice
-from perfdoctor.savings.saving import Claim, Saving, SavingAlone
+from perfdoctor.report.trial_result import RatioRange, Trial, TrialSummary
+from perfdoctor.savings.saving import Claim, Saving, SavingAlone, SavingPromise
 from perfdoctor.trace.tables.intervals import Intervals
 
 MS = 1_000_000
@@ -254,6 +256,37 @@ def whole() -> Report:
     )
 
 
+def trial(change: str = "workers", setting: str = "2", ratio: float = 0.65, **changes: Any) -> Trial:
+    """A trial that was measured in three pairs, on a step of 43 ms."""
+    facts: dict[str, Any] = {
+        "verdict": "faster", "step_ns": round(43 * MS * ratio), "before_ns": 43 * MS,
+        "ratio": RatioRange(ratio, ratio - 0.01, ratio + 0.02, 3), "loss_difference": 0.0,
+        "peak_memory_bytes": 412_000_000, "memory_before_bytes": 405_000_000,
+        "fix": f"{change}({setting})", "locations": (SourceLocation("train.py", 41, "train_one_epoch"),),
+    }  # fmt: skip
+    return Trial(change, setting, **(facts | changes))
+
+
+def tried() -> Report:
+    """A report of `perfdoctor try`: a winner that a finding advised, one that no finding did, and all that may fail."""
+    base = loader_stall()
+    promised = SavingPromise(0, 15 * MS, 19 * MS, "bounded")
+    workers = trial(promised=promised, rules=("PD101",), in_turn=SavingAlone(14 * MS, 15 * MS, 15 * MS))
+    rows = (
+        workers,
+        trial("fused", "", 0.97, loss_difference=3e-7, in_turn=SavingAlone(0, MS, 2 * MS), alters_numerics=True),
+        trial("threads", "1", 1.0, verdict="same", loss_difference=0.02, is_loss_expected=False),
+        trial(
+            "compile", "reduce-overhead", 1.4, verdict="slower", peak_memory_bytes=905_000_000, skipped_ns=34_000 * MS
+        ),
+        Trial("gc", "", "broke", why="ValueError: no"),
+        Trial("ddp", "static", "not applicable", why="it needs a job of several ranks"),
+        trial("all", "workers=2 fused", 0.63, fix="", locations=()),
+    )
+    noted = TrialSummary(0.012, 43 * MS, 17, 161.0, 35, 1, ("Not combined: threads=1, because it gives nothing more.",))
+    return replace(answer_report(base, {0: [workers]}), trials=rows, trial_summary=noted)
+
+
 def incomplete() -> Report:
     """A cut trace without steps, where one rule crashed and none of the rest could judge."""
     part = account(compute=3, idle_unexplained=1)
@@ -301,10 +334,16 @@ def hostile() -> Report:
     info = Finding("PD103", "gpu-idle", nasty, 0, None, "info", Saving(), nasty, location=SourceLocation(nasty))
     outcomes = (Outcome("PD103", "ran"), Outcome("PD201", "skipped", nasty), Outcome("PD203", "failed", nasty))
     trace = summary(nasty, device=nasty, warnings=(nasty,))
-    return report((part,), (finding, info), traces=(trace,), outcomes=outcomes)
+    trials = (
+        trial(nasty, nasty, detail=nasty, fix=nasty, locations=(SourceLocation(nasty, 3, nasty),), rules=(nasty,)),
+        Trial(nasty, nasty, "broke", why=nasty),
+        trial("all", nasty),
+    )
+    noted = TrialSummary(0.1, MS, 3, 4.0, 5, 1, (nasty,))
+    return report((part,), (finding, info), traces=(trace,), outcomes=outcomes, trials=trials, trial_summary=noted)
 
 
 ALL = {
     "healthy": healthy, "loader_stall": loader_stall, "kernel": kernel, "cpu_only": cpu_only, "four_ranks": four_ranks,
-    "whole": whole, "incomplete": incomplete, "empty": empty, "hostile": hostile,
+    "whole": whole, "tried": tried, "incomplete": incomplete, "empty": empty, "hostile": hostile,
 }  # fmt: skip

@@ -131,7 +131,7 @@ REPLACED: dict[str, Callable[[Finding], Any]] = {
     "a rule that raises when it is used": with_field("rule", HostileText("PD101")),
     "a cost that raises when it is used": with_field("cost_ns", HostileNumber(19 * samples.MS)),
     "a saving that raises when it is used": with_field(
-        "saving", unchecked(Saving, HostileNumber(0), None, HostileNumber(5), "bounded", SavingAlone())
+        "saving", unchecked(Saving, HostileNumber(0), None, HostileNumber(5), "bounded", SavingAlone(), None)
     ),
     "a location that raises when it is printed": with_field("location", HostileLocation("train.py", 41, "main")),
     "evidence that raises when it is used": with_field(

@@ -39,7 +39,7 @@ def main():
         for micro in range(MICRO_BATCHES):
             is_last = micro == MICRO_BATCHES - 1
             with model.no_sync() if args.fixed and not is_last else contextlib.nullcontext():
-                loss = nn.functional.cross_entropy(model(inputs[step, micro]), labels[step, micro]) / MICRO_BATCHES
+                loss = nn.functional.cross_entropy(model(inputs[step, micro]), labels[step, micro]) / MICRO_BATCHES  # planted
                 loss.backward()  # planted
         optimizer.step()
         optimizer.zero_grad()

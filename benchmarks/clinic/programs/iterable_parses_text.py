@@ -23,8 +23,8 @@ class ClickLog(IterableDataset):
 
 def parse(line):
     label, *fields = line.rstrip("\n").split("\t")
-    numbers = [float(field) if field else 0.0 for field in fields[:26]]
-    categories = [int(field, 16) % 1000 for field in fields[26:]]
+    numbers = [float(field) if field else 0.0 for field in fields[:39]]
+    categories = [int(field, 16) % 1000 for field in fields[39:]]
     return torch.tensor(numbers), torch.tensor(categories), torch.tensor(float(label))  # planted
 
 
@@ -32,8 +32,8 @@ def write_lines(count):
     rng = random.Random(7)
     lines = []
     for i in range(256):
-        numbers = "\t".join(f"{rng.gauss(0, 1):.5f}" for _ in range(26))
-        lines.append(f"{i % 2}\t{numbers}\t" + "\t".join(f"{rng.getrandbits(32):08x}" for _ in range(52)))
+        numbers = "\t".join(f"{rng.gauss(0, 1):.5f}" for _ in range(39))
+        lines.append(f"{i % 2}\t{numbers}\t" + "\t".join(f"{rng.getrandbits(32):08x}" for _ in range(104)))
     return [lines[i % 256] for i in range(count)]
 
 
@@ -41,7 +41,7 @@ class ClickModel(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.bag = nn.EmbeddingBag(1000, 32, mode="sum")
-        self.mlp = nn.Sequential(nn.Linear(58, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.mlp = nn.Sequential(nn.Linear(71, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, numbers, categories):
         return self.mlp(torch.cat([numbers, self.bag(categories)], 1))[:, 0]
@@ -55,11 +55,11 @@ def run():
     parser.add_argument("--fixed", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
-    lines = write_lines(options.steps * 128)
+    lines = write_lines(options.steps * 64)
     known = {line: parse(line) for line in set(lines)} if options.fixed else None
     stream = ClickLog(lines, [known[line] for line in lines] if known else None)
-    loader = DataLoader(stream, batch_size=128)  # planted
-    model = ClickModel(max(8, int(384 * options.scale))).to(options.device)
+    loader = DataLoader(stream, batch_size=64)  # planted
+    model = ClickModel(max(8, int(768 * options.scale))).to(options.device)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01, fused=True)
     batches = iter(loader)
     for step in range(options.steps):

@@ -15,7 +15,7 @@ class Config:
     scale: float = 1.0
     steps: int = 60
     batch_size: int = 32
-    window: int = 256
+    window: int = 512
     fixed: bool = False
 
 
@@ -41,8 +41,11 @@ def main(cfg):
     torch.manual_seed(0)
     samples = windows(cfg)
     loader = DataLoader(samples, batch_size=cfg.batch_size, shuffle=True, drop_last=True)  # planted
-    hidden = max(8, int(768 * cfg.scale))
-    model = nn.Sequential(nn.Linear(cfg.window, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 1))
+    hidden = max(8, int(1024 * cfg.scale))
+    layers = [nn.Linear(cfg.window, hidden), nn.GELU()]
+    for _ in range(3):
+        layers += [nn.Linear(hidden, hidden), nn.GELU()]
+    model = nn.Sequential(*layers, nn.Linear(hidden, 1))
     model.to(cfg.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
     step, total = 0, 0

@@ -46,9 +46,10 @@ def main():
         dataset = HouseDataset(df)
     dataloader = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True)  # planted
 
-    hidden = max(8, int(768 * args.scale))
+    hidden = max(8, int(1024 * args.scale))
     model = torch.nn.Sequential(
         torch.nn.Linear(24, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU(),
+        torch.nn.Linear(hidden, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU(),
         torch.nn.Linear(hidden, 1),
     ).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)

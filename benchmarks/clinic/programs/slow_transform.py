@@ -8,17 +8,19 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Patches(Dataset):
-    def __init__(self, length, transform):
+    def __init__(self, length, once):
         rng = random.Random(1)
-        self.patches = [bytes(rng.randrange(256) for _ in range(24 * 24)) for _ in range(64)]
+        self.patches = [bytes(rng.randrange(256) for _ in range(32 * 32)) for _ in range(64)]
+        self.ready = [normalize_pixels(patch) for patch in self.patches] if once else None
         self.length = length
-        self.transform = transform
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, index):
-        return self.transform(self.patches[index % 64]), index % 2
+        if self.ready is not None:
+            return self.ready[index % 64], index % 2
+        return normalize_pixels(self.patches[index % 64]), index % 2
 
 
 def normalize_pixels(patch):
@@ -29,13 +31,7 @@ def normalize_pixels(patch):
         v = (value - low) / (high - low + 1e-6)
         v = max(0.02, min(0.98, v))
         out.append((v - 0.5) / 0.25)
-    return torch.tensor(out).view(1, 24, 24)  # planted
-
-
-def normalize_tensor(patch):
-    x = torch.frombuffer(bytearray(patch), dtype=torch.uint8).float()
-    x = (x - x.min()) / (x.max() - x.min() + 1e-6)
-    return ((x.clamp_(0.02, 0.98) - 0.5) / 0.25).view(1, 24, 24)
+    return torch.tensor(out).view(1, 32, 32)  # planted
 
 
 class Trainer:
@@ -73,12 +69,11 @@ if __name__ == "__main__":
     cli.add_argument("--fixed", action="store_true")
     args = cli.parse_args()
     torch.manual_seed(0)
-    transform = normalize_tensor if args.fixed else normalize_pixels
-    width = max(8, int(16 * args.scale))
-    loader = DataLoader(Patches(args.steps * 32, transform), batch_size=32, shuffle=True)  # planted
+    width = max(8, int(24 * args.scale))
+    loader = DataLoader(Patches(args.steps * 32, once=args.fixed), batch_size=32, shuffle=True)  # planted
     model = nn.Sequential(
         nn.Conv2d(1, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2), nn.ReLU(), nn.Flatten(),
-        nn.Linear(width * 100, 2),
+        nn.Linear(width * 196, 2),
     )
     trainer = Trainer(model, loader, args.device)
     trainer.fit()

@@ -30,7 +30,7 @@ def update(policy, optimizer, scale, obs, gain, shift, actions):
 def learn(args):
     torch.manual_seed(0)
     rows, features = max(8, int(160 * args.scale)), 128
-    policy = nn.Sequential(nn.Linear(features, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 6)).to(args.device)
+    policy = nn.Sequential(nn.Linear(features, 128), nn.Tanh(), nn.Linear(128, 6)).to(args.device)
     optimizer = torch.optim.RMSprop(policy.parameters(), lr=1e-4)
     obs = torch.randn(rows, features, device=args.device)
     gain = torch.rand(rows, 1, device=args.device)

@@ -1,4 +1,4 @@
-# toxic comment classifier. bag of embeddings; texts are tokenized when a batch is put together
+# toxic comment classifier, one transformer layer; texts are tokenized when a batch is put together
 import argparse, random, re, time
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ args = ap.parse_args()
 random.seed(0)
 torch.manual_seed(0)
 WORDS = sorted({"".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 9))) for _ in range(3000)})
-TEXTS = [(" ".join(random.choices(WORDS, k=110)).capitalize() + "!", i % 2) for i in range(300)]
+TEXTS = [(" ".join(random.choices(WORDS, k=220)).capitalize() + "!", i % 2) for i in range(300)]
 VOCAB = {w: i + 2 for i, w in enumerate(WORDS)}
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -27,7 +27,7 @@ def tokenize(text):
             ids.append(VOCAB[token])
         else:
             ids.extend(ord(c) % 97 + 2 for c in token)
-    return ids[:100]
+    return ids[:64]
 
 
 def collate(samples):
@@ -43,24 +43,25 @@ def collate_ids(samples):
 
 def once(texts):
     rows = [tokenize(text) for text, _ in texts]
-    return [(torch.tensor(row + [0] * (100 - len(row))), label) for row, (_, label) in zip(rows, texts)]
+    return [(torch.tensor(row + [0] * (64 - len(row))), label) for row, (_, label) in zip(rows, texts)]
 
 
 class Classifier(nn.Module):
     def __init__(self, d):
         super().__init__()
-        self.emb = nn.Embedding(len(VOCAB) + 2, d, sparse=True)
-        self.net = nn.Sequential(nn.Linear(d, 8 * d), nn.ReLU(), nn.Linear(8 * d, 1))
+        self.emb = nn.Embedding(len(VOCAB) + 2, d)
+        self.encoder = nn.TransformerEncoderLayer(d, 4, 2 * d, dropout=0.0, batch_first=True)
+        self.fc = nn.Linear(d, 1)
 
     def forward(self, ids):
-        return self.net(self.emb(ids).mean(1)).squeeze(1)
+        return self.fc(self.encoder(self.emb(ids)).mean(1)).squeeze(1)
 
 
 data = once(TEXTS) if args.fixed else TEXTS
 data = [data[i % len(data)] for i in range(args.steps * args.bs)]
 loader = DataLoader(data, args.bs, shuffle=True, collate_fn=collate_ids if args.fixed else collate)  # planted
 net = Classifier(max(8, int(64 * args.scale))).to(args.device)
-opt = torch.optim.SGD(net.parameters(), lr=0.1)
+opt = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
 crit = nn.BCEWithLogitsLoss()
 for i, (ids, y) in enumerate(loader):
     if i == 8:

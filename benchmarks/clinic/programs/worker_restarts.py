@@ -15,10 +15,10 @@ args = parser.parse_args()
 
 torch.manual_seed(0)
 device = torch.device(args.device)
-width = max(8, int(512 * args.scale))
+width = max(8, int(1024 * args.scale))
 samples = TensorDataset(torch.randn(128, 256), torch.randint(0, 5, (128,)))
 loader = DataLoader(samples, batch_size=32, shuffle=True, num_workers=2, persistent_workers=args.fixed)  # planted
-model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 5)).to(device)
+model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 5)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
 

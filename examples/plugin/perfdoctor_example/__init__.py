@@ -1,1 +1,1 @@
-"""An example of a package that adds an analyzer to perfdoctor."""
+"""An example of a package that adds an analyzer and a change to perfdoctor."""

@@ -122,6 +122,16 @@ class Locations:
                 return found
         return None
 
+    def of_phases(self, pattern: str) -> SourceLocation | None:
+        """Where most of the ops and ranges begin whose name matches the pattern."""
+        for trace in self.traces:
+            for table in (trace.ops, trace.ranges):
+                rows = np.flatnonzero(trace.match_rows(table, pattern))
+                found = _most_common_at_start(trace, table.thread[rows], table.start_ns[rows])
+                if found is not None:
+                    return found
+        return None
+
     def of_range(self, pattern: str) -> SourceLocation | None:
         """Where most of the ranges begin whose name matches the pattern."""
         for trace in self.traces:

@@ -27,6 +27,10 @@ _BUCKET_VIEWS = "Let gradients be views of the buckets: no copies, and the memor
 _NO_BROADCAST = (
     "Do not broadcast the buffers (BatchNorm's statistics), if they need not be equal on all ranks in training."
 )
+_USUAL_BUCKETS = (
+    "Leave bucket_cap_mb out, or make it larger: its usual 25 MB reduce the gradients of many layers at once, and each "
+    "reduction takes its latency."
+)
 _ACCUMULATED = "Reduce once an update: "
 
 WRAPPER_ROWS = (
@@ -72,6 +76,37 @@ WRAPPER_ROWS = (
             "Leave find_unused_parameters out if every parameter gets a gradient; if the same ones never do, say "
             "static_graph=True.",
             "DistributedDataParallel(model)  # or static_graph=True",
+            "",
+            _DDP,
+        ),
+    ),
+    *rows_of(
+        "DDP has tiny buckets",
+        (
+            When(uses=("Lightning",)),
+            _USUAL_BUCKETS,
+            "Trainer(strategy=DDPStrategy(bucket_cap_mb=25))",
+            "",
+            _LIGHTNING,
+        ),
+        (
+            When(uses=("Hugging Face Trainer",)),
+            _USUAL_BUCKETS,
+            "TrainingArguments(..., ddp_bucket_cap_mb=25)",
+            "",
+            _TRAINER,
+        ),
+        (
+            When(uses=("Accelerate",)),
+            _USUAL_BUCKETS,
+            "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=25)])",
+            "",
+            _ACCELERATE,
+        ),
+        (
+            ANY,
+            _USUAL_BUCKETS,
+            "DistributedDataParallel(model, bucket_cap_mb=25)",
             "",
             _DDP,
         ),
@@ -222,6 +257,18 @@ WRAPPER_ROWS = (
 """What to do about wrappers of data-parallel models."""
 
 RANK_ROWS = (
+    *rows_of(
+        "ranks wait for cores",
+        (
+            ANY,
+            "Nothing in this rank is slow. Give the ranks of a machine, their threads and their communication a core "
+            "each: fewer threads a rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet "
+            "machine.",
+            None,
+            "",
+            _TUNING,
+        ),
+    ),
     *rows_of(
         "ranks take turns at coming last",
         (

@@ -179,6 +179,28 @@ EXPOSED_ROWS = (
         ),
     ),
     *rows_of(
+        "exposed all_reduce of a small model on CPUs",
+        (
+            ANY,
+            "Nothing can hide it: gradients of less than a megabyte are sent together once the backward pass is over. "
+            "Reduce less often, if it is much: larger batches, or several micro-batches an update under no_sync().",
+            None,
+            "",
+            _DDP_NOTES,
+        ),
+    ),
+    *rows_of(
+        "exposed all_reduce without a spare core",
+        (
+            ANY,
+            "Nothing can hide it here: the ranks compute on all cores, and gloo reduces on the same ones. Reduce less "
+            "often, if it is much: larger batches, or several micro-batches an update under no_sync().",
+            None,
+            "",
+            _DDP_NOTES,
+        ),
+    ),
+    *rows_of(
         "exposed all_to_all",
         (
             When(uses=("vLLM",)),

@@ -86,5 +86,5 @@ class DdpArguments:
         if setting == "find_unused_parameters=False" and code.strip() == "DistributedDataParallel(model)":
             return True
         names = "bucket_cap_mb|gradient_as_bucket_view|static_graph|broadcast_buffers|find_unused_parameters"
-        said = re.findall(rf"(?:ddp_)?({names})=(\w+)", code)
+        said = re.findall(rf"(?:ddp_)?({names})=(\w+|\.\.\.)", code)
         return [f"{name}={value}" for name, value in said] == [setting]

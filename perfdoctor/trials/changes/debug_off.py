@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdoctor.trials.change import Program
+
+# Questions whose answers are no list of events.
+ASKED = ("total_average", "table")
 
 
 class DebugOff:
@@ -37,6 +42,9 @@ class DebugOff:
 
         def wrap_anomaly(original: Any) -> Any:
             def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+                if is_called_by_torch(sys._getframe(1)):  # torch.compile looks for lines by it
+                    original(mode, check_nan)
+                    return
                 if mode:
                     program.met(self, program.location_of_caller(), "anomaly detection on -> off")
                 original(False, check_nan)
@@ -52,13 +60,9 @@ class DebugOff:
         program.patch(torch, "set_anomaly_enabled", wrap_anomaly)
         for name in ("emit_nvtx", "emit_itt", "profile"):
             program.edit_arguments(self, getattr(autograd_profiler, name), "__init__", turn_off)
-        program.patch(autograd_profiler.profile, "__exit__", leave_without_events)
         program.edit_arguments(self, torch.profiler.profile, "__init__", record_nothing)
-        # What a program asks of its profiler afterwards: the answer is empty.
-        for name in ("key_averages", "events"):
-            program.patch(torch.profiler.profile, name, lambda original: answer_if_recorded(original, is_list=True))
-        for name in ("export_chrome_trace", "export_stacks", "export_memory_timeline"):
-            program.patch(torch.profiler.profile, name, lambda original: answer_if_recorded(original, is_list=False))
+        for owner in (torch.profiler.profile, autograd_profiler.profile):
+            answer_for(owner, program)
 
     def fix(self, setting: str) -> str:  # noqa: ARG002
         """What to leave out."""
@@ -67,6 +71,13 @@ class DebugOff:
     def answers(self, setting: str, finding: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Whether the finding's code turns anomaly detection off."""
         return "detect_anomaly(False)" in (finding.get("fix") or "")
+
+
+def is_called_by_torch(frame: FrameType | None) -> bool:
+    """Whether torch's own code asks for anomaly detection, not the program by one of its two context managers."""
+    while frame is not None and frame.f_globals.get("__name__") in ("torch.autograd.anomaly_mode", "contextlib"):
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("torch.")
 
 
 class _Never:
@@ -82,28 +93,46 @@ class _Never:
         return "never"
 
 
-def leave_without_events(original: Any) -> Any:
-    """The end of a profiler that was turned off: it has recorded no event, which can be asked of it."""
-    from torch.autograd.profiler_util import EventList
-
-    def __exit__(profile: Any, *args: Any) -> Any:  # noqa: N807
-        result = original(profile, *args)
-        if not profile.enabled:
-            for name in ("function_events", "_function_events"):
-                if name in vars(profile) and vars(profile)[name] is None:
-                    setattr(profile, name, EventList([]))  # type: ignore[no-untyped-call]
-        return result
-
-    return __exit__
+def answer_for(owner: Any, program: Program) -> None:
+    """Let a class of profilers answer what a program asks them afterwards, also where they were turned off."""
+    for name in ("key_averages", "events", "total_average", "table"):
+        program.patch(owner, name, answer_if_recorded)
+    for name in ("export_chrome_trace", "export_stacks", "export_memory_timeline"):
+        program.patch(owner, name, export_if_recorded)
+    program.patch(owner, "__enter__", enter_with_profile)
 
 
-def answer_if_recorded(original: Any, *, is_list: bool) -> Any:
-    """A method of `torch.profiler.profile` that answers nothing where nothing was recorded."""
+def enter_with_profile(original: Any) -> Any:
+    """The beginning of a block of a profiler: the block has the profiler, also where it was turned off."""
+
+    def __enter__(profile: Any) -> Any:  # noqa: N807
+        return original(profile) or profile
+
+    return __enter__
+
+
+def has_recorded(profile: Any) -> bool:
+    """Whether a profiler of either kind was not turned off."""
+    return bool(getattr(profile, "enabled", True)) and getattr(profile, "profiler", profile) is not None
+
+
+def answer_if_recorded(original: Any) -> Any:
+    """A question to a profiler: about no events where it was turned off."""
     from torch.autograd.profiler_util import EventList
 
     def answer(profile: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(profile, "profiler", None) is None:
-            return EventList([]) if is_list else None  # type: ignore[no-untyped-call]
-        return original(profile, *args, **kwargs)
+        if has_recorded(profile):
+            return original(profile, *args, **kwargs)
+        nothing = EventList([])  # type: ignore[no-untyped-call]
+        return getattr(nothing, original.__name__)(*args, **kwargs) if original.__name__ in ASKED else nothing
 
     return answer
+
+
+def export_if_recorded(original: Any) -> Any:
+    """A file of a profiler: none where it was turned off."""
+
+    def export(profile: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(profile, *args, **kwargs) if has_recorded(profile) else None
+
+    return export

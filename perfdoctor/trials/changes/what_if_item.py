@@ -40,18 +40,23 @@ class WhatIfItem:
         import torch
 
         last: dict[tuple[Any, int], Any] = {}
+        is_reading = False
 
         def wrap(original: Any) -> Any:
             def item(tensor: Any) -> Any:
+                nonlocal is_reading
                 caller = sys._getframe(1)
                 place = caller.f_code, caller.f_lineno
-                if tensor.device.type not in self.devices:
+                if is_reading or tensor.device.type not in self.devices:
                     return original(tensor)
-                if place in last:
-                    return last[place]
-                value = last[place] = original(tensor)
-                program.met(self, caller, "read once")
-                return value
+                if place not in last:
+                    is_reading = True  # a subclass of tensors comes by here twice
+                    try:
+                        last[place] = original(tensor)
+                    finally:
+                        is_reading = False
+                    program.met(self, caller, "read once")
+                return last[place]
 
             return item
 

@@ -15,7 +15,10 @@ import torch
 from .tracebacks import OWN_FOLDER
 
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
-LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+# Libraries lie in further folders in an environment that shares another one's, or beside those of the user alone.
+_PACKAGE_FOLDERS = [each for each in sys.path if os.path.basename(each) in ("site-packages", "dist-packages")]
+_PYTHON_FOLDERS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+LIBRARY_FOLDERS = tuple({os.path.abspath(each) + os.sep for each in (*_PYTHON_FOLDERS, *_PACKAGE_FOLDERS)})
 PERFDOCTOR_FOLDER = os.path.abspath(os.path.join(OWN_FOLDER, *[os.pardir] * 3)) + os.sep
 FOREIGN_PREFIXES = (TORCH_FOLDER, PERFDOCTOR_FOLDER, *LIBRARY_FOLDERS, "<frozen")
 # What stands around torch's code in a stack and is nobody's line: `skip_file` adds the files of changes.

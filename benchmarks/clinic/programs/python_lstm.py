@@ -1,4 +1,4 @@
-"""Next character with a GRU; the cell is stepped in Python."""
+"""Next character with an LSTM; the cell is stepped in Python."""
 import argparse
 import time
 
@@ -7,14 +7,14 @@ from torch import nn
 
 
 class CharModel(nn.Module):
-    def __init__(self, vocab=64, hidden=96, fixed=False):
+    def __init__(self, vocab=64, hidden=64, fixed=False):
         super().__init__()
         self.emb = nn.Embedding(vocab, hidden)
         self.fixed = fixed
         if fixed:
-            self.rnn = nn.GRU(hidden, hidden, batch_first=True)
+            self.rnn = nn.LSTM(hidden, hidden, batch_first=True)
         else:
-            self.cell = nn.GRUCell(hidden, hidden)
+            self.cell = nn.LSTMCell(hidden, hidden)
         self.head = nn.Linear(hidden, vocab)
 
     def forward(self, tokens):
@@ -23,9 +23,10 @@ class CharModel(nn.Module):
             out, _ = self.rnn(x)
             return self.head(out)
         h = x.new_zeros(x.shape[0], x.shape[2])
+        c = torch.zeros_like(h)
         outputs = []
         for t in range(x.shape[1]):
-            h = self.cell(x[:, t], h)  # planted
+            h, c = self.cell(x[:, t], (h, c))  # planted
             outputs.append(h)
         return self.head(torch.stack(outputs, 1))
 
@@ -36,11 +37,11 @@ class Trainer:
     def __init__(self, args):
         torch.manual_seed(0)
         self.device = args.device
-        self.model = CharModel(hidden=max(8, int(96 * args.scale)), fixed=args.fixed).to(args.device)
+        self.model = CharModel(hidden=max(8, int(64 * args.scale)), fixed=args.fixed).to(args.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3, fused=True)
         self.text = torch.randint(64, (20_000,))
 
-    def get_batch(self, batch=16, length=64):
+    def get_batch(self, batch=8, length=64):
         starts = torch.randint(len(self.text) - length - 1, (batch,))
         chunk = torch.stack([self.text[s : s + length + 1] for s in starts]).to(self.device)
         return chunk[:, :-1], chunk[:, 1:]

@@ -1,0 +1,268 @@
+"""`perfdoctor try`: run a program again and again, each time with one change, and say what each is really worth."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from perfdoctor.cli import parameters
+from perfdoctor.cli.program_target import ProgramCommand, typed_target
+from perfdoctor.cli.report_output import check_outputs, save_outputs
+from perfdoctor.cli.try_progress import open_try_progress
+from perfdoctor.errors import UsageError
+from perfdoctor.reporters.clean_text import clean_line
+
+if TYPE_CHECKING:
+    from perfdoctor.report.report import Report
+    from perfdoctor.trials.try_program import TrySettings
+
+_INTERRUPTED = 130
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DEFAULT_BUDGET = "10m"
+_DEFAULT_PAIRS = 6
+_MAX_PAIRS = 100
+
+
+@click.command(
+    "try",
+    cls=ProgramCommand,
+    short_help="Try the advice on the program itself, and measure it.",
+    # What follows the program belongs to the program.
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("target", nargs=-1, metavar="PROGRAM...")
+@click.option("--list", "lists", is_flag=True, help="List what can be tried, and try nothing.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="CHANGE[=SETTING],...",
+    help="Try these changes, such as workers,fused or workers=4, whatever the findings say.",
+)
+@click.option("--all", "try_all", is_flag=True, help="Try every change that applies, not only what a finding advises.")
+@click.option(
+    "--pairs", default=_DEFAULT_PAIRS, show_default=True, metavar="N", help="Compare at most N pairs of runs a change."
+)
+@click.option(
+    "--budget", default=_DEFAULT_BUDGET, show_default=True, metavar="TIME", help="Begin no run after 10m, 1h30m or 90s."
+)
+@click.option("--allow-numerics", is_flag=True, help="Combine changes that alter numerics (autocast, compile), too.")
+@click.option("--no-diagnose", is_flag=True, help="Do not record and analyse the program first.")
+@click.option("--skip", type=click.IntRange(0), metavar="N", help="Leave the first N steps of each run alone.")
+@click.option("--base", type=click.IntRange(1), metavar="N", help="Time N steps of each run.")
+@click.option("--timeout", metavar="TIME", help="End a run after this time; the default is five times the plain one.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Keep everything in FOLDER; the default is perfdoctor-try-SCRIPT-TIME.",
+)
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on where the trials in FOLDER stopped."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+@parameters.output
+@parameters.no_color
+@parameters.quiet
+@parameters.verbose
+@click.pass_context
+def try_(
+    ctx: click.Context,
+    target: tuple[str, ...],
+    lists: bool,
+    only: tuple[str, ...],
+    try_all: bool,
+    pairs: int,
+    budget: str,
+    allow_numerics: bool,
+    no_diagnose: bool,
+    skip: int | None,
+    base: int | None,
+    timeout: str | None,
+    out: Path | None,
+    resume: Path | None,
+    as_json: bool,
+    output: tuple[str, ...],
+    no_color: bool,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Run a program again and again, each time with one change from outside, and measure what the change is worth.
+
+    PROGRAM is a script, a module after -m, or any command after --, with its arguments, as in `perfdoctor run`:
+
+    \b
+    perfdoctor try train.py --epochs 1
+    perfdoctor try --only workers,fused train.py
+    perfdoctor try -- torchrun --nproc-per-node 2 train.py
+
+    The program is recorded once to see what its findings advise. Then the plain program and each change take turns,
+    and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
+    program is changed; what the program itself writes it writes in each run, and PERFDOCTOR_TRIAL=1 tells it.
+
+    Ctrl-C ends the running trial and prints the table so far; --resume goes on.
+    """  # noqa: D301 - the backspace is click's mark of a paragraph that keeps its lines
+    if lists:
+        sys.stdout.write(list_changes())
+        return 0
+    from perfdoctor.capture.command_line import parse_target
+
+    verbosity = parameters.parse_verbosity(quiet, verbose)
+    check_outputs(output)
+    settings = make_settings(
+        only,
+        try_all,
+        pairs,
+        budget,
+        timeout,
+        allow_numerics=allow_numerics,
+        diagnose=not no_diagnose,
+        skip=skip,
+        base=base,
+    )
+    if not target:
+        raise UsageError("Nothing to try: give a script, -m module, or -- command; --list says what can be tried.")
+    command = parse_target(typed_target(ctx, target), "try")
+    check_surroundings()
+    if resume is not None and out is not None:
+        raise UsageError("--resume goes on in its own folder: leave --out away.")
+    report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
+    print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
+    save_outputs(report, output, verbosity=verbosity)
+    if not quiet:
+        hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if interrupted else ""
+        sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
+    return _INTERRUPTED if interrupted else 0
+
+
+def make_settings(
+    only: Sequence[str],
+    try_all: bool,
+    pairs: int,
+    budget: str,
+    timeout: str | None,
+    *,
+    allow_numerics: bool,
+    diagnose: bool,
+    skip: int | None,
+    base: int | None,
+) -> TrySettings:
+    """The settings that the options mean.
+
+    Raises:
+        UsageError: A change does not exist, a time is malformed, or options exclude one another.
+    """
+    from perfdoctor.trials.load_changes import choose_changes, load_changes
+    from perfdoctor.trials.try_program import TrySettings
+
+    names = [name.strip() for text in only for name in text.split(",") if name.strip()]
+    if only and not names:
+        raise UsageError("--only names no change: give some, such as --only workers,fused; --list names them all.")
+    if names and try_all:
+        raise UsageError("--only and --all exclude each other: give one of them.")
+    if not 1 <= pairs <= _MAX_PAIRS:
+        raise UsageError(f"--pairs {pairs} must be from 1 to {_MAX_PAIRS}.")
+    changes, broken = load_changes()
+    for each in broken:
+        sys.stderr.write(f"perfdoctor: the change {clean_line(each.name)} is left out: {clean_line(each.why)}\n")
+    return TrySettings(
+        wanted=choose_changes(names, changes) if names else tuple((each, None) for each in changes),
+        asked=bool(names),
+        only_advised=not (names or try_all) and diagnose,
+        diagnose=diagnose,
+        pairs=pairs,
+        budget_s=parse_duration(budget, "--budget"),
+        allow_numerics=allow_numerics,
+        skip=skip,
+        base=base,
+        timeout_s=None if timeout is None else parse_duration(timeout, "--timeout"),
+    )
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Seconds in "10m", "1h30m", "90s" or "90".
+
+    Raises:
+        UsageError: It is no time above 0.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not total:
+        raise UsageError(f"{option} {text} is no time: give one such as {option} 10m, 1h30m or 90s.")
+    return float(total)
+
+
+def check_surroundings() -> None:
+    """Check that programs can be measured from here.
+
+    Raises:
+        UsageError: perfdoctor is switched off, or is one of several ranks itself.
+    """
+    from perfdoctor.capture.capture_folder import launcher_rank
+
+    if os.environ.get("PERFDOCTOR_DISABLE", "0") not in ("", "0"):
+        raise UsageError("PERFDOCTOR_DISABLE is set, so that nothing can be measured: unset it to try changes.")
+    if launcher_rank() is not None:
+        raise UsageError(
+            "try starts the whole job again and again, and is a rank of one itself here: put it in front of the "
+            "launcher, as in perfdoctor try -- torchrun train.py."
+        )
+
+
+def run_trials(
+    command: Sequence[str], settings: TrySettings, out: Path | None, resume: Path | None, *, quiet: bool
+) -> tuple[Report, Path, bool]:
+    """Try the changes; returns the report, the folder of the trials, and whether the user interrupted them."""
+    from perfdoctor.trials.run_log import read_state
+    from perfdoctor.trials.try_program import make_trial_folder, try_program
+
+    earlier = None if resume is None else read_state(resume)
+    folder = make_trial_folder(command, out) if resume is None else resume.absolute()
+    with open_try_progress(quiet=quiet) as progress:
+        report, interrupted = try_program(command, settings, folder, progress, earlier)
+    return report, folder, interrupted
+
+
+def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
+    """Print the trials, with -v the whole report, or all of it as JSON."""
+    from perfdoctor.reporters.output import write_stdout
+    from perfdoctor.reporters.trial_reports import TrialTerminal
+    from perfdoctor.reporters.write_report import print_report, render_report, terminal_for
+
+    if as_json:
+        write_stdout(render_report(report, ".json"))
+    elif verbosity > 0:
+        print_report(report, color=False if no_color else None, verbosity=verbosity)
+    else:
+        write_stdout(TrialTerminal(width=terminal_for(sys.stdout).width).render(report))
+
+
+def list_changes() -> str:
+    """The table of what can be tried."""
+    from perfdoctor.cli.plain_table import format_table
+    from perfdoctor.trials.load_changes import load_changes
+
+    changes, broken = load_changes()
+    needs = {"": "", "cuda": " (needs a GPU)", "ranks": " (needs several ranks)"}
+    rows = [
+        (
+            each.name,
+            f"{each.change.summary}{needs[each.change.needs]}",
+            f"{'numerics: ' if each.change.alters_numerics else ''}{each.change.effect_on_results}",
+        )
+        for each in changes
+    ]
+    table = format_table(("change", "what it does", "may change in results"), rows)
+    return table + "".join(f"{clean_line(each.name)} is left out: {clean_line(each.why)}\n" for each in broken)
+
+
+def shown_path(folder: Path) -> str:
+    """The folder as one would type it from here."""
+    here = Path.cwd()
+    return clean_line(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))

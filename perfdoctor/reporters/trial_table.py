@@ -1,0 +1,202 @@
+"""Trials as texts: the table of what was measured, what to change for it, and what was promised. No layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from perfdoctor.report.report import Report
+from perfdoctor.report.trial_result import ALL, RatioRange, Trial
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import (
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_location,
+    format_percent,
+    format_promise,
+    format_range,
+    format_share,
+    format_size,
+)
+
+TRIAL_COLUMNS = ("change", "step", "of it", "range", "pairs", "memory", "loss", "verdict")
+_LARGE_MEMORY_SHARE = 0.1
+# From so much longer first steps on, a reader wants to know of the compilation.
+_LONG_START_NS = 1_000_000_000
+
+
+class TrialRow(NamedTuple):
+    """A row of the table: every cell as text, in the order of `TRIAL_COLUMNS`."""
+
+    change: str
+    step: str
+    ratio: str
+    between: str
+    pairs: str
+    memory: str
+    loss: str
+    verdict: str
+
+
+class WhatToChange(NamedTuple):
+    """One winner: where, which code, and what it gave."""
+
+    title: str
+    fix: str
+    lines: tuple[str, ...]
+
+
+def has_trials(report: Report) -> bool:
+    """Whether the report is one of `perfdoctor try`."""
+    return bool(report.trials) or report.trial_summary is not None
+
+
+def describe_trials(report: Report) -> str:
+    """How the trials were measured, in a sentence or two."""
+    summary = report.trial_summary
+    if summary is None:
+        return f"{format_count(len(report.trials), 'trial')}, in turns with the plain program."
+    of_ranks = f", each as long as in the latest of {summary.ranks} ranks" if summary.ranks > 1 else ""
+    return (
+        f"The plain step takes {format_duration(summary.step_ns)}, and plain against plain differs by "
+        f"{format_percent(100 * summary.noise)}. {format_count(summary.runs, 'run')} of "
+        f"{format_count(summary.timed_steps, 'timed step')}{of_ranks}, in {_format_seconds(summary.seconds)}."
+    )
+
+
+def verdict_of_trials(report: Report) -> str:
+    """The trials in one sentence: what makes the step shorter, and by how much."""
+    together = next((each for each in report.trials if each.change == ALL), None)
+    winners = sorted(_winners(report), key=lambda each: -(each.saved_ns or 0))
+    if together is not None and together.verdict == "faster":
+        return f"Together {clean_line(together.setting)} make{_describe_gain(together)}"
+    if winners:
+        return f"{clean_line(winners[0].label)} makes{_describe_gain(winners[0])}"
+    if any(each.is_measured for each in report.trials):
+        return "None of the changes makes the step shorter beyond the noise."
+    return "No change could be measured."
+
+
+def trial_rows(report: Report) -> list[TrialRow]:
+    """The rows of what was measured, in the order of the report."""
+    return [_row(each) for each in report.trials if each.is_measured]
+
+
+def unmeasured_lines(report: Report) -> list[str]:
+    """What broke or does not apply, each with its reason."""
+    return [
+        f"{clean_line(each.label)} {'is ' if each.verdict == 'not applicable' else ''}{each.verdict}"
+        f"{f': {clean_line(each.why)}' if each.why else ''}"
+        for each in report.trials
+        if not each.is_measured
+    ]
+
+
+def what_to_change(report: Report) -> list[WhatToChange]:
+    """The winners with what makes them permanent, best first; of one change the best setting."""
+    best: dict[str, Trial] = {}
+    for trial in sorted(_winners(report), key=lambda each: -(each.saved_ns or 0)):
+        best.setdefault(trial.change, trial)
+    return [_describe_winner(trial) for trial in best.values()]
+
+
+def promise_lines(report: Report) -> list[str]:
+    """For each trial that does what findings advise: promised against measured."""
+    lines = []
+    for trial in report.trials:
+        if trial.promised is not None and trial.is_measured:
+            rules = ", ".join(trial.rules)
+            lines.append(
+                f"{clean_line(trial.label)} ({rules}): promised {format_promise(trial.promised)}, "
+                f"measured {_format_saved(trial)}"
+            )
+    return lines
+
+
+def trial_notes(report: Report) -> Iterator[str]:
+    """What the reader should know beside the table: losses, memory, compilation, and the notes of the trials."""
+    for trial in report.trials:
+        label = clean_line(trial.label)
+        if trial.is_loss_expected is not None:
+            expected = "as such a change may" if trial.is_loss_expected else "which it should not: look at the results"
+            yield f"{label} changes the loss by {_format_loss(trial)}, {expected}."
+        more_bytes = (trial.peak_memory_bytes or 0) - (trial.memory_before_bytes or 0)
+        if trial.memory_before_bytes and abs(more_bytes) > _LARGE_MEMORY_SHARE * trial.memory_before_bytes:
+            way = "more" if more_bytes > 0 else "less"
+            yield f"{label} takes {format_size(abs(more_bytes))} {way} memory at the peak."
+        if (trial.skipped_ns or 0) > _LONG_START_NS and trial.is_measured:
+            yield f"{label} takes {format_duration(trial.skipped_ns)} longer to start (compiling, starting workers)."
+        if trial.is_what_if:
+            yield f"{label} gives wrong results: it shows what a change of the program could give, and is none."
+    if report.trial_summary is not None:
+        yield from map(clean_line, report.trial_summary.notes)
+
+
+def _winners(report: Report) -> list[Trial]:
+    return [each for each in report.trials if each.verdict == "faster" and each.change != ALL and not each.is_what_if]
+
+
+def _describe_gain(trial: Trial) -> str:
+    share = 1 - trial.ratio.median if trial.ratio else None
+    steps = f"{format_duration(trial.before_ns)} -> {format_duration(trial.step_ns)}"
+    return f" the step {format_share(share)} shorter: {steps}."
+
+
+def _row(trial: Trial) -> TrialRow:
+    ratio = trial.ratio
+    assert ratio is not None
+    return TrialRow(
+        clean_line(ALL if trial.change == ALL else trial.label),
+        _format_steps(trial),
+        f"{ratio.median:.2f}",
+        _format_between(ratio),
+        str(ratio.pairs),
+        UNKNOWN if trial.peak_memory_bytes is None else format_size(trial.peak_memory_bytes),
+        _format_loss(trial),
+        trial.verdict,
+    )
+
+
+def _format_between(ratio: RatioRange) -> str:
+    return f"{ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def _format_steps(trial: Trial) -> str:
+    """Two steps with their unit once where they share it: "231 -> 180 ms"."""
+    before, after = format_duration(trial.before_ns), format_duration(trial.step_ns)
+    number, _, unit = before.partition(" ")
+    return f"{number} -> {after}" if unit and after.endswith(f" {unit}") else f"{before} -> {after}"
+
+
+def _format_loss(trial: Trial) -> str:
+    if trial.loss_difference is None:
+        return UNKNOWN
+    return "same" if trial.loss_difference == 0 else f"{trial.loss_difference:.0e}"
+
+
+def _describe_winner(trial: Trial) -> WhatToChange:
+    places = ", ".join(format_location(place) for place in trial.locations)
+    title = f"{clean_line(trial.label)}{f', at {places}' if places else ''}"
+    gave = f"alone {_format_saved(trial)}"
+    if trial.in_turn is not None:
+        gave += f"; in turn {format_duration(trial.in_turn.expected_ns)}"
+    lines = [gave]
+    if trial.alters_numerics:
+        lines.append("it alters numerics: compare the results of a whole training")
+    return WhatToChange(title, clean_line(trial.fix), tuple(lines))
+
+
+def _format_saved(trial: Trial) -> str:
+    """What a trial saved of the step: "51.2 ms (48.0 to 53.1 ms)", or "nothing (6.1 ms slower)"."""
+    saved, low, high = trial.saved_ns or 0, trial.low_ns or 0, trial.high_ns or 0
+    if trial.verdict == "faster":
+        return f"{format_duration(saved)} ({format_range(low, high)})" if low < high else format_duration(saved)
+    if trial.verdict == "slower":
+        return f"nothing ({format_duration(-saved)} slower)"
+    return "nothing beyond the noise"
+
+
+def _format_seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,78 @@
+"""The recording with which `try` begins: what the findings promise, how long a step is, how many steps there are."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfdoctor.api import Report, analyze
+from perfdoctor.capture import launch
+from perfdoctor.capture.capture_folder import has_traces
+from perfdoctor.capture.capture_notes import read_facts
+from perfdoctor.capture.capture_options import CaptureOptions
+from perfdoctor.errors import InputError, PerfdoctorError
+from perfdoctor.trials.program_run import find_error
+
+DIAGNOSIS_FOLDER = "diagnosis"
+DIAGNOSIS_LOG = "diagnosis-log.txt"
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a recording of the plain program says.
+
+    Attributes:
+        report: Its report; None where there is none.
+        facts: facts.json of rank 0; empty where there is none.
+        notes: What is missing, in sentences.
+    """
+
+    report: Report | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
+    """Record the program as `perfdoctor run --stop-after` does, and analyse the recording; an earlier one is kept.
+
+    Args:
+        command: The command line.
+        folder: The folder of the trials; the recording goes to a folder in it.
+
+    Raises:
+        InputError: The program fails, without any change.
+        KeyboardInterrupt: The user has interrupted the program.
+    """
+    capture, notes = folder / DIAGNOSIS_FOLDER, list[str]()
+    if not has_traces(capture):
+        log = folder / DIAGNOSIS_LOG
+        ended = launch.run(command, CaptureOptions(out=capture, force=True, stop_after=True), log=log)
+        if ended.exit_code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        if ended.exit_code:
+            raise InputError(explain_failure(command, ended.exit_code, launch.read_tail(launch.error_log_of(log))))
+        notes += ended.notes
+    if not has_traces(capture):
+        return Diagnosis(facts=read_facts(capture, 0) or {}, notes=tuple(notes))
+    try:
+        report = analyze(capture)
+    except PerfdoctorError as error:
+        return Diagnosis(facts=read_facts(capture, 0) or {}, notes=(*notes, f"the diagnosis failed: {error}"))
+    return Diagnosis(report, read_facts(capture, 0) or {}, tuple(notes))
+
+
+def explain_failure(command: Sequence[str], exit_code: int, stderr_tail: str) -> str:
+    """Why nothing can be tried: the program fails by itself, or waits for somebody to type."""
+    error = find_error(stderr_tail)
+    if error is not None and error.startswith("EOFError"):
+        return (
+            "the program asks for input, and nobody answers in a trial: give it what it asks for as an argument, "
+            "a file or a variable."
+        )
+    name = next((word for word in command if word.endswith(".py")), command[-1])
+    why = error or f"exit code {exit_code}"
+    return f"the program fails without any change ({why}): let {name} run by itself first."

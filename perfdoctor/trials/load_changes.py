@@ -1,0 +1,116 @@
+"""Finds changes by entry point, our own and those of others, and chooses among them by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+
+from perfdoctor.errors import UsageError
+from perfdoctor.trials.change import ENTRY_POINT_GROUP, NEEDS, Change
+
+_TEXTS = ("name", "summary", "needs", "effect_on_results")
+_METHODS = ("settings", "environment", "apply", "fix", "answers")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedChange:
+    """A change, and where the program finds it.
+
+    Attributes:
+        change: An object of its class.
+        file: The file that the user's program loads.
+        class_name: The class in it.
+    """
+
+    change: Change
+    file: str
+    class_name: str
+
+    @property
+    def name(self) -> str:
+        """The name of the change."""
+        return self.change.name
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenChange:
+    """The name of an entry point that gives no change, and why."""
+
+    name: str
+    why: str
+
+
+@lru_cache(maxsize=1)
+def load_changes() -> tuple[tuple[LoadedChange, ...], tuple[BrokenChange, ...]]:
+    """All changes by name, and the entry points that give none."""
+    found: dict[str, LoadedChange] = {}
+    broken: list[BrokenChange] = []
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+        try:
+            loaded = load_change(point)
+        except Exception as error:  # a stranger's module may raise anything at import
+            broken.append(BrokenChange(point.name, f"{point.value} does not load: {error!r}"))
+            continue
+        if loaded.name in found:
+            broken.append(BrokenChange(point.name, f"{point.value} claims the name {loaded.name}, which is taken"))
+            continue
+        found[loaded.name] = loaded
+    return tuple(found[name] for name in sorted(found)), tuple(broken)
+
+
+def load_change(point: EntryPoint) -> LoadedChange:
+    """The change that an entry point leads to.
+
+    Raises:
+        TypeError: It is no class with the members of a change.
+    """
+    return wrap_change(point.load())
+
+
+def wrap_change(kind: type) -> LoadedChange:
+    """A class of a change with its file.
+
+    Raises:
+        TypeError: It lacks a member of a change.
+    """
+    if not isinstance(kind, type):
+        raise TypeError("it is no class")
+    change = kind()
+    for name in _TEXTS:
+        if not isinstance(getattr(change, name, None), str):
+            raise TypeError(f"{kind.__name__} needs a text {name}")
+    for name in _METHODS:
+        if not callable(getattr(change, name, None)):
+            raise TypeError(f"{kind.__name__} needs a method {name}")
+    if change.needs not in NEEDS:
+        raise TypeError(f"needs of {kind.__name__} is one of {', '.join(map(repr, NEEDS))}, not {change.needs!r}")
+    return LoadedChange(change, inspect.getfile(kind), kind.__name__)
+
+
+def choose_changes(
+    wanted: Sequence[str], changes: Sequence[LoadedChange]
+) -> tuple[tuple[LoadedChange, str | None], ...]:
+    """The changes that `--only` names, each with its setting where one is given.
+
+    Args:
+        wanted: Names such as "workers" or "workers=4", in the order to try them.
+        changes: All that there are.
+
+    Raises:
+        UsageError: There is no change of a name.
+    """
+    by_name = {each.name: each for each in changes}
+    chosen: list[tuple[LoadedChange, str | None]] = []
+    for text in wanted:
+        name, equals, setting = text.partition("=")
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1)
+            hint = f"did you mean {near[0]}?" if near else "perfdoctor try --list names those that there are."
+            raise UsageError(f"there is no change {name!r}: {hint}")
+        if (by_name[name], setting if equals else None) not in chosen:
+            chosen.append((by_name[name], setting if equals else None))
+    return tuple(chosen)

@@ -1,0 +1,366 @@
+"""`perfdoctor try` as a function: diagnose, choose, measure in turns, combine the winners, and answer the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfdoctor.capture.capture_folder import default_folder_name, find_unused_path, make_folder
+from perfdoctor.capture.command_line import script_name
+from perfdoctor.errors import InputError
+from perfdoctor.report.answer_findings import answer_report
+from perfdoctor.report.report import Report, StepSummary
+from perfdoctor.report.trial_result import Trial, TrialSummary
+from perfdoctor.reporters.write_report import save_report
+from perfdoctor.trials import run_log
+from perfdoctor.trials.choose_candidates import MAX_SETTINGS, choose_candidates, match_findings
+from perfdoctor.trials.combine_winners import Combination, choose_winners, combine_winners
+from perfdoctor.trials.diagnose_program import Diagnosis, diagnose_program, explain_failure
+from perfdoctor.trials.load_changes import LoadedChange
+from perfdoctor.trials.make_trials import OTHER_SEEDS, compare_plain_losses, make_combined_trial, make_trial
+from perfdoctor.trials.program_run import ProgramRun
+from perfdoctor.trials.run_log import RunLog, label_of
+from perfdoctor.trials.run_trials import TrialProcess
+from perfdoctor.trials.step_counts import LEAST_TIMED_STEPS, StepCounts, count_steps, read_step_counts
+from perfdoctor.trials.trial_rounds import MAX_BLOCK, Candidate, run_rounds
+from perfdoctor.trials.trial_statistics import judge_ratios
+
+# Of one change that was asked for by name this many settings are tried.
+MAX_SETTINGS_ASKED = 8
+# Plain against plain, before anything else: the noise that every change has to pass.
+PLAIN_RUNS = 2
+DEFAULT_PAIRS = 6
+# From here on "same" says little.
+LOUD_NOISE = 0.15
+USUAL_PAIRS = 3
+
+
+class Listener(Protocol):
+    """Who hears of the progress of the trials."""
+
+    def say(self, text: str) -> None:
+        """Something that the user should know now."""
+
+    def begin_run(self, label: str, state: TrialState) -> None:
+        """A run begins."""
+
+    def end_run(self, label: str, run: ProgramRun, state: TrialState) -> None:
+        """A run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrySettings:
+    """What the user chose.
+
+    Attributes:
+        wanted: The changes to choose from, each with its setting where one was asked for.
+        asked: Whether they were asked for by name.
+        only_advised: Try what a finding advises, and nothing else.
+        diagnose: Record and analyse the program first.
+        pairs: Pairs of a change at most.
+        budget_s: Seconds in which to begin trials; None for no limit.
+        allow_numerics: Whether changes that alter numerics take part in the combination.
+        skip: Steps left alone at the start of each run; None chooses.
+        base: Steps timed; None chooses.
+        timeout_s: Seconds after which a run is ended; None chooses.
+    """
+
+    wanted: tuple[tuple[LoadedChange, str | None], ...]
+    asked: bool = False
+    only_advised: bool = True
+    diagnose: bool = True
+    pairs: int = DEFAULT_PAIRS
+    budget_s: float | None = None
+    allow_numerics: bool = False
+    skip: int | None = None
+    base: int | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(slots=True)
+class TrialState:
+    """What is known so far, filled as runs end, so that an interrupted `try` has its table.
+
+    Attributes:
+        diagnosis: The recording of the plain program, and its report.
+        counts: The steps of each run.
+        plain: The plain runs before the rounds.
+        candidates: What is tried.
+        refused: What cannot be tried here.
+        combination: The winners together.
+        log: All runs.
+        pairs: Pairs of a change at most.
+        interrupted: Whether the user has ended it.
+    """
+
+    log: RunLog
+    pairs: int = DEFAULT_PAIRS
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    counts: StepCounts = field(default_factory=StepCounts)
+    plain: list[ProgramRun] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Trial] = field(default_factory=list)
+    combination: Combination = field(default_factory=Combination)
+    interrupted: bool = False
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate with the shortest step so far; None before there is one that is shorter than the plain one."""
+        measured = [each for each in self.candidates if each.pairs and each.verdict not in ("broke", "not applicable")]
+        best = min(measured, key=lambda each: each.median_ratio, default=None)
+        return best if best is not None and best.median_ratio < 1 else None
+
+    @property
+    def expected_runs(self) -> int:
+        """About how many runs are still to come: three pairs decide most changes, and winners are combined then."""
+        missing = [max(USUAL_PAIRS - len(each.pairs), 1) for each in self.candidates if each.verdict is None]
+        plain = max(missing, default=0) * -(-len(missing) // MAX_BLOCK)
+        winners = len({each.choice.loaded.name for each in self.candidates if each.verdict == "faster"})
+        tried = len(self.combination.kept) + len(self.combination.dropped)
+        return sum(missing) + plain + max(winners - max(tried, 1), 0) * 3 * USUAL_PAIRS
+
+    @property
+    def expected_seconds(self) -> float:
+        """About how long these take, or what is left of the budget."""
+        log = self.log
+        left_s = self.expected_runs * log.seconds / max(len(log.runs), 1)
+        return left_s if log.budget_s is None else min(left_s, max(log.budget_s - log.clock() + log.began_s, 0.0))
+
+
+def make_trial_folder(command: Sequence[str], out: Path | None) -> Path:
+    """Make the folder of the trials: `perfdoctor-try-<script>-<time>`, or the one that the user names.
+
+    Raises:
+        CaptureError: It is not empty, or cannot be written.
+    """
+    name = f"try-{script_name(command)}"
+    return make_folder(out or find_unused_path(default_folder_name(name, shared=False)), name, force=False)
+
+
+def try_program(
+    command: Sequence[str], settings: TrySettings, folder: Path, listener: Listener, earlier: Mapping[str, Any] | None
+) -> tuple[Report, bool]:
+    """Try changes on a program.
+
+    Args:
+        command: The command line, as `parse_target` returns it.
+        settings: What to try, and how long.
+        folder: Where everything is kept: it exists.
+        listener: Hears of each run.
+        earlier: What `run_log.read_state` returned, to go on with; None to begin.
+
+    Returns:
+        The report with its trials, also written to report.json in the folder, and whether the user interrupted it.
+
+    Raises:
+        InputError: The program fails without any change, asks for input, makes too few steps, or is not seen to train.
+        UsageError: It goes on with something else than it began with.
+        KeyboardInterrupt: The user has interrupted it before anything was measured.
+    """
+    identity = {
+        "command": list(command),
+        "changes": [f"{loaded.name}={setting or ''}" for loaded, setting in settings.wanted],
+        "only what findings advise": settings.only_advised,
+        "--skip": settings.skip,
+        "--base": settings.base,
+    }
+    if earlier is not None:
+        run_log.check_same(earlier["identity"], identity)
+    process = TrialProcess(command, folder / "runs", StepCounts(), settings.timeout_s)
+    state = TrialState(RunLog(process.run, folder / run_log.STATE_FILE, identity, settings.budget_s))
+    state.pairs = settings.pairs
+    log = state.log
+    log.on_start = lambda label: listener.begin_run(label, state)
+    log.on_end = lambda label, run: listener.end_run(label, run, state)
+    if earlier is not None:
+        log.runs.update(earlier["runs"])
+        listener.say(f"going on after {len(log.runs)} runs, which are not made again")
+    log.save()
+    if settings.diagnose:
+        if earlier is None:
+            listener.say("recording the program as it is, to see what to try")
+        state.diagnosis = diagnose_program(command, folder)
+    try:
+        measure_plain(state, process, settings, listener.say)
+        choose(state, settings, listener.say)
+        measure_changes(state, settings)
+    except KeyboardInterrupt:
+        if not state.candidates:
+            raise
+        state.interrupted = True
+    report = make_report(state, settings)
+    save_report(report, folder / "report.json")
+    return report, state.interrupted
+
+
+def measure_plain(state: TrialState, process: TrialProcess, settings: TrySettings, say: Callable[[str], None]) -> None:
+    """Run the plain program against itself: it makes its steps, and their noise is known.
+
+    Raises:
+        InputError: It fails, asks for input, makes too few steps, or is not seen to train.
+    """
+    step_ns, steps_made = read_step_counts(state.diagnosis.facts)
+    process.counts = count_steps(step_ns, steps_made, settings.skip, settings.base)
+    if step_ns is None and settings.base is None:
+        sizing = check_plain(process.command, state.log.run("sizing", ()))
+        made = None if sizing.steps_made >= process.counts.skip + process.counts.base else sizing.steps_made
+        process.counts = count_steps(sizing.mean_step_ns, made, settings.skip, settings.base)
+    for number in range(PLAIN_RUNS):
+        run = check_plain(process.command, state.log.run(f"plain{number + 1}", ()))
+        if run.steps_made < process.counts.skip + process.counts.base:
+            # It ends by itself: what it has made is what all runs can make.
+            process.counts = count_steps(run.mean_step_ns, run.steps_made, settings.skip, None)
+        state.plain.append(run)
+        process.plain_s = max(process.plain_s or 0.0, run.seconds)
+    state.counts = process.counts
+    for place in state.plain[0].saves:
+        say(
+            f"the program saves at {place.removeprefix(f'{Path.cwd()}/')}, in every trial and to where it always "
+            "does: copy what must stay as it is, or let it look at PERFDOCTOR_TRIAL=1"
+        )
+    mean_ns = state.plain[-1].mean_step_ns or 0.0
+    say(f"a step takes {mean_ns / 1e6:,.4g} ms; plain against plain differs by {100 * state.log.noise:.1f} %")
+
+
+def check_plain(command: Sequence[str], run: ProgramRun) -> ProgramRun:
+    """A plain run that can be compared with.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if run.timed_out:
+        raise InputError(f"the program without any change {run.error}: give more time with --timeout.")
+    if run.error is not None:
+        raise InputError(explain_failure(command, run.exit_code, run.error))
+    if not run.ranks or not run.steps_made:
+        raise InputError(
+            "no training step was seen in the program (no backward, no optimizer step), so that nothing can be timed: "
+            "perfdoctor run says why."
+        )
+    if len(run.step_ns) < LEAST_TIMED_STEPS:
+        raise InputError(
+            f"the program ended after {run.steps_made} steps, before enough were timed: let it run longer, or give "
+            "a smaller --skip."
+        )
+    return run
+
+
+def choose(state: TrialState, settings: TrySettings, say: Callable[[str], None]) -> None:
+    """Choose what to try, and say it.
+
+    Raises:
+        InputError: There is nothing to try.
+    """
+    choices, state.refused = choose_candidates(
+        settings.wanted,
+        state.diagnosis.facts,
+        plain_findings(state),
+        only_advised=settings.only_advised,
+        max_settings=MAX_SETTINGS_ASKED if settings.asked else MAX_SETTINGS,
+    )
+    state.candidates = [Candidate(choice) for choice in choices]
+    if not choices and settings.only_advised:
+        say("no finding advises a change that can be tried from outside; --all tries every one that applies")
+    elif choices:
+        say(f"trying {', '.join(choice.label for choice in choices)}")
+
+
+def plain_findings(state: TrialState) -> list[dict[str, Any]]:
+    """The findings of the diagnosis as in the JSON report."""
+    report = state.diagnosis.report
+    return [] if report is None else report.to_dict()["findings"]
+
+
+def measure_changes(state: TrialState, settings: TrySettings) -> None:
+    """Measure each change in turns with the plain program, and the winners together."""
+    run_rounds(state.candidates, state.log, settings.pairs)
+    for each in state.candidates:
+        if each.pairs:
+            each.judge(state.log.noise, settings.pairs, final=True)
+    winners = choose_winners(state.candidates, allow_numerics=settings.allow_numerics)
+    combine_winners(state.combination, winners, state.log, settings.pairs)
+
+
+def make_report(state: TrialState, settings: TrySettings) -> Report:
+    """The report of the diagnosis with the trials in it and its findings answered."""
+    findings = plain_findings(state)
+    base = state.diagnosis.report or empty_report(state)
+    plain_difference = compare_plain_losses(state.plain)
+    answered: dict[int, list[Trial]] = {}
+    trials = []
+    for each in state.candidates:
+        if not each.pairs and each.verdict is None:
+            continue  # its turn never came
+        each.judge(state.log.noise, settings.pairs, final=True)
+        met = next((pair.changed.changes.get(each.choice.loaded.name) for pair in each.pairs), None)
+        positions = match_findings(each.choice, met.locations if met else (), findings)
+        trial = make_trial(each, state.combination, plain_difference, [base.findings[n] for n in positions])
+        trials.append(trial)
+        for position in positions:
+            answered.setdefault(position, []).append(trial)
+    if len(state.combination.kept) > 1 and state.combination.pairs:
+        ratios = [pair.ratio for pair in state.combination.pairs]
+        verdict = judge_ratios(ratios, state.log.noise, settings.pairs, final=True) or "same"
+        trials.append(make_combined_trial(state.combination, plain_difference, verdict))
+    report = replace(answer_report(base, answered), trials=(*trials, *state.refused))
+    return replace(report, trial_summary=summarize(state, settings, plain_difference))
+
+
+def empty_report(state: TrialState) -> Report:
+    """A report without a recording: the step of the plain program is all that is known."""
+    step_ns = state.log.plain_step_ns
+    steps = StepSummary(count=state.counts.base, source="annotated", median_ns=step_ns, mean_ns=step_ns)
+    here = str(Path.cwd())
+    return Report(
+        version("perfdoctor"), (), steps if step_ns else StepSummary(), (), (), (), (), program_folders=(here,)
+    )
+
+
+def summarize(state: TrialState, settings: TrySettings, plain_difference: float | None) -> TrialSummary:
+    """What the trials have in common, and what the reader should know of them."""
+    return TrialSummary(
+        noise=state.log.noise,
+        step_ns=state.log.plain_step_ns,
+        runs=len(state.log.runs),
+        seconds=state.log.seconds,
+        timed_steps=state.counts.base,
+        ranks=max((run.ranks for run in state.plain), default=1),
+        notes=tuple(list_notes(state, settings, plain_difference)),
+    )
+
+
+def list_notes(state: TrialState, settings: TrySettings, plain_difference: float | None) -> list[str]:
+    """Sentences on what the table does not show."""
+    notes = [f"The diagnosis: {note}" for note in state.diagnosis.notes]
+    if state.log.noise > LOUD_NOISE:
+        notes.append(
+            f"Plain against plain differs by {100 * state.log.noise:.0f} %, so that only larger effects are seen: "
+            "other programs use the machine, or the program's steps differ; try again when it is quiet."
+        )
+    if plain_difference is not None and plain_difference > OTHER_SEEDS:
+        notes.append(
+            "Losses cannot be compared: they differ between runs of the plain program, although the seeds of Python, "
+            "NumPy and torch are set alike; let the program take its seed from its arguments."
+        )
+    waiting = [each.choice.label for each in state.candidates if each.verdict is None and not each.pairs]
+    if waiting:
+        notes.append(f"Not tried, because the time was over: {', '.join(waiting)}; --resume goes on.")
+    combination = state.combination
+    notes += [f"Not combined: {label}, because {why}." for label, why in combination.dropped.items()]
+    if combination.untried:
+        labels = label_of(tuple(each.choice for each in combination.untried))
+        notes.append(f"Not combined, because the time was over: {labels}.")
+    if not settings.allow_numerics:
+        left_out = [
+            each.choice.label
+            for each in state.candidates
+            if each.verdict == "faster" and each.choice.loaded.change.alters_numerics
+        ]
+        if left_out:
+            notes.append(
+                f"Not combined, because it alters numerics: {', '.join(left_out)}; --allow-numerics takes it in."
+            )
+    return notes
