@@ -116,10 +116,10 @@ def list_stages(device: str, *, dry: bool, wheels: Path | None, install: bool) -
             "calibrate",
             "perfdoctor calibrate",
             ("{python}", "-m", "perfdoctor", "calibrate", "--no-store", "-o", "{folder}/figures.json")
-            + ("--seconds", "1" if dry else "15")
+            + ("--seconds", "1" if dry else "8")
             + (("--cpu",) if device == "cpu" else ()),
             60,
-            15,
+            20,
             of_all,
         ),
     ]
