@@ -10,6 +10,7 @@ bytes.
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -84,13 +85,22 @@ def main() -> None:
 
 
 def generate_samples() -> Iterator[tuple[str, bytes]]:
-    """The file names and the JSON texts of all generated traces."""
+    """The file names and the JSON texts of all generated traces; a recording has taken the place of some."""
+    recorded = read_recorded()
     for seed, (name, program) in enumerate(PROGRAMS.items()):
+        if name in recorded:
+            continue
         process = SimulatedProcess(seed, record_stacks=program.stacks)
         simulate_training(process, program)
         yield f"{name}.json.gz", _trace_text(process, program, 0 if program.ranks > 1 else None)
     for rank, (process, program) in enumerate(simulate_straggler()):
         yield f"straggler/rank{rank}.json.gz", _trace_text(process, program, rank)
+
+
+def read_recorded() -> frozenset[str]:
+    """The names of samples that were recorded on a GPU (recorded.json, which benchmarks/gpu/take_samples.py writes)."""
+    path = HERE / "recorded.json"
+    return frozenset(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else frozenset()
 
 
 def simulate_straggler() -> list[tuple[SimulatedProcess, Program]]:

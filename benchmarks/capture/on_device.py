@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,7 +27,7 @@ from benchmarks.capture.__main__ import HERE, PHASES, QUIET, STEPS
 SIZES = {"cuda": ("gpu-bound", "launch-bound", "launch-bound-adamw"), "cpu": ("2ms",)}
 
 
-def run_pair(size: str, device: str, seconds: float) -> tuple[dict[str, float], dict[str, float]]:
+def run_pair(size: str, device: str, deadline: float) -> tuple[dict[str, float], dict[str, float]]:
     """Run a program plain and recorded; returns the median wall time of a step in each window, in ns, of both."""
     with tempfile.TemporaryDirectory() as folder:
         out, capture = Path(folder) / "clock.json", Path(folder) / "capture"
@@ -34,15 +35,17 @@ def run_pair(size: str, device: str, seconds: float) -> tuple[dict[str, float], 
         recorded = [sys.executable, "-m", "perfdoctor", "run", "--no-report", "--out", str(capture), *program]
         medians = []
         for command in ([sys.executable, *program], recorded):
-            subprocess.run(command, env=QUIET, check=True, capture_output=True, timeout=max(seconds, 1))
+            subprocess.run(
+                command, env=QUIET, check=True, capture_output=True, timeout=max(deadline - time.monotonic(), 1)
+            )
             clock = json.loads(out.read_text())
             wall_ns = [after[0] - before[0] for before, after in pairwise(clock)]
             medians.append({phase: median(wall_ns[number] for number in numbers) for phase, numbers in PHASES.items()})
     return medians[0], medians[1]
 
 
-def measure_sizes(device: str, pairs: int, seconds: float) -> list[dict[str, Any]]:
-    """Rows of size, plain step and ratios by window; sizes take turns, until the time is over."""
+def measure_sizes(device: str, pairs: int, seconds: float) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows so far, of size, plain step and ratios by window; sizes take turns, until the time is over."""
     deadline = time.monotonic() + seconds
     rows: dict[str, dict[str, Any]] = {}
     longest_s = 0.0
@@ -50,19 +53,20 @@ def measure_sizes(device: str, pairs: int, seconds: float) -> list[dict[str, Any
         for size in SIZES[device]:
             began = time.monotonic()
             if rows and began + longest_s > deadline:
-                return list(rows.values())
+                return
             row = rows.setdefault(size, {"size": size, "plain_ns": [], "ratios": {phase: [] for phase in PHASES}})
             try:
-                plain, ours = run_pair(size, device, deadline - began)
+                plain, ours = run_pair(size, device, deadline)
             except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
                 output = getattr(error, "stderr", None) or str(error).encode()
-                row["error"] = output.decode(errors="replace").strip().splitlines()[-1][:200]
+                row["error"] = (output.decode(errors="replace").strip().splitlines() or ["failed"])[-1][:200]
+                yield list(rows.values())
                 continue
             row["plain_ns"].append(plain["before"])
             for phase in PHASES:
                 row["ratios"][phase].append(ours[phase] / plain[phase])
             longest_s = max(longest_s, time.monotonic() - began)
-    return list(rows.values())
+            yield list(rows.values())
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
@@ -93,11 +97,13 @@ def main() -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU here; --device cpu tries the form", file=sys.stderr)
         return 2
-    rows = measure_sizes(options.device, 1 if options.small else options.pairs, options.seconds)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "figures.json").write_text(json.dumps({"overhead": rows}, indent=1) + "\n", encoding="utf-8")
-        (options.out / "report.md").write_text(format_table(rows) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = []
+    for rows in measure_sizes(options.device, 1 if options.small else options.pairs, options.seconds):
+        if options.out:  # after each pair, because the time may end
+            options.out.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"overhead": rows}, indent=1) + "\n"
+            (options.out / "figures.json").write_text(text, encoding="utf-8")
+            (options.out / "report.md").write_text(format_table(rows) + "\n", encoding="utf-8")
     print(format_table(rows))
     return 0 if any(row["plain_ns"] for row in rows) else 1
 

@@ -47,6 +47,15 @@ def record_sample(fault: str, device: str, target: Path, seconds: float, *, smal
     return ""
 
 
+def describe_if_possible(path: Path) -> dict[str, Any]:
+    """What the recording is; where its analysis fails, that: the recording is worth keeping for it."""
+    try:
+        return describe_candidate(path)
+    except Exception as error:
+        why = f"its analysis fails: {type(error).__name__}: {error}"[:300]
+        return {"name": path.name.removesuffix(".json.gz"), "usable": False, "why": why}
+
+
 def main(arguments: list[str]) -> int:
     """Record all samples that time allows; returns 1 if there is none."""
     parser = argparse.ArgumentParser(description="Record candidates for sample_traces.")
@@ -64,7 +73,7 @@ def main(arguments: list[str]) -> int:
         left_s = deadline - time.monotonic()
         target = samples / f"{fault}.json.gz"
         why = "out of time" if left_s < 5 else record_sample(fault, options.device, target, left_s, small=options.small)
-        rows.append({"name": fault, "usable": False, "why": why} if why else describe_candidate(target))
+        rows.append({"name": fault, "usable": False, "why": why} if why else describe_if_possible(target))
         print(fault, why or rows[-1]["why"] or "usable", flush=True)
         (options.folder / "candidates.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     lines = ["| sample | device | first finding | all findings | bytes | usable |", "|---|---|---|---|---|---|"]

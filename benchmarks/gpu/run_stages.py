@@ -28,8 +28,8 @@ from write_results import write_results
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 525.0
-# A stage is told to end this long before it is ended, and what was started gets this long after SIGTERM.
-MARGIN_S, GRACE_S = 4.0, 4.0
+# {seconds} is this much less than the limit; after SIGTERM a stage has that long to save what it has.
+MARGIN_S, GRACE_S = 6.0, 4.0
 # What one program of the clinic takes, its recordings and trials included.
 PROGRAM_S = 45.0
 # Ending the stages before may take a little of what was left to a stage.

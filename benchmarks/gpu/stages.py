@@ -57,7 +57,20 @@ def list_stages(device: str, *, dry: bool, wheels: Path | None, install: bool) -
     on_device = ("--device", device)
     seconds = ("--seconds", "{seconds}")
     clinic = ("-m", "benchmarks.clinic", *on_device, "--seconds", "{begin_seconds}", "--pairs", "1")
-    clinic += ("--only", "tiny_ops") if dry else ()
+    clinic += ("--only", "tiny_ops", "--no-try") if dry else ()
+    program = "{root}/benchmarks/clinic/programs/" + ("tiny_ops.py" if device == "cpu" else "fp32_products.py")
+    trials = (
+        "-m",
+        "perfdoctor",
+        "try",
+        "--pairs",
+        "2",
+        "--budget",
+        "20s" if dry else "50s",
+        "--out",
+        "{folder}/trials",
+    )
+    trials += ("-o", "{folder}/report.md", "-o", "{folder}/figures.json", program, *on_device)
     return [
         Stage("environment", "Machine, packages, perfdoctor check", tuple(environment), 120, 20),
         Stage(
@@ -74,6 +87,7 @@ def list_stages(device: str, *, dry: bool, wheels: Path | None, install: bool) -
         Stage(
             "clinic", "Planted faults, with run and try", ("{python}", *clinic, "--out", "{folder}"), 150, 60, of_all
         ),
+        Stage("try", "perfdoctor try on a float32 program", ("{python}", *trials), 85, 35, of_all),
         Stage(
             "samples",
             "Recordings that may replace generated sample traces",
@@ -102,10 +116,10 @@ def list_stages(device: str, *, dry: bool, wheels: Path | None, install: bool) -
             "calibrate",
             "perfdoctor calibrate",
             ("{python}", "-m", "perfdoctor", "calibrate", "--no-store", "-o", "{folder}/figures.json")
-            + ("--seconds", "1" if dry else "15")
+            + ("--seconds", "1" if dry else "8")
             + (("--cpu",) if device == "cpu" else ()),
             60,
-            15,
+            20,
             of_all,
         ),
     ]
