@@ -382,7 +382,7 @@ def test_the_short_form(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # Threads that spin while they wait take the core of the tests that run beside.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     if not case.healthy:
-        # Threads that wait for each other's cores would hide the fault. A healthy program with one is told to use two.
+        # Threads that wait for each other's cores would hide the fault. A healthy program with one may use two.
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
     row = judge_report(start_row(case, "cpu"), case, runner.record_case(case, "cpu", tmp_path / "faulty"))
     if case.healthy:
