@@ -201,6 +201,12 @@ PD003 = [
         lambda: steps_of(*TWO_KINDS, device=None),
         facts=timed(TWO_KINDS, backwards=[1, 1, 3, 1, 3, 1, 3]),
     ),
+    RuleCase(  # more CPU time, and as much more to do
+        "PD003",
+        "two-kinds-of-steps-by-their-micro-batches-with-their-cpu-time",
+        lambda: steps_of(*TWO_KINDS, device=None),
+        facts=timed(TWO_KINDS, cpu_us=TWO_KINDS, preempted=[0] * 7, backwards=[1, 1, 3, 1, 3, 1, 3]),
+    ),
     RuleCase(
         "PD003",
         "once-by-other-programs",

@@ -26,7 +26,7 @@ def finding_of(*frames: tuple[str, float, float]) -> Finding:
     ("frame", "says", "advice"),
     [
         ("<built-in function collect>", "gc.collect takes 33% of that", "gc.collect() out of the loop"),
-        ("<built-in function fsync>", "os.fsync takes 33% of that", "Flush less often"),
+        ("<built-in function fsync>", "os.fsync takes 33% of that", "Log every so many steps"),
         ("/venv/torch/serialization.py(944): save", "torch.save takes 33% of that", "Save less often"),
         ("copy.py(128): deepcopy", "copy.deepcopy takes 33% of that", "Copy less often"),
     ],

@@ -124,7 +124,7 @@ def test_recordings_that_are_no_pair_are_not_judged(compare: Callable[[str, str]
     [
         ("pairs/rtx3060-batch4-32/before.json.gz", "pairs/rtx3060-batch4-32/after.json.gz", "shapes"),
         ("pairs/a100-part-batch2-64/before.json.gz", "pairs/a100-part-batch2-64/after.json.gz", "shapes"),
-        ("traces/v100-bare-list-workers0.json.gz", "traces/h100-transformer-steps.json.gz", "device"),
+        ("traces/a100-sam-fp32.json.gz", "traces/h100-qwen-bf16.json.gz", "device"),
         ("traces/v100-bare-list-workers0.json.gz", "traces/h100-transformer-steps.json.gz", "model"),
         ("traces/a100-ddp-control", "traces/v100-ddp-test", "ranks"),
     ],

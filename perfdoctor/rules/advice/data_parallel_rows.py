@@ -261,9 +261,9 @@ RANK_ROWS = (
         "ranks wait for cores",
         (
             ANY,
-            "Nothing in this rank is slow. Give the ranks of a machine, their threads and their communication a core "
-            "each: fewer threads a rank (OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet "
-            "machine.",
+            "Give the ranks of a machine, their threads and their communication a core each: fewer threads a rank "
+            "(OMP_NUM_THREADS), fewer ranks, no other programs; or measure again on a quiet machine. Nothing in this "
+            "rank is slow.",
             None,
             "",
             _TUNING,

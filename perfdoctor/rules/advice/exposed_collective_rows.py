@@ -182,8 +182,8 @@ EXPOSED_ROWS = (
         "exposed all_reduce of a small model on CPUs",
         (
             ANY,
-            "Nothing can hide it: gradients of less than a megabyte are sent together once the backward pass is over. "
-            "Reduce less often, if it is much: larger batches, or several micro-batches an update under no_sync().",
+            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it: "
+            "less than a megabyte of gradients is sent at once, when all of it is there.",
             None,
             "",
             _DDP_NOTES,
@@ -193,8 +193,8 @@ EXPOSED_ROWS = (
         "exposed all_reduce without a spare core",
         (
             ANY,
-            "Nothing can hide it here: the ranks compute on all cores, and gloo reduces on the same ones. Reduce less "
-            "often, if it is much: larger batches, or several micro-batches an update under no_sync().",
+            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it "
+            "here: the ranks compute on all cores, and gloo reduces on the same ones.",
             None,
             "",
             _DDP_NOTES,

@@ -317,7 +317,7 @@ LAUNCH_ROWS = (
         "the step waits until a file is on disk",
         (
             ANY,
-            "Flush less often: log every so many steps, or once at the end. Each os.fsync waits for the disk.",
+            "Log every so many steps, or once at the end. Each os.fsync waits for the disk.",
             None,
             "",
             "https://docs.python.org/3/library/os.html#os.fsync",
