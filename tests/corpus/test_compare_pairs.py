@@ -124,7 +124,7 @@ def test_recordings_that_are_no_pair_are_not_judged(compare: Callable[[str, str]
     [
         ("pairs/rtx3060-batch4-32/before.json.gz", "pairs/rtx3060-batch4-32/after.json.gz", "shapes"),
         ("pairs/a100-part-batch2-64/before.json.gz", "pairs/a100-part-batch2-64/after.json.gz", "shapes"),
-        ("traces/a100-sam-fp32.json.gz", "traces/h100-qwen-bf16.json.gz", "device"),
+        ("traces/h100-timesformer-bf16.json.gz", "traces/mi250-minitoy.json.gz", "device"),
         ("traces/v100-bare-list-workers0.json.gz", "traces/h100-transformer-steps.json.gz", "model"),
         ("traces/a100-ddp-control", "traces/v100-ddp-test", "ranks"),
     ],

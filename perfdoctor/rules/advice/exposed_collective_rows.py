@@ -182,8 +182,8 @@ EXPOSED_ROWS = (
         "exposed all_reduce of a small model on CPUs",
         (
             ANY,
-            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide it: "
-            "less than a megabyte of gradients is sent at once, when all of it is there.",
+            "Reduce less often, if it is much: larger batches, or several micro-batches an update. Nothing can hide "
+            "it: less than a megabyte of gradients is sent at once, when all of it is there.",
             None,
             "",
             _DDP_NOTES,
