@@ -28,9 +28,15 @@ def answer_findings(findings: Sequence[Finding], answers: Mapping[int, Sequence[
 
     Returns:
         The findings. A measured one has the trial's figures as its saving, alone and in its turn, the severity that
-        they give, and the old promise in `saving.promised`. One whose trial saved nothing loses its fix.
+        they give, and the old promise in `saving.promised`. One whose trial saved nothing loses its fix. A trial that
+        found nothing and could not have seen what was promised answers nothing: it is evidence, and the promise stays.
     """
-    measured = {position: best for position, trials in answers.items() if (best := choose_trial(trials)) is not None}
+    measured = {}
+    for position, trials in answers.items():
+        saving = findings[position].saving
+        best = choose_trial([trial for trial in trials if not leaves_promise_open(trial, saving)])
+        if best is not None:
+            measured[position] = best
     first_of: dict[str, int] = {}
     for position in sorted(measured):
         if measured[position].verdict == "faster":
@@ -62,6 +68,15 @@ def answer_report(report: Report, answers: Mapping[int, Sequence[Trial]]) -> Rep
 def choose_trial(trials: Sequence[Trial]) -> Trial | None:
     """The trial with the largest saving among those that were measured; None where none was."""
     return max((each for each in trials if each.is_measured), key=lambda each: each.saved_ns or 0, default=None)
+
+
+def leaves_promise_open(trial: Trial, saving: Saving) -> bool:
+    """Whether a trial that found nothing beyond the noise is still consistent with what the fix was to save."""
+    if trial.verdict != "same" or trial.high_ns is None:
+        return False
+    promise = promise_of(saving)
+    likely_ns = SavingAlone(promise.low_ns, promise.expected_ns, promise.high_ns).likely_ns
+    return 0 < likely_ns <= trial.high_ns
 
 
 def describe_trial(trial: Trial) -> str:

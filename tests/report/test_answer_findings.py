@@ -57,6 +57,15 @@ def test_a_finding_whose_trial_gave_nothing_says_so_and_sinks():
     assert first.severity == "high"
 
 
+@pytest.mark.parametrize(("low", "is_answer"), [(0.7, False), (0.89, False), (0.95, True)])
+def test_a_trial_too_noisy_to_see_what_was_promised_is_no_answer(low, is_answer):
+    noisy = replace(trial(verdict="same"), ratio=RatioRange(1.0, low, 1.3, 2))
+    (answered,) = answer_findings([finding("PD101", 10)], {0: [noisy]})
+    assert (answered.saving.basis == "measured") == is_answer
+    assert (answered.fix is None) == is_answer
+    assert evidence_of(answered, TRIED)
+
+
 def test_a_change_that_makes_the_step_slower_saves_nothing_and_never_less():
     (answered,) = answer_findings([finding("PD101")], {0: [trial(ratio=1.3, verdict="slower")]})
     assert answered.saving.alone == SavingAlone(0, 0, 0)
