@@ -194,7 +194,9 @@ def _format_saved(trial: Trial) -> str:
         return f"{format_duration(saved)} ({format_range(low, high)})" if low < high else format_duration(saved)
     if trial.verdict == "slower":
         return f"nothing ({format_duration(-saved)} slower)"
-    return "nothing beyond the noise"
+    ratio = trial.ratio
+    seen = f"; {ratio.low:.2f} to {ratio.high:.2f} of the step" if ratio is not None and ratio.pairs > 1 else ""
+    return f"nothing beyond the noise{seen}"
 
 
 def _format_seconds(seconds: float) -> str:
