@@ -106,7 +106,7 @@ def test_what_cannot_be_hidden_is_no_fault() -> None:
     small, full = exposed_of(20_000, IDLE, **DDP), exposed_of(10_000_000, BUSY, **DDP)
     assert [small.severity, full.severity] == ["info", "info"]
     assert [small.saving.high_ns, full.saving.high_ns] == [None, None]
-    assert "sent together once the backward pass is over" in small.advice
+    assert "is sent at once, when all of it is there" in small.advice
     assert "gloo reduces on the same ones" in full.advice
 
 

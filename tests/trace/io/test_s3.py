@@ -109,7 +109,8 @@ def test_an_object_that_is_removed_meanwhile_is_kept_as_far_as_it_came(
 ) -> None:
     monkeypatch.setattr("perfdoctor.trace.io.stream._PAUSE_S", 0.0)
     data = pack(large())
-    monkeypatch.setattr(remote, "_REQUEST_BYTES", len(data) // 5)
+    # Many requests: it is removed before the last one, however far reading is ahead of the progress.
+    monkeypatch.setattr(remote, "_REQUEST_BYTES", len(data) // 20)
     bucket.pipe("bucket/t", data)
 
     def progress(_done: int, _total: int | None) -> None:
