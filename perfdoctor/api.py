@@ -27,6 +27,7 @@ from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 from perfdoctor.reporters.write_report import print_report, render_report, save_report
 from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import Analyzer
 from perfdoctor.trace import read
 
 __all__ = ["Comparison", "FileProgress", "Progress", "Report", "analyze", "compare", "read"]
@@ -152,7 +153,7 @@ def analyze(
             is below 1.
     """
     return analyze_traces(
-        lambda: find_traces([paths] if isinstance(paths, (str, os.PathLike)) else list(paths)),
+        lambda: find_traces(_as_list(paths)),
         select=select,
         ignore=ignore,
         device=device,
@@ -179,12 +180,7 @@ def analyze_traces(
     progress: Progress | None = None,
 ) -> Report:
     """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
-    analyzers = registry.load_analyzers()
-    pipeline.check_settings(settings or {}, analyzers)
-    chosen = registry.choose_analyzers(analyzers, select, ignore)
-    _check_device(device)
+    chosen = _check_options(select, ignore, device, settings, jobs)
     files = find()
     if rank is not None:
         files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
@@ -237,12 +233,7 @@ def compare(
         InputError: A report.json has another schema.
         UsageError: Both sides are the same file, or an option is wrong.
     """
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
-    analyzers = registry.load_analyzers()
-    pipeline.check_settings(settings or {}, analyzers)
-    chosen = registry.choose_analyzers(analyzers, select, ignore)
-    _check_device(device)
+    chosen = _check_options(select, ignore, device, settings, jobs)
     inputs = find_inputs(_as_list(before), _as_list(after))
     files = [file for job in inputs.jobs for file in job]
     options = AnalysisOptions(
@@ -263,6 +254,23 @@ def compare(
 
 def _as_list(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+
+
+def _check_options(
+    select: Iterable[str],
+    ignore: Iterable[str],
+    device: str | None,
+    settings: pipeline.Settings | None,
+    jobs: int | None,
+) -> Sequence[type[Analyzer]]:
+    """The rules that are chosen, once the options are known to be right; raises UsageError if one is not."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs cannot be {jobs}: at least one process has to do it; 1 is this one")
+    analyzers = registry.load_analyzers()
+    pipeline.check_settings(settings or {}, analyzers)
+    chosen = registry.choose_analyzers(analyzers, select, ignore)
+    _check_device(device)
+    return chosen
 
 
 def _check_device(name: str | None) -> None:

@@ -1,4 +1,4 @@
-"""How `analyze` and `run` put a report out: on standard output, and into the files of -o."""
+"""How `analyze`, `run` and `try` put a report out: on standard output, and into the files of -o."""
 
 from __future__ import annotations
 
@@ -55,3 +55,9 @@ def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = Non
     for path in paths:
         save_report(report, path, rank=rank, verbosity=max(verbosity, 0))
         sys.stderr.write(f"wrote {clean_line(path)}\n")
+
+
+def shown_path(folder: Path) -> str:
+    """The folder as one would type it from here."""
+    here = Path.cwd()
+    return clean_line(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))

@@ -22,7 +22,7 @@ from perfdoctor.cli.config import Config, load_config
 from perfdoctor.cli.gates import check_severities
 from perfdoctor.cli.program_target import ProgramCommand, typed_target
 from perfdoctor.cli.progress_bar import open_progress_bar
-from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
+from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs, shown_path
 from perfdoctor.errors import GateError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
@@ -216,7 +216,7 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
         _print_line(note)
     if result.folder is None:
         return
-    folder = _relative(result.folder)
+    folder = shown_path(result.folder)
     if not has_traces(result.folder):
         _print_line(f"there is nothing to report on; the times of steps are in {folder}")
     elif is_reported:
@@ -248,7 +248,7 @@ def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LON
         after_s: Seconds after which an analysis is long.
     """
     sizes = sum(path.stat().st_size for path in folder.glob("rank*/*.json*"))
-    text = f"still analysing the recording ({sizes / 1e6:,.0f} MB); it stays in {_relative(folder)} if you interrupt"
+    text = f"still analysing the recording ({sizes / 1e6:,.0f} MB); it stays in {shown_path(folder)} if you interrupt"
     timer = threading.Timer(after_s, _print_line, [text])
     timer.daemon = True
     if enabled:
@@ -277,7 +277,7 @@ def _put_out(
     print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
     save_outputs(report, output, verbosity=verbosity)
     if verbosity >= 0:
-        _print_line(f"to see it on a time line: perfdoctor export {_relative(folder)} -o annotated.json.gz")
+        _print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
 
 
 def _apply_gate(report: Report | None, level: str, exit_code: int) -> int:
@@ -296,9 +296,3 @@ def _apply_gate(report: Report | None, level: str, exit_code: int) -> int:
         _print_line(str(error))
         return exit_code or error.exit_code
     return exit_code
-
-
-def _relative(folder: Path) -> str:
-    """The folder as one would type it from here."""
-    here = Path.cwd()
-    return clean_line(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))

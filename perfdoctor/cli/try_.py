@@ -13,7 +13,7 @@ import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.program_target import ProgramCommand, typed_target
-from perfdoctor.cli.report_output import check_outputs, save_outputs
+from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs, shown_path
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
@@ -231,16 +231,14 @@ def run_trials(
 
 def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
     """Print the trials, with -v the whole report, or all of it as JSON."""
+    if as_json or verbosity > 0:
+        print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
+        return
     from perfdoctor.reporters.output import write_stdout
     from perfdoctor.reporters.trial_reports import TrialTerminal
-    from perfdoctor.reporters.write_report import print_report, render_report, terminal_for
+    from perfdoctor.reporters.write_report import terminal_for
 
-    if as_json:
-        write_stdout(render_report(report, ".json"))
-    elif verbosity > 0:
-        print_report(report, color=False if no_color else None, verbosity=verbosity)
-    else:
-        write_stdout(TrialTerminal(width=terminal_for(sys.stdout).width).render(report))
+    write_stdout(TrialTerminal(width=terminal_for(sys.stdout).width).render(report))
 
 
 def list_changes() -> str:
@@ -260,9 +258,3 @@ def list_changes() -> str:
     ]
     table = format_table(("change", "what it does", "may change in results"), rows)
     return table + "".join(f"{clean_line(each.name)} is left out: {clean_line(each.why)}\n" for each in broken)
-
-
-def shown_path(folder: Path) -> str:
-    """The folder as one would type it from here."""
-    here = Path.cwd()
-    return clean_line(str(folder.relative_to(here) if folder.is_relative_to(here) else folder))

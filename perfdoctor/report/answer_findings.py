@@ -74,9 +74,7 @@ def leaves_promise_open(trial: Trial, saving: Saving) -> bool:
     """Whether a trial that found nothing beyond the noise is still consistent with what the fix was to save."""
     if trial.verdict != "same" or trial.high_ns is None:
         return False
-    promise = promise_of(saving)
-    likely_ns = SavingAlone(promise.low_ns, promise.expected_ns, promise.high_ns).likely_ns
-    return 0 < likely_ns <= trial.high_ns
+    return 0 < _of_the_fix_alone(saving).likely_ns <= trial.high_ns
 
 
 def describe_trial(trial: Trial) -> str:
@@ -91,9 +89,12 @@ def describe_trial(trial: Trial) -> str:
 
 def promise_of(saving: Saving) -> SavingPromise:
     """What a saving promises of the fix alone: that is what a trial measures."""
-    alone = saving.alone
-    figures = alone if alone != SavingAlone() else saving
+    figures = _of_the_fix_alone(saving)
     return SavingPromise(figures.low_ns, figures.expected_ns, figures.high_ns, saving.basis)
+
+
+def _of_the_fix_alone(saving: Saving) -> Saving | SavingAlone:
+    return saving.alone if saving.alone != SavingAlone() else saving
 
 
 def _with_measurement(finding: Finding, trial: Trial, covered_by: int | None) -> Finding:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,7 @@ from rich.text import Text
 from perfdoctor.comparison.comparison import Comparison
 from perfdoctor.reporters import comparison_facts as facts
 from perfdoctor.reporters.clean_text import shorten_end, shorten_words
+from perfdoctor.reporters.render_blocks import render_blocks
 
 _MAX_WORD = 40
 _VERDICT_STYLES = {"faster": "bold green", "slower": "bold red", "same": "bold", "unknown": "bold yellow"}
@@ -37,22 +37,8 @@ class ComparisonTerminal:
 
     def render(self, comparison: Comparison) -> str:
         """The comparison as text; lines have no trailing blanks."""
-        console = Console(
-            file=io.StringIO(),
-            width=self.width,
-            force_terminal=self.color,
-            no_color=not self.color,
-            color_system="standard" if self.color else None,
-            legacy_windows=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            _environ={},
-        )
-        with console.capture() as captured:
-            for block in self._blocks(comparison):
-                console.print(block, crop=False)
-        return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")) + "\n"
+        text = render_blocks(self._blocks(comparison), self.width, color=self.color)
+        return "\n".join(line.rstrip() for line in text.rstrip("\n").split("\n")) + "\n"
 
     def _blocks(self, comparison: Comparison) -> Iterator[RenderableType]:
         verdict = "unknown" if comparison.reasons else comparison.step.verdict

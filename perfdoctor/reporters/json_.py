@@ -46,7 +46,8 @@ def _replace_surrogates(value: Any) -> Any:
     return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
-def load_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of the report, as plain data."""
-    schema: dict[str, Any] = orjson.loads(files("perfdoctor.reporters").joinpath("report.schema.json").read_bytes())
+def load_schema(name: str = "report") -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a "report" or a "comparison", as plain data."""
+    file = files("perfdoctor.reporters").joinpath(f"{name}.schema.json")
+    schema: dict[str, Any] = orjson.loads(file.read_bytes())
     return schema

@@ -32,6 +32,7 @@ from perfdoctor.reporters.format_values import (
 )
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
+from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -102,22 +103,8 @@ class Terminal(Reporter):
 
     def render_printable(self, report: Report) -> str:
         """The report as text; lines have no trailing blanks."""
-        console = Console(
-            file=io.StringIO(),
-            width=self.width,
-            force_terminal=self.color,
-            no_color=not self.color,
-            color_system="standard" if self.color else None,
-            legacy_windows=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            _environ={},
-        )
-        with console.capture() as captured:
-            for block in self._quiet_blocks(report) if self.verbosity < 0 else self._blocks(report):
-                console.print(block, crop=False)
-        lines = captured.get().replace(_NO_BREAK, " ").rstrip("\n").split("\n")
+        blocks = self._quiet_blocks(report) if self.verbosity < 0 else self._blocks(report)
+        lines = render_blocks(blocks, self.width, color=self.color).replace(_NO_BREAK, " ").rstrip("\n").split("\n")
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def _quiet_blocks(self, report: Report) -> Iterator[RenderableType]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING
 
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.output import open_atomically, write_stdout
@@ -65,10 +62,3 @@ def print_comparison(comparison: Comparison, *, color: bool | None = None, verbo
 
     fitting = terminal_for(sys.stdout, color=color, verbosity=verbosity)
     write_stdout(ComparisonTerminal(fitting.width, fitting.color, verbosity).render(comparison))
-
-
-def load_comparison_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a comparison, as plain data."""
-    file = files("perfdoctor.reporters").joinpath("comparison.schema.json")
-    schema: dict[str, Any] = orjson.loads(file.read_bytes())
-    return schema

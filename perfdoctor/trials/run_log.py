@@ -58,7 +58,6 @@ class RunLog:
         budget_s: Seconds in which to begin runs; None for no limit.
         on_start, on_end: Called with the label of a run before it begins, and with its result.
         runs: The runs by their names, as they ended.
-        extra: What else is kept in state.json.
         clock: Returns the time in seconds.
     """
 
@@ -69,7 +68,6 @@ class RunLog:
     on_start: Callable[[str], None] = lambda _label: None
     on_end: Callable[[str, ProgramRun], None] = lambda _label, _run: None
     runs: dict[str, ProgramRun] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     began_s: float = field(init=False)
     _plain_steps_ns: list[float] = field(init=False, default_factory=list)
@@ -131,7 +129,6 @@ class RunLog:
         plain = {
             "schema": _SCHEMA,
             "identity": dict(self.identity),
-            **self.extra,
             "runs": {name: run.to_dict() for name, run in self.runs.items()},
         }
         unfinished = self.path.with_suffix(".part")

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfdoctor.capture.capture_folder import default_folder_name, find_unused_path, make_folder
+from perfdoctor.capture.capture_folder import make_folder
 from perfdoctor.capture.command_line import script_name
 from perfdoctor.errors import InputError
 from perfdoctor.report.answer_findings import answer_report
@@ -136,8 +136,7 @@ def make_trial_folder(command: Sequence[str], out: Path | None) -> Path:
     Raises:
         CaptureError: It is not empty, or cannot be written.
     """
-    name = f"try-{script_name(command)}"
-    return make_folder(out or find_unused_path(default_folder_name(name, shared=False)), name, force=False)
+    return make_folder(out, f"try-{script_name(command)}", force=False)
 
 
 def try_program(

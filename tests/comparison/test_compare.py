@@ -14,7 +14,7 @@ import perfdoctor
 from perfdoctor.api import Comparison
 from perfdoctor.comparison.comparison import TABLES
 from perfdoctor.errors import InputError, UsageError
-from perfdoctor.reporters.write_comparison import load_comparison_schema
+from perfdoctor.reporters.json_ import load_schema
 
 BEFORE, AGAIN = Program(), Program(seed=1)
 CHANGES = {
@@ -267,8 +267,8 @@ def test_the_same_file_twice_is_refused(record: Record, tmp_path: Path) -> None:
 
 
 def test_every_comparison_fits_the_schema(compare: Compare, record: Record, tmp_path: Path) -> None:
-    validator = jsonschema.Draft202012Validator(load_comparison_schema())
-    validator.check_schema(load_comparison_schema())
+    validator = jsonschema.Draft202012Validator(load_schema("comparison"))
+    validator.check_schema(load_schema("comparison"))
     report = tmp_path / "report.json"
     perfdoctor.analyze(record(BEFORE)).save(report)
     comparisons = [compare(BEFORE, program) for program in CHANGES.values()]

@@ -14,9 +14,10 @@ from perfdoctor.comparison.comparison import TABLES, Comparison, compare_recordi
 from perfdoctor.comparison.recording import Recording, recording_of_report
 from perfdoctor.report.reduce_ranks import from_rank
 from perfdoctor.reporters.comparison_terminal import ComparisonTerminal
-from perfdoctor.reporters.write_comparison import load_comparison_schema, render_comparison
+from perfdoctor.reporters.json_ import load_schema
+from perfdoctor.reporters.write_comparison import render_comparison
 
-VALIDATOR = jsonschema.Draft202012Validator(load_comparison_schema())
+VALIDATOR = jsonschema.Draft202012Validator(load_schema("comparison"))
 any_pair = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 
 
