@@ -1,0 +1,157 @@
+"""The data behind the charts of the page: small columns of numpy, made in `perfdoctor.charts` from a rank.
+
+A chart whose data the trace lacks is None, and the page says what to record for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
+
+
+def _no_times() -> Int64Array:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
+
+    Attributes:
+        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps".
+        kind: "stream", "thread", "phases" or "gaps".
+        start_ns: When each item starts, from the start of the timeline; ascending.
+        dur_ns: How long it takes.
+        name_id: Its name, as an index into `StepTimeline.names`.
+        category: Its colour, as an index into `StepTimeline.categories`.
+        depth: How deep it is nested on its track; 0 for what is not nested.
+        merged: How many items this one stands for: 1, or more where items too short to see were joined.
+    """
+
+    name: str
+    kind: str
+    start_ns: Int64Array
+    dur_ns: Int64Array
+    name_id: Int32Array
+    category: Int8Array
+    depth: Int8Array
+    merged: Int32Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """An arrow of the timeline from a launching call to its kernel: (track, item) each."""
+
+    from_track: Int32Array
+    from_item: Int32Array
+    to_track: Int32Array
+    to_item: Int32Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimeline:
+    """The timeline of the step with the median length; of the window where there are no steps.
+
+    Attributes:
+        step: The number of the step among those analysed; None without steps.
+        start_ns: When it starts, as in the trace file.
+        span_ns: Its length as recorded.
+        tracks: From top to bottom.
+        names: The names of items.
+        categories: The names of colours: kernel categories, causes of gaps, phases, "op", "call", "annotation".
+        links: Arrows from launches to kernels, of items that are not merged.
+        left_out: How many items of the step are shown in no track of their own length, see `Track.merged`.
+    """
+
+    step: int | None
+    start_ns: int
+    span_ns: int
+    tracks: tuple[Track, ...]
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    links: Link | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlameGraph:
+    """What the CPU was in while the GPU had nothing to do: a tree with the idle time of each node, in the window.
+
+    Attributes:
+        names: The names.
+        name_id: Of each node its name; the nodes are in the order of depth first.
+        parent: Of each node the index of its parent, before it; -1 for roots (threads).
+        time_ns: Idle time in which the node was on the stack, per step without the profiler.
+        category: "python", "op", "call", "annotation", "thread" as an index into `categories`.
+        categories: See there.
+    """
+
+    names: tuple[str, ...]
+    name_id: Int32Array
+    parent: Int32Array
+    time_ns: Int64Array
+    category: Int8Array
+    categories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A roof of the roofline: a peak of computing or of memory. `kind` is "flops" or "bytes", `per_s` its rate."""
+
+    name: str
+    kind: str
+    per_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roofline:
+    """Kernels by name and shape, each with its work over its time.
+
+    Attributes:
+        names: The name of each point.
+        category: Its category, as in `KernelClass.category`.
+        flops: FLOPs of all its launches in the window.
+        bytes: Bytes that they must move at least.
+        time_ns: Their time in the window, recorded.
+        tensor_core: "yes", "no", "unknown" or "na".
+        roofs: The roofs of the device; empty where it is not known.
+    """
+
+    names: tuple[str, ...]
+    category: tuple[str, ...]
+    flops: FloatArray
+    bytes: FloatArray
+    time_ns: Int64Array
+    tensor_core: tuple[str, ...]
+    roofs: tuple[Roof, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSeries:
+    """The lengths of steps in order: those recorded, and those that a capture timed without the profiler.
+
+    Attributes:
+        recorded_ns: Of the recorded steps.
+        first: The number of the first recorded step in the run; 0 where that is not known.
+        unprofiled_ns: Of the steps of the whole run without the profiler; empty without a capture.
+        unprofiled_number: Their numbers in the run.
+    """
+
+    recorded_ns: Int64Array
+    first: int = 0
+    unprofiled_ns: Int64Array = field(default_factory=_no_times)
+    unprofiled_number: Int64Array = field(default_factory=_no_times)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankCharts:
+    """The charts of one rank. Picklable, up to some megabytes: only the rank with the longest step keeps them."""
+
+    rank: int | None
+    timeline: StepTimeline | None = None
+    idle_flames: FlameGraph | None = None
+    roofline: Roofline | None = None
+    steps: StepSeries | None = None
