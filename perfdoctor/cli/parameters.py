@@ -32,7 +32,7 @@ output = click.option(
     "--output",
     multiple=True,
     metavar="FILE",
-    help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
+    help="Also write .json, .md, .sarif, .txt or .json.gz (annotated trace); may be given several times.",
 )
 fail_on = click.option(
     "--fail-on",
