@@ -49,7 +49,7 @@ def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | Non
     """
     suffix = suffix_of(path)
     if suffix == ANNOTATED_TRACE:
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(report, path, rank=rank)
         return
