@@ -181,7 +181,7 @@ class Report(BaseReport):
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
         """
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(self, path)
 

@@ -70,7 +70,7 @@ def save_report(
     """
     suffix = suffix_of(path)
     if suffix == ANNOTATED_TRACE:
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(report, path, rank=rank)
         return
