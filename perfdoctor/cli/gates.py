@@ -12,7 +12,7 @@ from perfdoctor.reporters.clean_text import clean_line
 if TYPE_CHECKING:
     from perfdoctor.report.finding import Finding
     from perfdoctor.report.report import Report
-    from perfdoctor.reporters.gate import Gate, Judgement
+    from perfdoctor.reporters.finding_gate import Gate, Judgement
 
 # More findings are counted, not named: the report above names them all.
 _MAX_NAMED = 8
@@ -56,7 +56,7 @@ def open_gate(fail_on: str | None, baseline: str | None, *, updates: bool = Fals
         return None
     from perfdoctor.comparison.baseline_file import read_baseline
     from perfdoctor.report.finding import SEVERITIES
-    from perfdoctor.reporters.gate import DEFAULT_LEVEL, Gate
+    from perfdoctor.reporters.finding_gate import DEFAULT_LEVEL, Gate
 
     level = DEFAULT_LEVEL if fail_on is None else SEVERITIES[[*map(str, SEVERITIES)].index(fail_on)]
     if baseline is None or (updates and not Path(baseline).exists()):

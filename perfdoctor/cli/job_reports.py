@@ -21,7 +21,7 @@ from perfdoctor.reporters.write_report import OUTPUT_FORMATS, render_report, suf
 if TYPE_CHECKING:
     from perfdoctor.fleet.split_jobs import Job
     from perfdoctor.report.report import Report
-    from perfdoctor.reporters.gate import Gate
+    from perfdoctor.reporters.finding_gate import Gate
 
 _TRACE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json(\.gz|\.zst)?|sqlite)$", re.IGNORECASE)
 # Formats of which a line holds a report, and those of which a text holds one report only.

@@ -16,7 +16,7 @@ from perfdoctor.reporters.write_report import OUTPUT_FORMATS, print_report, rend
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
-    from perfdoctor.reporters.gate import Gate
+    from perfdoctor.reporters.finding_gate import Gate
 
 
 def check_outputs(paths: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ from perfdoctor.reporters.clean_text import clean_line
 if TYPE_CHECKING:
     from perfdoctor.capture.launch import CaptureResult
     from perfdoctor.report.report import Report
-    from perfdoctor.reporters.gate import Gate
+    from perfdoctor.reporters.finding_gate import Gate
 
 _DEFAULTS = CaptureOptions()
 # From here on a reader wonders what is going on, and wants to know afterwards what it was.

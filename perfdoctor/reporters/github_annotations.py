@@ -15,8 +15,8 @@ from typing import ClassVar, Self
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import plain_message
-from perfdoctor.reporters.gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.reporter import Reporter

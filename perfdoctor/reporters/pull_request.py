@@ -17,9 +17,9 @@ from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_line, shorten_end
 from perfdoctor.reporters.escape_markdown import escape
+from perfdoctor.reporters.finding_gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.finding_texts import SEVERITY_MARKS, short_cost, short_saving
 from perfdoctor.reporters.format_values import format_count, format_place
-from perfdoctor.reporters.gate import DEFAULT_GATE, Gate
 from perfdoctor.reporters.markdown import (
     finding_body,
     info_line,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdoctor.reporters.gate import Gate
+    from perfdoctor.reporters.finding_gate import Gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
+from perfdoctor.reporters.finding_gate import DEFAULT_GATE, ENGINE_RULE, Gate
 from perfdoctor.reporters.finding_texts import describe_cost, plain_message
 from perfdoctor.reporters.format_values import format_evidence, format_place
-from perfdoctor.reporters.gate import DEFAULT_GATE, ENGINE_RULE, Gate
 from perfdoctor.reporters.json_ import render_plain
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_options import RenderOptions

@@ -8,7 +8,7 @@ import report_samples as samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.gate import Gate
+from perfdoctor.reporters.finding_gate import Gate
 from perfdoctor.reporters.github_annotations import GithubAnnotations
 
 # As the runner reads them: actions/runner, src/Runner.Common/ActionCommand.cs.

@@ -13,7 +13,7 @@ import xmlschema
 
 from perfdoctor.report.finding import Severity
 from perfdoctor.report.report import Outcome, Report
-from perfdoctor.reporters.gate import Gate
+from perfdoctor.reporters.finding_gate import Gate
 from perfdoctor.reporters.junit import Junit
 
 SCHEMA = Path(__file__).parent / "schemas" / "junit-10.xsd"
