@@ -27,11 +27,26 @@ _REPORTERS: Mapping[str, str] = MappingProxyType(
     {
         ".json": "perfdoctor.reporters.json_:Json",
         ".md": "perfdoctor.reporters.markdown:Markdown",
+        ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
         ".sarif": "perfdoctor.reporters.sarif:Sarif",
+        ".xml": "perfdoctor.reporters.junit:Junit",
+        ".github": "perfdoctor.reporters.github_annotations:GithubAnnotations",
         ".txt": "perfdoctor.reporters.terminal:Terminal",
     }
 )
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
+# By the name of a format for standard output its suffix; the names are those that linters have.
+OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "text": ".txt",
+        "json": ".json",
+        "markdown": ".md",
+        "pr": ".pr.md",
+        "github": ".github",
+        "sarif": ".sarif",
+        "junit": ".xml",
+    }
+)
 _PLANNED_SUFFIXES = {".html": "HTML", ".htm": "HTML"}
 # Wider lines are harder to read; narrower ones leave no room for a table.
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
