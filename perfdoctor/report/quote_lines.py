@@ -16,6 +16,9 @@ _DEFINITION = re.compile(r"(async )?def |class |@")
 _CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
 
+SOURCE_LINE = "source line"
+"""Label of the evidence that holds the text of the line at a finding's location."""
+
 
 def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:
     """The findings, each with the text of its source line as first evidence.
@@ -48,4 +51,4 @@ def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) ->
 def _with_source_line(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     location = finding.location
     text = None if location is None else _text_of(location.file, location.line, text_of)
-    return finding if text is None else replace(finding, evidence=(Evidence("source line", text), *finding.evidence))
+    return finding if text is None else replace(finding, evidence=(Evidence(SOURCE_LINE, text), *finding.evidence))

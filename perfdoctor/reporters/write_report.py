@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED_TRACE = ".json.gz"
-SUFFIXES = (".json", ".md", ".txt", ANNOTATED_TRACE)
-_PLANNED_SUFFIXES = {".html": "HTML", ".htm": "HTML", ".sarif": "SARIF"}
+SUFFIXES = (".html", ".json", ".md", ".txt", ANNOTATED_TRACE)
+_PLANNED_SUFFIXES = {".sarif": "SARIF"}
 # Wider lines are harder to read; narrower ones leave no room for a table.
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 
@@ -39,7 +39,7 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None, verbosity: int = 0) -> None:
-    """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
+    """Write a report; the suffix decides the format: .html, .json, .md, .txt, or .json.gz (annotated trace of `rank`).
 
     `verbosity` is that of a .txt: 1 is the long form, -1 a line for each finding. The file appears whole or not at all.
 
@@ -59,7 +59,11 @@ def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | Non
 
 
 def render_report(report: Report, suffix: str, verbosity: int = 0) -> str:
-    """The report as the text that belongs to a suffix: .json, .md or .txt, the last one with a verbosity."""
+    """The report as the text that belongs to a suffix: .html, .json, .md or .txt, the last one with a verbosity."""
+    if suffix == ".html":
+        from perfdoctor.reporters.html.html import Html
+
+        return Html().render(report)
     if suffix == ".json":
         from perfdoctor.reporters.json_ import Json
 
