@@ -134,7 +134,7 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt, or .json.gz (annotated trace).
 
         Raises:
             UsageError: The suffix is another one.
