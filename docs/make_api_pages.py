@@ -22,7 +22,7 @@ def make_pages() -> Iterator[tuple[str, str]]:
     """Yield the address and the Markdown of each page."""
     for kind, (title, fits) in KINDS.items():
         names = [name for name in perfdoctor.__all__ if fits(getattr(perfdoctor, name))]
-        yield f"api/{kind}.md", "\n\n".join((f"# {title}", *(f"::: perfdoctor.{name}" for name in names))) + "\n"
+        yield f"api/{kind}.md", "\n\n".join((f"# {title}", *map(_describe_value, names))) + "\n"
     for name, module in MODULES.items():
         yield f"api/{name}.md", f"# {module}\n\n{_directive(module)}\n"
 
@@ -36,6 +36,14 @@ def make_menu() -> list[object]:
 def describe_names() -> str:
     """All names of the package as a table."""
     return "\n".join(("| name | is |\n|---|---|", *map(_describe_name, perfdoctor.__all__)))
+
+
+def _describe_value(name: str) -> str:
+    """A name, and below it the class that says what its fields are, where the public class only adds to that one."""
+    bases = getattr(getattr(perfdoctor, name), "__bases__", ())
+    fields = [f"{base.__module__}.{base.__name__}" for base in bases if base.__name__ == name]
+    options = "\n    options:\n      show_root_full_path: true\n      heading_level: 3\n      members: []"
+    return "\n\n".join((f"::: perfdoctor.{name}", *(f"::: {field}{options}" for field in fields)))
 
 
 def _describe_name(name: str) -> str:

@@ -94,6 +94,12 @@ def test_links_of_files_become_links_of_pages(link: str, uri: str, led: str) -> 
     assert make_site.lead_links(link, source, uri) == led
 
 
+@pytest.mark.parametrize("name", ["README.md", *make_site.BORROWED])
+def test_links_between_files_lead_to_files(name: str) -> None:
+    links = re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
 def test_a_part_of_the_report_that_is_gone_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert make_site.fill_marks("<!-- part: Where a step's -->", "x.md").startswith("```text\nWhere a step's ")
     assert not caplog.records
