@@ -39,7 +39,7 @@ output = click.option(
     multiple=True,
     metavar="FILE",
     shell_complete=complete_files,
-    help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
+    help="Also write .json, .md, .sarif, .txt or .json.gz (annotated trace); may be given several times.",
 )
 fail_on = click.option(
     "--fail-on",
