@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Iterator
 
 import click
-from make_rule_pages import escape
+from make_rule_pages import escape, own_changes
 
 from perfdoctor.cli.main import COMMANDS, cli
 
+_NEEDS = {"": "", "cuda": "a GPU", "ranks": "several ranks"}
 _CONTEXT = click.Context(cli, info_name="perfdoctor")
 
 
@@ -30,6 +31,16 @@ def describe_commands() -> str:
         f"| [{name}]({name}.md) | {escape(find_command(name).get_short_help_str(limit=200))} |" for name in COMMANDS
     )
     return "\n".join(("| command | does |\n|---|---|", *rows))
+
+
+def describe_changes() -> str:
+    """What `perfdoctor try` can try, as a table."""
+    rows = []
+    for each in own_changes():
+        rules = ", ".join(f"[{rule}](rules/{rule}.md)" for rule in each.rules)
+        effect = f"numerics: {each.effect_on_results}" if each.alters_numerics else each.effect_on_results
+        rows.append(f"| `{each.name}` | {escape(each.summary)} | {rules} | {_NEEDS[each.needs]} | {escape(effect)} |")
+    return "\n".join(("| change | does | advised by | needs | may change in results |\n|---|---|---|---|---|", *rows))
 
 
 def describe_command(name: str) -> str:

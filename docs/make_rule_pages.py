@@ -10,8 +10,11 @@ from pathlib import Path
 
 from perfdoctor.rules import REQUIREMENTS, Analyzer
 from perfdoctor.rules.registry import load_analyzers
+from perfdoctor.trials.change import Change
+from perfdoctor.trials.load_changes import load_changes
 
 EXAMPLES = Path(__file__).resolve().parent / "rules" / "examples"
+OWN_CHANGES = "perfdoctor/trials/changes/"
 FAMILIES = {
     "PD0": "The recording",
     "PD1": "The CPU and the input",
@@ -37,6 +40,11 @@ _LIST = re.compile(r"(?<=[^\n])\n(?=\s*[-*] )")
 def own_rules() -> list[type[Analyzer]]:
     """The rules of the package, without those of plugins that happen to be installed."""
     return [rule for rule in load_analyzers() if rule.__module__.startswith("perfdoctor.analyzers.")]
+
+
+def own_changes() -> list[Change]:
+    """The changes of `perfdoctor try`, without those of plugins that happen to be installed."""
+    return [each.change for each in load_changes()[0] if OWN_CHANGES in Path(each.file).as_posix()]
 
 
 def make_pages() -> Iterator[tuple[str, str]]:
@@ -75,9 +83,13 @@ def describe_rule(rule: type[Analyzer]) -> str:
     for heading in SECTIONS:
         text = sections[heading] if heading == "Example" else escape(sections[heading])
         parts += [f"## {heading}", text]
+        if heading == "How to fix" and (names := [each.name for each in own_changes() if rule.rule in each.rules]):
+            parts.append(
+                f"To measure on your program what it is worth: `perfdoctor try --only {','.join(names)} train.py`."
+            )
     if rule.needs:
         needs = [f"- `{need}`: {escape(REQUIREMENTS[need])}" for need in sorted(rule.needs)]
-        parts += ["A recording must have:", "\n".join(needs)]
+        parts += ["Where one of these is missing, the rule is skipped, and the report says:", "\n".join(needs)]
     if rule.defaults:
         rows = [
             f"| `{name}` | {value:g} | `--set {rule.rule}.{name}={value:g}` |" for name, value in rule.defaults.items()

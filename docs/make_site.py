@@ -11,7 +11,7 @@ mkdocstrings' work.
 What a page may say to the hook, each in a line of its own (on GitHub one sees nothing of it):
 
     <!-- part: Where a step -->                     the part of the sample's report that begins so
-    <!-- table: rules -->                           a table of the package: rules, commands or names
+    <!-- table: rules -->                           a table of the package: rules, commands, names, changes
     <!-- include: benchmarks/README.md ## Title --> a section of another file
     <!-- file: docs/rules/examples/setting.py -->   a file as code
 """
@@ -49,6 +49,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules": make_rule_pages.describe_rules,
     "commands": make_command_pages.describe_commands,
     "names": make_api_pages.describe_names,
+    "changes": make_command_pages.describe_changes,
 }
 # Where the pages of each kind stand in the menu: behind the page that introduces them.
 SECTIONS = {"rules/index.md": make_rule_pages, "commands/index.md": make_command_pages, "api/index.md": make_api_pages}

@@ -62,6 +62,13 @@ def test_a_command_has_a_page_with_its_options_and_examples(name: str) -> None:
     assert f"[{name}]({name}.md)" in make_command_pages.describe_commands()
 
 
+def test_the_page_of_try_lists_its_changes_and_rules_name_theirs() -> None:
+    table = make_command_pages.describe_changes()
+    assert re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE) == [each.name for each in make_rule_pages.own_changes()]
+    assert "`perfdoctor try --only fused train.py`" in PAGES["rules/PD303.md"]
+    assert "perfdoctor try --only" not in PAGES["rules/PD401.md"]
+
+
 @pytest.mark.parametrize("name", perfdoctor.__all__)
 def test_a_public_name_is_in_the_reference(name: str) -> None:
     listed = re.search(rf"\[`perfdoctor\.{name}`\]\((\w+)\.md", make_api_pages.describe_names())
