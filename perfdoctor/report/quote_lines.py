@@ -16,9 +16,6 @@ _DEFINITION = re.compile(r"(async )?def |class |@")
 _CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
 
-SOURCE_LINE = "source line"
-"""Label of the evidence that holds the text of the line at a finding's location."""
-
 
 def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:
     """The findings, each with the text of its source line as first evidence.
