@@ -44,6 +44,11 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and
 verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")
 
 
+def format_examples(*lines: str) -> str:
+    """The epilog of a command's --help: lines that can be typed as they are, each with a comment where it needs one."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
 def parse_verbosity(quiet: bool, verbose: bool) -> int:
     """-1, 0 or 1.
 
