@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import click
 
+from perfdoctor.cli.shell_values import complete_files, complete_rules
 from perfdoctor.errors import UsageError
 
 select = click.option(
     "--select",
     multiple=True,
     metavar="RULES",
+    shell_complete=complete_rules,
     help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
 )
 ignore = click.option(
-    "--ignore", multiple=True, metavar="RULES", help="Leave out these rules or families; may be given several times."
+    "--ignore",
+    multiple=True,
+    metavar="RULES",
+    shell_complete=complete_rules,
+    help="Leave out these rules or families; may be given several times.",
 )
 settings = click.option(
     "--set",
@@ -32,7 +38,8 @@ output = click.option(
     "--output",
     multiple=True,
     metavar="FILE",
-    help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
+    shell_complete=complete_files,
+    help="Also write .json, .md, .sarif, .txt or .json.gz (annotated trace); may be given several times.",
 )
 fail_on = click.option(
     "--fail-on",
@@ -42,6 +49,11 @@ fail_on = click.option(
 no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")
+
+
+def format_examples(*lines: str) -> str:
+    """The epilog of a command's --help: lines that can be typed as they are, each with a comment where it needs one."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 def parse_verbosity(quiet: bool, verbose: bool) -> int:

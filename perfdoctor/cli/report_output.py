@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perfdoctor.errors import InputError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
+from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.write_report import print_report, render_report, save_report, suffix_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = Non
     terminal makes no file shorter.
     """
     for path in paths:
-        save_report(report, path, rank=rank, verbosity=max(verbosity, 0))
+        save_report(report, path, rank=rank, options=RenderOptions(max(verbosity, 0)))
         sys.stderr.write(f"wrote {clean_line(path)}\n")
 
 

@@ -78,6 +78,7 @@ Pair: TypeAlias = tuple[SeenFinding | None, SeenFinding | None]
 # edited, and so do folders; a report.json does not say what a finding is about, but its title does.
 _SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
     lambda f: (f.subject, f.file, f.line, f.function),
+    lambda f: (f.subject, f.file_name, f.source) if f.source else None,
     lambda f: (f.subject, f.file_name, f.function) if f.file else None,
     lambda f: (f.kind, f.file_name, f.function) if f.file else None,
     lambda f: (f.file_name, f.function) if f.file else None,
