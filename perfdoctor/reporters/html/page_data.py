@@ -63,6 +63,7 @@ def page_data(report: Report) -> dict[str, Any]:
             for account in report.account
         ],
         "tables": list(map(table_data, charts.tables)),
+        "notes": _clean_all(charts.notes),
     }
 
 
