@@ -21,9 +21,7 @@ TABLE_ROWS = 200
 """How many rows of a table the page has."""
 
 
-def rank_charts_of(
-    rank: Rank, tables: Mapping[str, Callable[[Rank], Table]] = MappingProxyType({})
-) -> RankCharts:
+def rank_charts_of(rank: Rank, tables: Mapping[str, Callable[[Rank], Table]] = MappingProxyType({})) -> RankCharts:
     """The charts of a rank, None where the trace lacks their data, and of its tables those with rows.
 
     What fails costs only itself, and is among the notes: the report is worth more than a chart.

@@ -24,7 +24,7 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
-KEYS = {"version", "rank", "timeline", "flames", "roofline", "modules", "steps", "ranks", "account", "tables"}
+KEYS = {"version", "rank", "timeline", "flames", "roofline", "modules", "steps", "ranks", "account", "tables", "notes"}
 US = 1_000
 
 
