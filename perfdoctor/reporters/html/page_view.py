@@ -42,7 +42,6 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import (
-    describe_context,
     describe_ladder,
     describe_recorded_step,
     ladder_of,
@@ -52,7 +51,17 @@ from perfdoctor.reporters.verdict import (
 _MAX_PATHS = 8
 _MAX_WORD = 120
 _LIKELY = 0.8
+# A label and a value of more characters do not fit into a third of a line.
+_MAX_EVIDENCE = 48
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
+
+
+class ShownEvidence(NamedTuple):
+    """A label with its value; a long one, such as a path of calls, takes a line of its own."""
+
+    label: str
+    value: str
+    is_long: bool
 
 
 class ShownFinding(NamedTuple):
@@ -68,7 +77,7 @@ class ShownFinding(NamedTuple):
         place: The line to change; "" where it is not known.
         bar: What the fix saves, as a bar along the step.
         fix: What to write; None where there is nothing to copy.
-        evidence: Labels and values.
+        evidence: What was observed.
         covered: What is also true, and what fixing it alone would save.
         references: Addresses, and whether each is a link.
     """
@@ -86,7 +95,7 @@ class ShownFinding(NamedTuple):
     place: str
     bar: RangeBar | None
     fix: FixBlock | None
-    evidence: tuple[tuple[str, str], ...]
+    evidence: tuple[ShownEvidence, ...]
     covered: tuple[str, ...]
     references: tuple[tuple[str, bool], ...]
 
@@ -140,7 +149,6 @@ def page_view(report: Report) -> dict[str, Any]:
         "paths": [clean_line(trace.path) for trace in report.traces[:_MAX_PATHS]],
         "more_paths": max(len(report.traces) - _MAX_PATHS, 0),
         "verdict": words(verdict_of(report)),
-        "context": describe_context(report.context),
         "context_evidence": [words(sentence) for sentence in report.context.evidence],
         "ladder": describe_ladder(report),
         "rungs": rungs_of(ladder) if ladder else [],
@@ -150,6 +158,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "trials": _trials(report),
         "split": split,
         "segments": segments_of(split) if split else [],
+        "drawn": {each.name for each in segments_of(split)} if split else set(),
         "bucket_rows": list(_bucket_rows(split)) if split else [],
         "rank_columns": COLUMNS,
         "ranks": _rank_lines(report) if len(report.account) > 1 else [],
@@ -216,11 +225,12 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
         )
 
 
-def _evidence(finding: Finding) -> Iterator[tuple[str, str]]:
+def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
     """What was observed, without what stands elsewhere in the finding."""
     for each in finding.evidence:
         if each.label not in (SOURCE_LINE, USED_AT):
-            yield words(each.label), words(format_evidence(each))
+            label, value = words(each.label), words(format_evidence(each))
+            yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
 
 
 def _describe_covered(finding: Finding) -> str:
