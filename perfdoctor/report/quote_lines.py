@@ -8,16 +8,13 @@ from dataclasses import replace
 from os.path import isabs
 from typing import Any
 
-from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.finding import SOURCE_LINE, Evidence, Finding
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
 # A cell of the notebook that made the recording.
 _CELL = re.compile(r"In\[\d+\]")
 _MAX_LENGTH = 160
-
-SOURCE_LINE = "source line"
-"""Label of the evidence that holds the text of the line at a finding's location."""
 
 
 def with_source_lines(findings: Iterable[Finding], text_of: Callable[[str, int], str]) -> tuple[Finding, ...]:

@@ -21,15 +21,9 @@ def test_the_suffix_decides_the_form(name, suffix):
     assert suffix_of(name) == suffix
 
 
-@pytest.mark.parametrize(("name", "kind"), [("r.sarif", "SARIF")])
-def test_forms_of_a_later_version_are_refused_with_what_to_use(name, kind):
-    with pytest.raises(UsageError, match=f"{kind} reports come in a later version; use .md or .json"):
-        suffix_of(name)
-
-
 @pytest.mark.parametrize("name", ["r.pdf", "report", "r.gz", "json"])
 def test_other_suffixes_are_refused_with_those_that_work(name):
-    with pytest.raises(UsageError, match=r"\.json, \.md, \.txt, \.json\.gz"):
+    with pytest.raises(UsageError, match=r"\.json, \.md, .*\.txt, \.json\.gz"):
         suffix_of(name)
 
 

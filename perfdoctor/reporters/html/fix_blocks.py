@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from perfdoctor.report.finding import Finding
-from perfdoctor.report.quote_lines import SOURCE_LINE
+from perfdoctor.report.finding import SOURCE_LINE, Finding
 from perfdoctor.reporters.clean_text import clean_block, clean_line
 
 # What a command line starts with: a setting of the environment, or a program that one calls by name.

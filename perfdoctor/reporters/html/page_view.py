@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from perfdoctor.analysis.timeline.account import BUCKETS
-from perfdoctor.report.finding import USED_AT, Finding
-from perfdoctor.report.quote_lines import SOURCE_LINE
+from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_line, shorten_words
