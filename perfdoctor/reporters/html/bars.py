@@ -10,6 +10,7 @@ from perfdoctor.reporters.format_values import format_duration
 from perfdoctor.reporters.time_split import TimeSplit
 from perfdoctor.reporters.verdict import Ladder
 
+
 class Segment(NamedTuple):
     """A part of a bar: the name that gives it its colour and pattern, its label, and where it is drawn."""
 

@@ -12,12 +12,12 @@ from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_line, shorten_words
+from perfdoctor.reporters.finding_texts import describe_cost
 from perfdoctor.reporters.format_values import (
     UNKNOWN,
     format_count,
     format_duration,
     format_evidence,
-    format_finding_saving,
     format_place,
     format_share,
 )
@@ -30,7 +30,7 @@ from perfdoctor.reporters.html.bars import (
     segments_of,
 )
 from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
-from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -70,8 +70,7 @@ class ShownFinding(NamedTuple):
         number: Its place among those, from 1.
         position: Its index in `Report.findings`, which the data of the charts names it by.
         rule, name, severity, title, advice: As of the Finding, cleaned.
-        cost: What it costs and on which ranks, and what the fix saves, each as words.
-        saving: See `cost`.
+        cost: What it costs and on which ranks, and what the fix saves.
         confidence: As words, where it is not high.
         place: The line to change; "" where it is not known.
         bar: What the fix saves, as a bar along the step.
@@ -89,7 +88,6 @@ class ShownFinding(NamedTuple):
     title: str
     advice: str
     cost: str
-    saving: str
     confidence: str
     place: str
     bar: RangeBar | None
@@ -201,8 +199,6 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
     step_ns = report.steps.median_ns if has_steps(report) else ladder.now_ns if ladder else None
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
     for number, finding in enumerate(main_findings(report), 1):
-        share = format_share(finding.share_of_step)
-        ranks = format_finding_ranks(report, finding)
         likely = finding.confidence >= _LIKELY
         yield ShownFinding(
             number=number,
@@ -212,8 +208,7 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
             severity=finding.severity,
             title=words(finding.title),
             advice=words(finding.advice),
-            cost=f"costs {format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share}){ranks}",
-            saving=format_finding_saving(finding),
+            cost=describe_cost(report, finding),
             confidence="" if likely else f"confidence {format_share(finding.confidence)}",
             place=format_place(finding),
             bar=range_bar(finding, step_ns),
