@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED_TRACE = ".json.gz"
+PAGE = ".html"
 # By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
 _REPORTERS: Mapping[str, str] = MappingProxyType(
     {
-        ".html": "perfdoctor.reporters.html.html:Html",
+        PAGE: "perfdoctor.reporters.html.html:Html",
         ".json": "perfdoctor.reporters.json_:Json",
         ".md": "perfdoctor.reporters.markdown:Markdown",
         ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
