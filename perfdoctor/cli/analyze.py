@@ -15,6 +15,7 @@ from perfdoctor.cli.config import load_config
 from perfdoctor.cli.gates import check_gate, check_program, check_ranks_complete, open_gate, save_baseline
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import ReportOutput, check_folder, check_outputs, print_analysis, save_outputs
+from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from perfdoctor.report.report import Report
 
 
-@click.command(short_help="Say why a recorded step is slow, and what to change.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.command(
+    short_help="Say why a recorded step is slow, and what to change.",
+    epilog=parameters.format_examples(
+        "perfdoctor analyze trace.json.gz",
+        "perfdoctor analyze capture/ -o report.md -o report.json",
+        "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
+        "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
+        "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
+        "perfdoctor analyze - --json < trace.json.gz",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
 @parameters.output_format
 @parameters.output

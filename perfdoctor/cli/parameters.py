@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perfdoctor.cli.shell_values import complete_files, complete_rules
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.write_report import OUTPUT_FORMATS
 
@@ -11,10 +12,15 @@ select = click.option(
     "--select",
     multiple=True,
     metavar="RULES",
+    shell_complete=complete_rules,
     help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
 )
 ignore = click.option(
-    "--ignore", multiple=True, metavar="RULES", help="Leave out these rules or families; may be given several times."
+    "--ignore",
+    multiple=True,
+    metavar="RULES",
+    shell_complete=complete_rules,
+    help="Leave out these rules or families; may be given several times.",
 )
 settings = click.option(
     "--set",
@@ -33,6 +39,7 @@ output = click.option(
     "--output",
     multiple=True,
     metavar="FILE",
+    shell_complete=complete_files,
     help="Also write .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github (annotations), .txt "
     "or .json.gz (annotated trace); may be given several times.",
 )
@@ -58,6 +65,11 @@ update_baseline = click.option(
 no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Print all evidence, and whether each rule ran.")
+
+
+def format_examples(*lines: str) -> str:
+    """The epilog of a command's --help: lines that can be typed as they are, each with a comment where it needs one."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 def parse_verbosity(quiet: bool, verbose: bool) -> int:

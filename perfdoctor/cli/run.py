@@ -31,6 +31,7 @@ from perfdoctor.cli.report_output import (
     save_outputs,
     shown_path,
 )
+from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
@@ -47,10 +48,18 @@ _LONG_ANALYSIS_S = 10.0
 @click.command(
     cls=ProgramCommand,
     short_help="Run a program as it is, record it, and say why it is slow.",
+    epilog=parameters.format_examples(
+        "perfdoctor run train.py --epochs 1",
+        "perfdoctor run -m package.train --epochs 1",
+        "perfdoctor run -- torchrun --nproc-per-node 2 train.py",
+        "perfdoctor run -- env/bin/python train.py    # in another Python",
+        "perfdoctor run --out capture --stop-after train.py",
+        "perfdoctor run --fail-on high -o report.md train.py",
+    ),
     # What follows the program belongs to the program.
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("target", nargs=-1, required=True, metavar="PROGRAM...")
+@click.argument("target", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=complete_files)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -127,28 +136,19 @@ def run(
 ) -> int:
     """Run a program as it is, record its training steps, and say why they are slow.
 
-    PROGRAM is a script, a module after -m, or any command after --, with its arguments:
-
-    \b
-    perfdoctor run train.py --epochs 1
-    perfdoctor run -m package.train
-    perfdoctor run -- torchrun --nproc-per-node 2 train.py
-
-    What follows the program belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a
-    program that exits with 0 ends in 1 where a finding fails, or where there is no report to judge by.
+    PROGRAM is a script, a module after -m, or any command after --, with its arguments. What follows the program
+    belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a program that exits
+    with 0 ends in 1 where a finding fails, or where there is no report to judge by.
 
     Six steps are enough, and some 40 fill all windows: the first are left alone, the next are timed without the
     profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
     once or twice more if its steps change, and left alone otherwise, unless --stop-after ends it. Windows that are
     chosen (--skip, --base, --warmup, --timing, --evidence) are kept to the letter.
 
-    The program runs in the Python that runs perfdoctor. To record it in another one, name that one:
-
-    \b
-    perfdoctor run -- /path/to/python train.py
+    The program runs in the Python that runs perfdoctor. To record it in another one, name that one after --.
 
     Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
-    """  # noqa: D301 - the backspace is click's mark of a paragraph that keeps its lines
+    """
     from perfdoctor.capture import launch
 
     verbosity = parameters.parse_verbosity(quiet, verbose)
