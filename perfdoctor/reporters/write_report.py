@@ -39,12 +39,14 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None, verbosity: int = 0) -> None:
-    """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
+    """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
+
+    That is of all ranks, or of `rank`.
 
     `verbosity` is that of a .txt: 1 is the long form, -1 a line for each finding. The file appears whole or not at all.
 
     Raises:
-        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        UsageError: The suffix is another one, or there is no such rank to annotate.
         InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)
