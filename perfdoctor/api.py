@@ -199,9 +199,9 @@ class Report(BaseReport):
         return (self.traces[index].rank, *source.read(self, index))
 
     def export_chrome_trace(self, path: PathLike) -> None:
-        """Write the analysed trace with steps, account and findings as additional tracks.
+        """Write the analysed traces with steps, account, findings and counters as additional tracks.
 
-        The file opens in Perfetto and chrome://tracing.
+        The file opens in Perfetto and chrome://tracing. Several ranks stand in it on one clock.
 
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
