@@ -11,13 +11,27 @@ from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
+from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 
-@click.command(short_help="Annotate a trace for Perfetto and chrome://tracing.")
-@click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write, .json.gz or .json.")
+@click.command(
+    short_help="Annotate a trace for Perfetto and chrome://tracing.",
+    epilog=parameters.format_examples(
+        "perfdoctor export trace.json.gz -o annotated.json.gz",
+        "perfdoctor export capture/ -o rank3.json.gz --rank 3 --steps 2:4",
+    ),
+)
+@click.argument("trace", metavar="TRACE", shell_complete=complete_files)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="The file to write, .json.gz or .json.",
+    shell_complete=complete_files,
+)
 @parameters.select
 @parameters.ignore
 @parameters.settings
@@ -44,7 +58,7 @@ def export(
     check_folder(output)
     config = load_config(select, ignore, settings, Path.cwd())
     from perfdoctor.api import analyze as analyze_traces
-    from perfdoctor.reporters.chrome import export_chrome_trace
+    from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
     with open_progress_bar() as progress:
         report = analyze_traces(
