@@ -113,7 +113,7 @@ def group() -> Iterator[None]:
 def commands_of(code: str) -> list[tuple[list[str], list[str]]]:
     """The commands behind each `$`, as words, each with the output that is shown below it."""
     found: list[tuple[list[str], list[str]]] = []
-    for line in code.splitlines():
+    for line in code.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
             found.append((shlex.split(line[2:]), []))
         else:
