@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfdoctor import gpu
     from perfdoctor.analysis.host.locations import SourceLocation
-    from perfdoctor.api import Comparison, Report, analyze, compare
+    from perfdoctor.api import Comparison, Report, Table, analyze, compare
     from perfdoctor.capture.session import diagnose, profile
     from perfdoctor.errors import CaptureError, GateError, InputError, PerfdoctorError, TraceError, UsageError
     from perfdoctor.report.finding import Evidence, Finding
@@ -34,6 +34,7 @@ __all__ = [
     "Report",
     "Saving",
     "SourceLocation",
+    "Table",
     "Trace",
     "TraceError",
     "UsageError",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "perfdoctor.api": ("Comparison", "Report", "analyze", "compare"),
+    "perfdoctor.api": ("Comparison", "Report", "Table", "analyze", "compare"),
     "perfdoctor.capture.session": ("diagnose", "profile"),
     "perfdoctor.rules.analyzer": ("Analyzer", "FleetAnalyzer", "RankAnalyzer"),
     "perfdoctor.analysis.host.locations": ("SourceLocation",),

@@ -1,36 +1,46 @@
-"""`analyze`, `compare` and `read`, which the package exports, and results that can print and save themselves."""
+"""`analyze`, `compare` and `read`, which the package exports, and results that can print and save themselves.
+
+A report keeps what tables are made of: the files, and the rank whose table was asked for last.
+"""
 
 from __future__ import annotations
 
 import linecache
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
+from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
 from perfdoctor.comparison.inputs import find_inputs
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
+from perfdoctor.fleet.longest_rank import read_longest_rank
 from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.fleet.read_progress import FileProgress, Progress, ProgressTracker
 from perfdoctor.gpu import find_device
 from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
+from perfdoctor.rank import Rank
 from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
+from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
 from perfdoctor.reporters.write_report import print_report, render_report, save_report
+from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
+from perfdoctor.tables.catalog import build_table, check_table
 from perfdoctor.trace import read
+from perfdoctor.trace.io.remote import redact
 
-__all__ = ["Comparison", "FileProgress", "Progress", "Report", "analyze", "compare", "read"]
+__all__ = ["Comparison", "FileProgress", "Progress", "Report", "Table", "analyze", "compare", "read"]
 
 # Two processes that read 100 MB each take twice as long as one that reads both: each starts and loads compiled code.
 _MIN_TEXT_BYTES = 600_000_000
@@ -38,10 +48,74 @@ _MIN_TEXT_BYTES = 600_000_000
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
+class Table(BaseTable):
+    """Rows of one kind; `perfdoctor.report.table.Table` describes its fields and the frames that it becomes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        rows = f"{len(self)} row{'' if len(self) == 1 else 's'}"
+        return f"<perfdoctor.Table: {self.name}{by}, {rows}; table.print() shows it>"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a notebook shows them."""
+        from perfdoctor.reporters.table_text import render_table_html
+
+        return render_table_html(self)
+
+    def print(self, *, rows: int = 20, everything: bool = False, color: bool | None = None) -> None:
+        """Print the first rows to standard output, as `perfdoctor show` does.
+
+        Args:
+            rows: How many; 0 for all.
+            everything: Whether to print all columns, however wide that gets.
+            color: Whether to use colours; None means on terminals only.
+        """
+        print_table(self, rows=rows, everything=everything, color=color)
+
+    def save(self, path: PathLike) -> None:
+        """Write all rows. The suffix decides the format: .csv, .json, .md or .txt.
+
+        Raises:
+            UsageError: The suffix is another one.
+            InputError: The file cannot be written.
+        """
+        save_table(self, path)
+
+
+class _TableSource:
+    """The traces of a report, to make tables of.
+
+    Args:
+        files: The files.
+        options: How they were analysed.
+    """
+
+    __slots__ = ("_last", "_last_index", "files", "options")
+
+    def __init__(self, files: Sequence[TraceFile], options: AnalysisOptions) -> None:
+        self.files = tuple(files)
+        self.options = options
+        self._last_index: int | None = None
+        self._last: tuple[Rank, tuple[str, ...]] | None = None
+
+    def read(self, report: BaseReport, index: int) -> tuple[Rank, tuple[str, ...]]:
+        """The rank of trace `index` of the report: the last one that was asked for stays in memory."""
+        if self._last is None or self._last_index != index:
+            self._last = None  # two traces at once would take twice the memory
+            trace = report.traces[index]
+            files = [file for file in self.files if redact(file.path) == trace.path] or self.files
+            self._last = read_longest_rank(files, replace(self.options, rank=trace.rank), ProgressTracker(files, None))
+            self._last_index = index
+        return self._last
+
+
 class Report(BaseReport):
     """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
 
-    __slots__ = ()
+    __slots__ = ("_table_source",)
+    _table_source: _TableSource
 
     def __repr__(self) -> str:
         findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
@@ -60,13 +134,44 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt, or .json.gz (annotated trace).
 
         Raises:
             UsageError: The suffix is another one.
             InputError: The file cannot be written.
         """
         save_report(self, path)
+
+    def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
+        """A table of what was recorded, as `perfdoctor show` prints it.
+
+        The trace is read again for the first table of a rank, and kept in memory for the next one.
+
+        Args:
+            what: A name of `perfdoctor.tables.catalog.TABLES`: "kernels", "ops", "gemms", ...
+            by: What to group by, such as "shape"; None for what is usual for the table.
+            rank: Which rank; None for the one with the longest step.
+
+        Returns:
+            The table; `Table` has its rows, `to_pandas()`, `to_polars()`, `to_csv()`, `print()` and `save()`.
+
+        Raises:
+            UsageError: There is no such table or rank, it cannot be grouped so, or `analyze` did not make the report.
+            InputError: The trace cannot be read again.
+        """
+        by = check_table(what, by)
+        source: _TableSource | None = getattr(self, "_table_source", None)
+        if source is None or not self.account:
+            raise UsageError("tables are made of traces, which this report does not name; analyze them again")
+        of_rank = [i for i, trace in enumerate(self.traces[: len(self.account)]) if rank in (None, trace.rank)]
+        if not of_rank:
+            raise UsageError(f"none of the traces is of rank {rank}")
+        index = max(of_rank, key=lambda i: _mean_step_ns(self.account[i]))
+        of_trace, notes = source.read(self, index)
+        if len(self.account) > 1 and rank is None:
+            notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
+        table = build_table(of_trace, what, by)
+        return _as_table(replace(table, rank=self.traces[index].rank, notes=(*notes, *table.notes)))
 
     def export_chrome_trace(self, path: PathLike) -> None:
         """Write the analysed trace with steps, account and findings as additional tracks.
@@ -76,7 +181,7 @@ class Report(BaseReport):
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
         """
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(self, path)
 
@@ -181,11 +286,7 @@ def analyze_traces(
 ) -> Report:
     """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
     chosen = _check_options(select, ignore, device, settings, jobs)
-    files = find()
-    if rank is not None:
-        files = tuple(f for f in files if f.rank == rank) if len(files) > 1 else files
-        if not files:
-            raise InputError(f"none of the traces is of rank {rank}")
+    files = _choose_files(find(), rank)
     options = AnalysisOptions(
         settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1
     )
@@ -194,7 +295,55 @@ def analyze_traces(
         raise UsageError("no steps are left to analyse: the trace has none, or --steps names none of them")
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     findings = with_source_lines(report.findings, linecache.getline)
-    return Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
+    result = Report(**values | {"findings": findings, "tables": with_quoted_rows(report.tables, linecache.getline)})
+    object.__setattr__(result, "_table_source", _TableSource(files, options))
+    return result
+
+
+def make_table(
+    find: Callable[[], tuple[TraceFile, ...]],
+    what: str,
+    by: str | None = None,
+    *,
+    device: str | None = None,
+    rank: int | None = None,
+    steps: slice | None = None,
+    settings: pipeline.Settings | None = None,
+    progress: Progress | None = None,
+) -> Table:
+    """A table of the traces that `find` returns: of the rank with the longest step, unless one is named.
+
+    No rule is applied, so that it takes less than `analyze`. The arguments are those of `analyze` and `Report.table`.
+
+    Raises:
+        TraceError: The only file is missing or is no trace.
+        InputError: None of the files can be read, or none is of that rank.
+        UsageError: There is no such table, it cannot be grouped so, or an option is wrong.
+    """
+    by = check_table(what, by)
+    _check_device(device)
+    files = _choose_files(find(), rank)
+    options = AnalysisOptions(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank)
+    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress))
+    table = build_table(of_rank, what, by)
+    return _as_table(replace(table, notes=(*notes, *table.notes)))
+
+
+def _mean_step_ns(account: Account) -> float:
+    return account.window_ns * account.time_scale / max(len(account.steps), 1)
+
+
+def _as_table(table: BaseTable) -> Table:
+    return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
+
+
+def _choose_files(files: tuple[TraceFile, ...], rank: int | None) -> tuple[TraceFile, ...]:
+    """The files of a rank, where several files say by their names which rank they are of."""
+    if rank is not None and len(files) > 1:
+        files = tuple(file for file in files if file.rank == rank)
+    if not files:
+        raise InputError(f"none of the traces is of rank {rank}")
+    return files
 
 
 def compare(

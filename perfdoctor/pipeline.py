@@ -199,6 +199,7 @@ def report_on_summaries(
         unexplained=_unexplained_in_fleet(fleet, of_fleet),
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
+        program_name=_program_name(fleet),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
     )
 
@@ -411,6 +412,12 @@ def _program_folders(fleet: Fleet) -> tuple[str, ...]:
     program = captured_part(fleet.summaries[0].facts if fleet.summaries else None, "program")
     folders = (program.get("working_directory"), program.get("folder"))
     return tuple(folder for folder in folders if isinstance(folder, str) and folder.startswith("/"))
+
+
+def _program_name(fleet: Fleet) -> str | None:
+    """The name of the script, as captured on the first rank."""
+    script = (fleet.summaries[0].facts or {}).get("script") if fleet.summaries else None
+    return script if isinstance(script, str) else None
 
 
 def _facts_of_slices(rank: Rank) -> SliceFacts:

@@ -55,7 +55,9 @@ from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of,
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
 from perfdoctor.analysis.timeline.own_time import (
+    GpuLabels,
     OwnTime,
+    label_gpu_items,
     own_time_by_line,
     own_time_by_op,
     own_time_of_gpu_by_line,
@@ -534,6 +536,11 @@ class Rank:
     def starvation(self) -> Starvation:
         """The idle time before late launches, and what emptied the queue before it."""
         return find_starvation(self.trace, self.gaps, self.loader_waits.intervals, self.window)
+
+    @cached_property
+    def gpu_labels(self) -> GpuLabels:
+        """The op that each GPU item is counted for, and its call."""
+        return label_gpu_items(self.trace, np.arange(len(self.trace.gpu)))
 
     @cached_property
     def top_ops(self) -> tuple[OwnTime, ...]:

@@ -144,12 +144,12 @@ def break_down_gpu_steps(
         iv.overlap(gpu.start_ns, gpu.end_ns, iv.union_of((steps,))) > 0, np.zeros(len(_IDLE_DETAILS), bool)
     ).astype(np.int64)
     rows = np.arange(len(gpu))
-    labels, label, known = label_gpu_items(trace, rows)
+    labels, label, known, _ = label_gpu_items(trace, rows)
     shape = np.where(known, np.append(trace.ops.dims, NONE)[gpu.op], NONE)
     of_table = {
         "kernels": _kernel_keys(trace, labels, label, known, shape),
         "ops": _op_keys(trace, labels, label, known, shape),
-        "modules": _module_keys(trace, *_launches_of(trace), [labels[each] for each in label.tolist()]),
+        "modules": module_keys(trace, *launches_of(trace), [labels[each] for each in label.tolist()]),
         "collectives": _collective_keys(classes),
     }
     return {
@@ -167,14 +167,14 @@ def break_down_cpu_steps(trace: Trace, loading: Intervals, steps: Intervals) -> 
     """
     pieces = cut_by_op(trace, iv.union_of((steps,)), loading)
     op = pieces.op
-    shape = np.append(trace.ops.dims, NONE)[np.where(_is_op_row(pieces), op, NONE)]
+    shape = np.append(trace.ops.dims, NONE)[np.where(is_op_row(pieces), op, NONE)]
     counts = _count_calls(pieces)
     owner = np.arange(len(pieces.row))
     thread = np.append(trace.ops.thread, 0)[op]
     names = [pieces.names[row] for row in pieces.row.tolist()]
     of_table = {
         "ops": _op_keys(trace, pieces.names, pieces.row, np.ones(len(owner), bool), shape),
-        "modules": _module_keys(trace, np.where(op >= 0, pieces.intervals[:, 0], NONE), thread, names),
+        "modules": module_keys(trace, np.where(op >= 0, pieces.intervals[:, 0], NONE), thread, names),
         "collectives": _named_collective_keys(pieces),
     }
     return {name: _tabulate(pieces.intervals, owner, keys, counts, steps) for name, keys in of_table.items() if keys[0]}
@@ -259,14 +259,14 @@ def _op_keys(trace: Trace, labels: Sequence[str], label: Int64Array, known: Bool
     return keys, row
 
 
-def _launches_of(trace: Trace) -> tuple[Int64Array, Int32Array]:
+def launches_of(trace: Trace) -> tuple[Int64Array, Int32Array]:
     """When and on which thread each GPU item was launched; NONE where not known."""
     call = trace.gpu.call
     start_ns: Int64Array = np.append(trace.calls.start_ns, NONE)[call]
     return start_ns, np.append(trace.calls.thread, 0)[call].astype(np.int32)
 
 
-def _module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Sequence[str]) -> _Keys:
+def module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Sequence[str]) -> _Keys:
     """By the innermost nn.Module around each instant; empty where no modules were recorded.
 
     Args:
@@ -331,7 +331,7 @@ def _named_collective_keys(pieces: Pieces) -> _Keys:
     return keys, of_row[pieces.row]
 
 
-def _is_op_row(pieces: Pieces) -> BoolArray:
+def is_op_row(pieces: Pieces) -> BoolArray:
     """For each piece whether its row is an op, and no part of the loop in which ops run."""
     is_area = np.array([name in (LOADER, ZERO_GRAD) or name.endswith(".step") for name in pieces.names], bool)
     return ~is_area[pieces.row] & (pieces.op >= 0)
@@ -340,7 +340,7 @@ def _is_op_row(pieces: Pieces) -> BoolArray:
 def _count_calls(pieces: Pieces) -> Int64Array:
     """For each piece 1 if it is the first of its op, so that the sum over the pieces of an op's row is its calls."""
     first = np.zeros(len(pieces.row), np.int64)
-    known = np.flatnonzero(_is_op_row(pieces))
+    known = np.flatnonzero(is_op_row(pieces))
     first[known[np.unique(pieces.op[known], return_index=True)[1]]] = 1
     return first
 

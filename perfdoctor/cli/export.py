@@ -58,7 +58,7 @@ def export(
     check_folder(output)
     config = load_config(select, ignore, settings, Path.cwd())
     from perfdoctor.api import analyze as analyze_traces
-    from perfdoctor.reporters.chrome import export_chrome_trace
+    from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
     with open_progress_bar() as progress:
         report = analyze_traces(

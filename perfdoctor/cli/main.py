@@ -24,16 +24,7 @@ from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
 COMMANDS = (
-    "run",
-    "analyze",
-    "export",
-    "compare",
-    "try",
-    "rules",
-    "explain",
-    "new-rule",
-    "check",
-    "calibrate",
+    *("run", "analyze", "show", "export", "compare", "try", "rules", "explain", "new-rule", "check", "calibrate"),
     "completion",
 )
 # What follows them belongs to the user's program.

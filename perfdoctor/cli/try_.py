@@ -13,7 +13,7 @@ import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.program_target import ProgramCommand, typed_target
-from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs, shown_path
+from perfdoctor.cli.report_output import ReportOutput, check_outputs, print_analysis, save_outputs, shown_path
 from perfdoctor.cli.shell_values import complete_changes, complete_files
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
@@ -138,7 +138,7 @@ def try_(
         raise UsageError("--resume goes on in its own folder: leave --out away.")
     report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
     print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output, verbosity=verbosity)
+    save_outputs(report, ReportOutput(files=output, verbosity=verbosity))
     if not quiet:
         hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if interrupted else ""
         sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
@@ -237,7 +237,8 @@ def run_trials(
 def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
     """Print the trials, with -v the whole report, or all of it as JSON."""
     if as_json or verbosity > 0:
-        print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
+        shown = "json" if as_json else "text"
+        print_analysis(report, ReportOutput(shown, no_color=no_color, verbosity=verbosity))
         return
     from perfdoctor.reporters.output import write_stdout
     from perfdoctor.reporters.trial_reports import TrialTerminal

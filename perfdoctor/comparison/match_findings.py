@@ -76,7 +76,8 @@ Pair: TypeAlias = tuple[SeenFinding | None, SeenFinding | None]
 
 # Findings of one rule are the same if they agree in one of these, asked in this order. Lines move when a program is
 # edited, and so do folders; a report.json does not say what a finding is about, but its title does.
-_SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
+_Key: TypeAlias = Callable[[SeenFinding], Hashable | None]
+_SAME: tuple[_Key, ...] = (
     lambda f: (f.subject, f.file, f.line, f.function),
     lambda f: (f.subject, f.file_name, f.source) if f.source else None,
     lambda f: (f.subject, f.file_name, f.function) if f.file else None,
@@ -87,6 +88,13 @@ _SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
     lambda f: (f.subject,) if f.subject else None,
     lambda f: f.file_name,
 )
+SAME_CODE: tuple[_Key, ...] = (
+    *_SAME[:4],
+    lambda f: (f.file_name, f.source) if f.source else None,
+    lambda f: f.kind if f.file is None else None,
+    lambda f: f.subject or None if f.file is None else None,
+)
+"""The stricter sense of the same: about one thing in the same code, by the text of its line or by its function."""
 
 
 def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> tuple[FindingChange, ...]:
@@ -98,11 +106,13 @@ def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) 
     )
 
 
-def pair_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> list[Pair]:
-    """Each finding with the same one of the other side, or None."""
+def pair_findings(
+    before: Sequence[SeenFinding], after: Sequence[SeenFinding], keys: Sequence[_Key] = _SAME
+) -> list[Pair]:
+    """Each finding with the same one of the other side, or None; the same is what agrees in one of `keys`."""
     pairs: list[Pair] = []
     gone, come = list(before), list(after)
-    for same in _SAME:
+    for same in keys:
         for old in list(gone):
             key = same(old)
             found = next((new for new in come if new.rule == old.rule and key is not None and same(new) == key), None)

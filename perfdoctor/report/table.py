@@ -9,7 +9,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from perfdoctor.errors import UsageError
 
@@ -87,7 +87,7 @@ class Table:
         known = ", ".join(column.name for column in self.columns)
         raise UsageError(f"the table of {self.name} has no column '{name}'; it has {known}")
 
-    def sort(self, name: str) -> Table:
+    def sort(self, name: str) -> Self:
         """The same rows by another column: numbers from the largest down, texts from A to Z, unknown values last.
 
         Raises:
@@ -100,11 +100,11 @@ class Table:
         unknown = [row for row, value in enumerate(values) if value is None]
         return replace(self.take([*known, *unknown]), sorted_by=name)
 
-    def top(self, count: int) -> Table:
+    def top(self, count: int) -> Self:
         """The first rows."""
         return self.take(range(min(count, len(self))))
 
-    def take(self, rows: Sequence[int]) -> Table:
+    def take(self, rows: Sequence[int]) -> Self:
         """Some rows, in the order given."""
         columns = (replace(column, values=tuple(column.values[row] for row in rows)) for column in self.columns)
         return replace(self, columns=tuple(columns))

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from perfdoctor.report.finding import Finding
+from collections.abc import Mapping
+
+from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.clean_text import clean_block, clean_line
-from perfdoctor.reporters.format_values import format_duration, format_finding_saving, format_place, format_share
+from perfdoctor.reporters.format_values import (
+    UNKNOWN,
+    format_duration,
+    format_finding_saving,
+    format_place,
+    format_share,
+)
 from perfdoctor.reporters.rank_table import format_finding_ranks
 from perfdoctor.reporters.report_facts import per_step_suffix
+
+SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low": "🟡", "info": "⚪"}
+"""A mark for each severity, which stands beside its word."""
+
+
+def short_cost(report: Report, finding: Finding) -> str:
+    """What a finding costs, for a cell of a table: "19.0 ms (44%) on rank 2"; "n/a" where it has no cost."""
+    if not finding.cost_ns:
+        return UNKNOWN
+    cost = f"{format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)})"
+    return f"{cost}{format_finding_ranks(report, finding)}"
+
+
+def short_saving(finding: Finding) -> str:
+    """What its fix saves, for a cell of a table: "15.0 ms", "up to 19.0 ms"; "n/a" where that is not known."""
+    saving = finding.saving
+    if saving.expected_ns is not None and (saving.basis != "bounded" or saving.low_ns):
+        return format_duration(saving.expected_ns)
+    return UNKNOWN if saving.high_ns is None else f"up to {format_duration(saving.high_ns)}"
 
 
 def describe_cost(report: Report, finding: Finding) -> str:

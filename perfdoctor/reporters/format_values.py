@@ -12,6 +12,7 @@ UNKNOWN = "n/a"
 _TIME_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 # An upper bound of so much of the step is no promise.
 _MEANINGLESS = 0.9
+_FLOP_UNITS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 _SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -59,6 +60,19 @@ def format_size(size_bytes: float) -> str:
         if size_bytes >= 0.9995 * factor:
             return f"{_three_digits(size_bytes / factor)} {unit}"
     return f"{size_bytes:.0f} bytes"
+
+
+def format_flops(flops: float) -> str:
+    """A number of floating-point operations: "5.80 TFLOP"."""
+    for factor, unit in _FLOP_UNITS:
+        if flops >= 0.9995 * factor:
+            return f"{_three_digits(flops / factor)} {unit}"
+    return f"{flops:,.0f} FLOP"
+
+
+def format_flops_rate(flops_per_s: float) -> str:
+    """A rate of operations, from a billion a second on in the unit of datasheets: "312 TFLOP/s", "0.82 TFLOP/s"."""
+    return f"{_three_digits(flops_per_s / 1e12)} TFLOP/s" if flops_per_s >= 1e10 else f"{format_flops(flops_per_s)}/s"
 
 
 def format_evidence(evidence: Evidence) -> str:

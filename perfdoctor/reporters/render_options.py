@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdoctor.report.finding import Severity
-
-DEFAULT_LEVEL: Severity = "medium"
-"""The severity from which on a finding fails where no other was asked for: 3 % of the step."""
+    from perfdoctor.reporters.finding_gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +16,12 @@ class RenderOptions:
 
     Attributes:
         verbosity: -1 is a line for each finding, 1 the long form.
-        fail_on: The severity from which on a finding fails.
+        gate: What the report has to pass; None for that of `DEFAULT_GATE`.
         source_files: By the recorded path of a source file its path in the repository; see `find_source_files`.
     """
 
     verbosity: int = 0
-    fail_on: Severity = DEFAULT_LEVEL
+    gate: Gate | None = None
     source_files: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -17,12 +17,14 @@ from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.comparison.baseline import BaselineState
 from perfdoctor.comparison.seen_finding import finding_of_report
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
+from perfdoctor.reporters.finding_gate import DEFAULT_GATE, ENGINE_RULE, Gate
 from perfdoctor.reporters.finding_texts import describe_cost, plain_message
 from perfdoctor.reporters.format_values import format_evidence, format_place
 from perfdoctor.reporters.json_ import render_plain
@@ -36,13 +38,13 @@ SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 # Where the repository lies is left to who reads the file: GitHub takes its own checkout.
 _ROOT = "%SRCROOT%"
 _LEVELS: Mapping[Severity, str] = {"high": "error", "medium": "warning", "low": "note", "info": "note"}
+_BASELINE_STATES: Mapping[BaselineState, str] = {"new": "new", "dearer": "updated", "accepted": "unchanged"}
 # GitHub tracks alerts by this one, and computes it itself where a result has a line of a file that it has.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 _FINGERPRINT = "perfdoctorFinding/v1"
 # In a message "[text](link)" is a link, and "{0}" the first argument.
 _LINK, _PLACEHOLDER = re.compile(r"\](?=\()"), re.compile(r"\{(\d+)\}")
 _PROPERTIES = ("severity", "confidence", "cost_ns", "share_of_step", "saving", "recurrence", "covered_by", "evidence")
-_ENGINE_RULE = "PD901"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,12 @@ class Sarif(Reporter):
     suffix: ClassVar[str] = ".sarif"
 
     source_files: Mapping[str, str] = field(default_factory=dict)
+    gate: Gate = DEFAULT_GATE
 
     @classmethod
     def from_options(cls, options: RenderOptions) -> Self:
-        """The reporter with the places of the source files."""
-        return cls(options.source_files)
+        """The reporter with the places of the source files and the gate, whose baseline says which results are new."""
+        return cls(options.source_files, options.gate or DEFAULT_GATE)
 
     def render_printable(self, report: Report) -> str:
         """The report as SARIF text."""
@@ -80,24 +83,25 @@ class Sarif(Reporter):
     def _results(self, report: Report, positions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         readable, seen = with_relative_paths(report), Counter[str]()
         trace = report.traces[0].path if report.traces else "trace"
-        for number, (recorded, finding) in enumerate(zip(report.findings, readable.findings, strict=True), 1):
-            if finding.rule == _ENGINE_RULE:
-                continue
-            fingerprint = hashlib.sha256("\0".join(finding_of_report(finding).identity).encode("utf-8", "replace"))
-            seen[fingerprint.hexdigest()] += 1
-            name = f"{fingerprint.hexdigest()[:16]}:{seen[fingerprint.hexdigest()]}"
-            location, has_file = self._location(recorded.location, trace)
+        judged = zip(self.gate.judge(report), self.gate.judge(readable), strict=True)
+        for number, (recorded, (finding, _, known)) in enumerate(judged, 1):
+            fingerprint = _fingerprint(finding)
+            seen[fingerprint] += 1
+            name = f"{fingerprint}:{seen[fingerprint]}"
+            location, has_file = self._location(recorded.finding.location, trace)
+            message = {
+                "text": _escape_message(plain_message(report, finding)),
+                "markdown": _markdown(readable, finding),
+            }
             yield {
                 "ruleId": finding.rule,
                 "ruleIndex": positions[finding.rule],
                 "level": _LEVELS[finding.severity],
-                "message": {
-                    "text": _escape_message(plain_message(report, finding)),
-                    "markdown": _markdown(readable, finding),
-                },
+                "message": message,
                 "locations": [location],
                 "partialFingerprints": {_FINGERPRINT: name} | ({} if has_file else {_GITHUB_FINGERPRINT: name}),
                 "rank": round(100 * (finding.share_of_step or 0.0), 1),
+                **({"baselineState": _BASELINE_STATES[known.state]} if known is not None else {}),
                 "properties": _properties(finding, number),
             }
 
@@ -117,9 +121,15 @@ class Sarif(Reporter):
         return place, True
 
 
+def _fingerprint(finding: Finding) -> str:
+    """What stays the same in the next recording of a program: other figures and lines above change nothing."""
+    identity = "\0".join(finding_of_report(finding).identity)
+    return hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def _own_findings(report: Report) -> list[Finding]:
     """The findings of rules; that a rule failed is a notification."""
-    return [finding for finding in report.findings if finding.rule != _ENGINE_RULE]
+    return [finding for finding in report.findings if finding.rule != ENGINE_RULE]
 
 
 def _physical_location(file: str, line: int) -> dict[str, Any]:

@@ -25,14 +25,29 @@ ANNOTATED_TRACE = ".json.gz"
 # By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
 _REPORTERS: Mapping[str, str] = MappingProxyType(
     {
+        ".html": "perfdoctor.reporters.html.html:Html",
         ".json": "perfdoctor.reporters.json_:Json",
         ".md": "perfdoctor.reporters.markdown:Markdown",
+        ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
         ".sarif": "perfdoctor.reporters.sarif:Sarif",
+        ".xml": "perfdoctor.reporters.junit:Junit",
+        ".github": "perfdoctor.reporters.github_annotations:GithubAnnotations",
         ".txt": "perfdoctor.reporters.terminal:Terminal",
     }
 )
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
-_PLANNED_SUFFIXES = {".html": "HTML", ".htm": "HTML"}
+# By the name of a format for standard output its suffix; the names are those that linters have.
+OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "text": ".txt",
+        "json": ".json",
+        "markdown": ".md",
+        "pr": ".pr.md",
+        "github": ".github",
+        "sarif": ".sarif",
+        "junit": ".xml",
+    }
+)
 # Wider lines are harder to read; narrower ones leave no room for a table.
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 
@@ -47,9 +62,6 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
-    for suffix, kind in _PLANNED_SUFFIXES.items():
-        if name.endswith(suffix):
-            raise UsageError(f"{path}: {kind} reports come in a later version; use .md or .json")
     raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUFFIXES)}")
 
 
@@ -70,7 +82,7 @@ def save_report(
     """
     suffix = suffix_of(path)
     if suffix == ANNOTATED_TRACE:
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(report, path, rank=rank)
         return

@@ -16,8 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import distinct, occurring
 from perfdoctor.trace.tables.model import Trace
 
 # Packages whose names no folder of a user's project has, wherever they lie: from wheels, or built from their sources.
@@ -50,6 +51,7 @@ _LIBRARY = re.compile(
 )
 # The most common location is found among so many instants: more would not change it.
 _MAX_INSTANTS = 256
+_NOT_PARSED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +169,25 @@ def most_common_location(found: Iterable[SourceLocation | None]) -> SourceLocati
 
 def find_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
     """For each instant and thread the user's location that was executing, or None."""
-    found = _recorded_lines(trace, thread, at_ns)
+    locations, code = code_locations(trace, thread, at_ns)
+    found: list[SourceLocation | None] = [*locations, None]  # code NONE finds the last
+    return [found[each] for each in code.tolist()]
+
+
+def code_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> tuple[list[SourceLocation], Int32Array]:
+    """The user's locations that were executing at some instants of threads, and for each instant the number of its own.
+
+    Each location stands once; the number is NONE where it is not known.
+    """
+    code_of: dict[SourceLocation, int] = {}
+    code = _recorded_lines(trace, thread, at_ns, code_of)
     # A line in a library says little, and that of the user's function around it more.
-    missing = [i for i, location in enumerate(found) if location is None or _is_library_file(location.file)]
-    if missing and len(trace.frames):
-        for i, location in zip(missing, _frame_locations(trace, thread[missing], at_ns[missing]), strict=True):
-            found[i] = location or found[i]
-    return found
+    says_little = np.array([*(_is_library_file(location.file) for location in code_of), True], bool)
+    missing = np.flatnonzero(says_little[code])
+    if len(missing) and len(trace.frames):
+        of_frames = _frame_locations(trace, thread[missing], at_ns[missing], code_of)
+        code[missing] = np.where(of_frames >= 0, of_frames, code[missing])
+    return list(code_of), code
 
 
 @lru_cache(maxsize=1024)
@@ -181,30 +195,46 @@ def _is_library_file(file: str) -> bool:
     return bool(_LIBRARY.search(f"{file}("))
 
 
-def _recorded_lines(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    """For each instant and thread the line that `perfdoctor run` recorded, or None."""
+def _recorded_lines(
+    trace: Trace, thread: Int32Array, at_ns: Int64Array, code_of: dict[SourceLocation, int]
+) -> Int32Array:
+    """For each instant and thread the line that `perfdoctor run` recorded, as its number in `code_of`, or NONE."""
     marks = trace.match_rows(trace.ranges, vocabulary.SOURCE_MARK)
     if not marks.any():
-        return [None] * len(at_ns)
+        return np.full(len(at_ns), NONE, np.int32)
     ranges = trace.ranges
     rows = nesting.innermost(ranges.start_ns[marks], ranges.end_ns[marks], ranges.thread[marks], at_ns, thread)
-    names = ranges.name[marks]
-    found: list[SourceLocation | None] = []
-    for row in rows.tolist():
-        line = vocabulary.parse_source_mark(trace.strings[names[row]]) if row >= 0 else None
-        found.append(SourceLocation(*line) if line else None)
-    return found
+    name = np.append(ranges.name[marks], np.int32(NONE))[rows]
+    code = np.full(len(trace.strings) + 1, NONE, np.int32)
+    for each in occurring(name).tolist():
+        line = vocabulary.parse_source_mark(trace.strings[each])
+        if line is not None:
+            code[each] = code_of.setdefault(SourceLocation(*line), len(code_of))
+    return code[name]
 
 
-def _frame_locations(trace: Trace, thread: Int32Array, at_ns: Int64Array) -> list[SourceLocation | None]:
-    """For each instant and thread the location of the innermost frame of the user's code, or None."""
+def _frame_locations(
+    trace: Trace, thread: Int32Array, at_ns: Int64Array, code_of: dict[SourceLocation, int]
+) -> Int32Array:
+    """For each instant and thread the innermost frame of the user's code, as its number in `code_of`, or NONE."""
     frames = trace.frames
-    numbers = sorted(set(thread.tolist()))
-    frame_thread = np.array([frame_thread_of(trace, number) for number in numbers], np.int32)
+    numbers = distinct(thread)
+    frame_thread = np.array([frame_thread_of(trace, number) for number in numbers.tolist()], np.int32)
     frame_thread = frame_thread[np.searchsorted(numbers, thread)]
-    rows = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread).tolist()
-    found = {row: user_frame(trace, row) for row in set(rows)}
-    return [found[row] for row in rows]
+    row = nesting.innermost(frames.start_ns, frames.end_ns, frames.thread, at_ns, frame_thread)
+    code = np.full(len(trace.strings) + 1, _NOT_PARSED, np.int32)
+    code[NONE] = NONE
+    climbing = np.flatnonzero(row >= 0)
+    while len(climbing):
+        name = frames.name[row[climbing]]
+        for each in occurring(name).tolist():
+            if code[each] == _NOT_PARSED:
+                location = _parse_user_frame(trace.strings[each])
+                code[each] = NONE if location is None else code_of.setdefault(location, len(code_of))
+        climbing = climbing[code[name] == NONE]
+        row[climbing] = frames.parent[row[climbing]]
+        climbing = climbing[row[climbing] >= 0]
+    return code[np.append(frames.name, np.int32(NONE))[row]]
 
 
 def frame_thread_of(trace: Trace, thread: int) -> int:

@@ -76,6 +76,7 @@ class Pieces(NamedTuple):
         intervals: The pieces, disjoint, in any order.
         row: For each piece the number of its row.
         op: For each piece the op that runs in it; NONE where none does.
+        call: For each piece the op that counts as its call: in the backward pass that of a node; NONE where none does.
         names: The name of each row; two rows may have the same.
         counts: How often each row ran; 0 for Python.
     """
@@ -83,6 +84,7 @@ class Pieces(NamedTuple):
     intervals: Intervals
     row: Int64Array
     op: Int32Array
+    call: Int32Array
     names: list[str]
     counts: list[int]
 
@@ -140,20 +142,38 @@ def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
     rows.append(np.full(len(free), len(names)))
     without_op = np.full(sum(map(len, parts[1:])), NONE, np.int32)
     every = np.concatenate(rows).astype(np.int64)
-    return Pieces(np.concatenate(parts), every, np.concatenate((op, without_op)), [*names, PYTHON], [*counts, 0])
+    call = np.concatenate((call[op], without_op))
+    return Pieces(np.concatenate(parts), every, np.concatenate((op, without_op)), call, [*names, PYTHON], [*counts, 0])
 
 
 def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
     """The ops whose kernels and copies take most of the window, longest first; a kernel without op by its own name."""
     time_ns = iv.overlap(trace.gpu.start_ns, trace.gpu.end_ns, window)
     rows = np.flatnonzero(time_ns)
-    names, label, _ = label_gpu_items(trace, rows)
+    names, label, _, _ = label_gpu_items(trace, rows)
     totals_ns = np.bincount(label, weights=time_ns[rows], minlength=len(names))
     return _largest(names, totals_ns.tolist(), np.bincount(label, minlength=len(names)).tolist(), window)
 
 
-def label_gpu_items(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array, BoolArray]:
-    """For some GPU items: names, for each item the number of its name, and whether that is the name of an op.
+class GpuLabels(NamedTuple):
+    """What some GPU items are called by: their ops, as a rule.
+
+    Attributes:
+        names: The names, each once.
+        label: For each item the number of its name.
+        known: For each item whether that is the name of an op or of an optimizer, and not its own.
+        call: For each item the number of the call that launched it: items of one op, of one node of the backward pass
+            or of one step of an optimizer have the same. An item of its own name is a call of its own.
+    """
+
+    names: list[str]
+    label: Int64Array
+    known: BoolArray
+    call: Int64Array
+
+
+def label_gpu_items(trace: Trace, rows: Int64Array) -> GpuLabels:
+    """The labels of some GPU items.
 
     The name is that of the op which launched the item, else of the optimizer, else the item's own.
     """
@@ -162,16 +182,21 @@ def label_gpu_items(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Arr
     by_kernel = np.append(trace.match_rows(ops, vocabulary.COMPILED_OP), False)[gpu.op[rows]]
     known = (gpu.op[rows] >= 0) & ~by_kernel & ~trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[rows]
     label = np.empty(len(rows), np.int64)
-    names, label[known], _ = _label_ops(trace, gpu.op[rows[known]])
+    call = len(ops) + np.arange(len(rows))
+    names, label[known], call[known] = _label_ops(trace, gpu.op[rows[known]])
     launched_ns = np.where(gpu.call[rows] >= 0, _at(trace.calls.start_ns, gpu.call[rows]), -1)
-    areas = _optimizer_areas(trace)
+    areas, calls = _optimizer_areas(trace), len(ops) + len(rows)
     for number, area in enumerate(areas, len(names)):
-        label[known & iv.contains(area.time, launched_ns)] = number
+        inside = known & iv.contains(area.time, launched_ns)
+        label[inside] = number
+        call[inside] = calls + np.searchsorted(area.start_ns, launched_ns[inside], side="right")
+        calls += len(area.start_ns) + 1
     names += [area.name for area in areas]
     of_kernel, kernel = np.unique(gpu.name[rows[~known]], return_inverse=True)
     label[~known] = len(names) + kernel
     names += [_kernel_name(trace.strings[code]) for code in of_kernel.tolist()]
-    return names, label, known
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return GpuLabels(list(number_of), np.array([number_of[name] for name in names], np.int64)[label], known, call)
 
 
 def _cut_pieces(

@@ -138,6 +138,12 @@ class KernelBounds:
         return (self._times.compute_ns * known)[kind] * fraction, (self._times.memory_ns * known)[kind] * fraction
 
     @property
+    def time_at_peak(self) -> FloatArray:
+        """The longer of the times at the theoretical peaks of compute and of memory; NaN where neither is known."""
+        result: FloatArray = self._times.peak_ns[self._launches.kind] * self._launches.cost_fraction
+        return result
+
+    @property
     def shortest_kernel_ns(self) -> int:
         """The shortest time of any kernel of the trace."""
         return self._launches.shortest_kernel_ns

@@ -42,6 +42,11 @@ FLOAT_TYPES = frozenset({"fp64", "fp32", "fp16", "bf16", "fp8"})
 _MAX_ELEMENTS = 1 << 48  # more than any memory holds; keeps products of sizes exact in a float
 
 
+def name_of_type(recorded: object) -> str | None:
+    """Our name of a recorded type: "bf16" for "c10::BFloat16"; None for what is no tensor, and for unknown types."""
+    return _TYPES.get(recorded, (None, 0))[0] if isinstance(recorded, str) else None
+
+
 class UnusableInputsError(ValueError):
     """The recorded inputs do not determine the cost: something is missing, unknown or contradictory."""
 

@@ -7,7 +7,7 @@ that was cut short is ended after its last complete element.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from perfdoctor.errors import TraceError
@@ -21,20 +21,27 @@ _CLOSING_BRACKET = {b"{": b"}", b"[": b"]"}
 _MAX_HEAD_BYTES = 1 << 28
 
 
-def splice_events(blocks: Iterable[bytes], events: Iterable[bytes], *, cut: bool) -> Iterator[bytes]:
+def splice_events(
+    blocks: Iterable[bytes],
+    events: Iterable[bytes],
+    *,
+    cut: bool,
+    changed: Callable[[Iterator[bytes]], Iterator[bytes]] = iter,
+) -> Iterator[bytes]:
     """The text of a trace with further events in front of its own.
 
     Args:
         blocks: The text in blocks of any size: an object with `traceEvents`, or a bare list.
         events: At least one event, each a JSON object.
         cut: Whether the text was cut short and must be ended.
+        changed: Makes of the text from the first event on what is to stand there.
 
     Raises:
         TraceError: The text has no list of events.
     """
     source = iter(blocks)
-    head, start = _read_head(source)
-    rest: Iterator[bytes] = chain((head[start:],), source)
+    head, start = read_head(source)
+    rest = changed(chain((head[start:],), source))
     if cut:
         rest = _end_cut_text(rest, [b"["] if _is_list(head) else [b"{", b"["])
     yield head[:start]
@@ -47,7 +54,7 @@ def _is_list(head: bytes) -> bool:
     return head.lstrip()[:1] == b"["
 
 
-def _read_head(source: Iterator[bytes]) -> tuple[bytes, int]:
+def read_head(source: Iterator[bytes]) -> tuple[bytes, int]:
     """The blocks up to the one with the opening bracket of the events, joined, and the offset after that bracket."""
     head = b""
     depth, before, last = 0, b"", b""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.errors import TraceError
-from perfdoctor.reporters.splice import splice_events
+from perfdoctor.reporters.chrome_trace.splice import splice_events
 
 OURS = [b'{"ours":1}', b'{"ours":2}']
 EVENT = {"ph": "X", "name": 'a "quoted\\" ] } name', "args": {"list": [1, {"x": "]"}]}}

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import perfdoctor.trace
 from perfdoctor.errors import TraceError, UsageError
-from perfdoctor.reporters.chrome import export_chrome_trace
-from perfdoctor.reporters.tracks import PID, coalesce_short_intervals, track_events
+from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
+from perfdoctor.reporters.chrome_trace.track_writer import PID, coalesce_short_intervals
+from perfdoctor.reporters.chrome_trace.tracks import track_events
 from perfdoctor.reporters.write_report import save_report
 from perfdoctor.savings.saving import Claim
 from perfdoctor.testing import TraceBuilder

@@ -1,0 +1,68 @@
+"""Names of kernels for people, without what a C++ compiler wrote around the function and its template's parameters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from perfdoctor.report.slice_facts import short_kernel_name
+
+_NOISE = re.compile(r"\bvoid (?=[\w(])|\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
+_NAMESPACES = re.compile(r"(?<![\w:])(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_~])")
+# Parameters that nearly all elementwise kernels of PyTorch have.
+_USUAL_PARAMETERS = re.compile(r", (?:array|Array)<char\*, \d+(?:ul)?>|, TrivialOffsetCalculator<\d+, unsigned int>")
+_TYPES = {"__nv_bfloat16": "bf16", "BFloat16": "bf16", "__half": "half", "Half": "half", "unsigned int": "uint"}
+_TYPE_NAMES = re.compile("|".join(rf"\b{name}\b" for name in _TYPES))
+# Lambdas of PyTorch's dispatch on types: "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda...".
+_DISPATCH = re.compile(r"\((?:at::)?TensorIterator.*|::\{lambda.*|::operator\(\).*")
+_LAMBDAS = 2  # of a type and of another one that it is computed with; the name repeats them
+_LAMBDA_NUMBERS = re.compile(r"\{lambda\([^()]*\)#(\d+)\}")
+# Templates whose only parameter is the kernel.
+_WRAPPERS = re.compile(r"^(?:Kernel2?|device_kernel|kentry)<(?:\d+, )?(?P<kernel>.+)>$")
+
+
+def name_kernels(names: Sequence[str]) -> Mapping[str, str]:
+    """A short name for each name of a kernel or an op; kernels that differ in a type get names that differ.
+
+    For example "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>,
+    std::array<char*, 1ul>>(int, ...)" becomes "vectorized_elementwise_kernel<4, FillFunctor<float>>".
+    """
+    distinct = dict.fromkeys(names)
+    short = {name: name_kernel(name) for name in distinct}
+    alike = Counter(short.values())
+    return {name: text if alike[text] == 1 else _with_lambdas(name, text) for name, text in short.items()}
+
+
+def name_kernel(name: str) -> str:
+    """The short name of a kernel; what is no C++ stays as it is."""
+    if name.startswith("_Z"):
+        return short_kernel_name(name)
+    if "(" not in name and "<" not in name:
+        return name
+    text = _DISPATCH.sub("", _without_arguments(_NOISE.sub("", name)))
+    text = _USUAL_PARAMETERS.sub("", _NAMESPACES.sub("", text))
+    text = _TYPE_NAMES.sub(lambda found: _TYPES[found[0]], text)
+    text = text.rstrip(" ,") + ">" * (text.count("<") - text.count(">"))
+    text = text.replace(" >", ">")
+    wrapped = _WRAPPERS.match(text)
+    return wrapped["kernel"] if wrapped else text
+
+
+def _without_arguments(name: str) -> str:
+    """A function's name without what it takes: all up to the first parenthesis outside of its template's parameters."""
+    depth = 0
+    for place, char in enumerate(name):
+        if char == "<":
+            depth += 1
+        elif char == ">" and name[place - 1] != "-":
+            depth -= 1
+        elif char == "(" and depth == 0 and place:
+            return name[:place]
+    return name
+
+
+def _with_lambdas(name: str, text: str) -> str:
+    """The name with the numbers of its lambdas, one for each type that the kernel was compiled for."""
+    numbers = _LAMBDA_NUMBERS.findall(name)
+    return f"{text} #{'.'.join(numbers[:_LAMBDAS])}" if numbers else text

@@ -1,0 +1,58 @@
+"""The values of tables in words, by their units: the same on a terminal, in Markdown, in a notebook and on the page."""
+
+from __future__ import annotations
+
+from perfdoctor.report.table import Cell, Column, Unit
+from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.format_values import (
+    UNKNOWN,
+    format_duration,
+    format_flops,
+    format_flops_rate,
+    format_share,
+    format_size,
+)
+from perfdoctor.reporters.kernel_names import name_kernels
+
+_OF_KERNELS = ("name", "kernel", "op")
+
+
+def format_cell(unit: Unit, value: Cell) -> str:
+    """One value of a column of that unit as people read it: "43.1 ms", "44%", "312 TFLOP/s"; "n/a" for None."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return clean_line(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _FORMATS.get(unit, _format_number)(value)
+
+
+def _format_number(value: float) -> str:
+    """A count or a ratio: "1,234", "86.5", "8.67"."""
+    if float(value).is_integer() or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+_FORMATS = {
+    "ns": format_duration,
+    "bytes": format_size,
+    "bytes_per_s": lambda value: f"{format_size(value)}/s",
+    "flops": format_flops,
+    "flops_per_s": format_flops_rate,
+    "share": format_share,
+}
+
+
+def format_column(column: Column) -> list[str]:
+    """The values of a column as people read them; kernels by their short names."""
+    if column.unit == "text" and column.name in _OF_KERNELS:
+        names = name_kernels([value for value in column.values if isinstance(value, str)])
+        return [clean_line(names[value]) if isinstance(value, str) else UNKNOWN for value in column.values]
+    return [format_cell(column.unit, value) for value in column.values]
+
+
+def is_number(column: Column) -> bool:
+    """Whether the values of a column are numbers, which stand below each other by their last digit."""
+    return column.unit not in ("text", "bool")

@@ -1,0 +1,205 @@
+"""A Table as text: for a terminal, as Markdown, and as CSV."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from perfdoctor.report.table import Cell, Column, Table
+from perfdoctor.reporters.clean_text import clean_line, shorten, shorten_path
+from perfdoctor.reporters.escape_markdown import escape
+from perfdoctor.reporters.format_values import format_count
+from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.table_cells import format_cell, format_column, is_number
+
+_ADDED = ("step_ns", "share")
+_LEADING = ("share", "step_ns", "count")
+_BAR_CELLS = 6
+_GAP = 2
+# So much of a name tells kernels apart; what is left of the width goes to further columns.
+_NAME_WIDTH = 24
+_TEXT_WIDTH, _LEAST_TEXT_WIDTH = 26, 16
+_MARKDOWN_WIDTH = 80
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+# A spreadsheet takes a text that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@")
+
+
+class _Shown(NamedTuple):
+    """A column as it is shown: its texts, how wide they may get, and whether they stand at the right."""
+
+    title: str
+    texts: list[str]
+    width: int
+    at_right: bool
+
+
+def render_table(
+    table: Table, *, width: int, color: bool = False, unicode: bool = True, everything: bool = False, rows: int = 0
+) -> str:
+    """The table for a terminal: a bar for each share, main columns as far as they fit, notes below.
+
+    Args:
+        table: The table.
+        width: Columns of the terminal.
+        color: Whether to use colours.
+        unicode: Whether the terminal shows blocks.
+        everything: Whether to print all columns, however wide that gets.
+        rows: How many rows; 0 for all.
+    """
+    shown = table.top(rows) if rows else table
+    out = render_blocks([Text(title_of(table, len(shown)), style="bold")], width, color=color)
+    left_out = 0
+    if len(shown):
+        columns, left_out = _choose_columns(shown, None if everything else width, unicode)
+        natural = sum(column.width + _GAP for column in columns)
+        out += render_blocks([_lay_out(columns)], natural if everything else width, color=color)
+    under = [_describe_rest(table, len(shown))] if len(shown) < len(table) else []
+    under += [f"{format_count(left_out, 'more column')}; -v, --csv and --json show them"] if left_out else []
+    under += [f"note: {clean_line(note)}" for note in table.notes]
+    out += render_blocks([Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in under], width, color=color)
+    return "".join(f"{line.rstrip()}\n" for line in out.splitlines())
+
+
+def title_of(table: Table, rows: int | None = None) -> str:
+    """What a table is, in a line: "kernels by name, rank 3: 20 of 64 rows"."""
+    by = f" by {table.by}" if table.by else ""
+    rank = "" if table.rank is None else f", rank {table.rank}"
+    count = format_count(len(table), "row")
+    return f"{table.name}{by}{rank}: {count if rows in (None, len(table)) else f'{rows} of {count}'}"
+
+
+def _describe_rest(table: Table, rows: int) -> str:
+    """What the rows that are not shown amount to."""
+    rest = table.take(range(rows, len(table)))
+    amounts = []
+    for column in rest.columns:
+        known = [value for value in column.values if isinstance(value, int | float)]
+        if column.name in _ADDED and len(known) == len(rest):
+            amounts.append(format_cell(column.unit, sum(known)))
+    amount = f": {', '.join(amounts)}" if amounts else ""
+    return f"{format_count(len(rest), 'more row')}{amount}; --top 0 shows them"
+
+
+def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[list[_Shown], int]:
+    """The columns that fit into the width, and how many do not; all but empty ones where there is no width."""
+    by_name = {column.name: column for column in table.columns if any(value is not None for value in column.values)}
+    leading = [_show(by_name.pop(name)) for name in _LEADING if name in by_name]
+    if leading and leading[0].title == "share":
+        leading.insert(1, _Shown("", _bars(table.column("share").values, unicode), _BAR_CELLS, at_right=False))
+    first = table.columns[0]
+    by_name.pop(first.name, None)
+    name = _show(first)
+    if width is None:
+        return [*leading, name, *map(_show, by_name.values())], 0
+    least = min(name.width, _NAME_WIDTH)
+    room = width - sum(column.width + _GAP for column in leading) - least
+    chosen = []
+    for column in by_name.values():
+        shown = _show(column)
+        if not shown.at_right and shown.width > _LEAST_TEXT_WIDTH:
+            shown = shown._replace(width=min(shown.width, _TEXT_WIDTH, max(room - _GAP, _LEAST_TEXT_WIDTH)))
+        if column.is_main and shown.width + _GAP <= room:
+            room -= shown.width + _GAP
+            chosen.append(shown)
+    return [*leading, name._replace(width=min(name.width, least + room)), *chosen], len(by_name) - len(chosen)
+
+
+def _show(column: Column) -> _Shown:
+    texts = format_column(column)
+    return _Shown(column.title, texts, max(map(cell_len, (column.title, *texts))), is_number(column))
+
+
+def _lay_out(columns: Sequence[_Shown]) -> Grid:
+    grid = Grid(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for column in columns:
+        grid.add_column(Text(column.title), justify="right" if column.at_right else "left", no_wrap=True)
+    for row in zip(*(column.texts for column in columns), strict=True):
+        grid.add_row(
+            *(Text(_fit(text, column.width), style=_style(column)) for text, column in zip(row, columns, strict=True))
+        )
+    return grid
+
+
+def _style(column: _Shown) -> str:
+    return "" if column.title else "cyan"
+
+
+def _fit(text: str, width: int) -> str:
+    """A text in at most so many characters: a path loses leading folders, all else its middle."""
+    return shorten(shorten_path(text, width) if ".py" in text else text, width, "..")
+
+
+def _bars(shares: Sequence[Cell], unicode: bool) -> list[str]:
+    """A bar for each share; the largest of them is as long as a bar gets."""
+    values = [float(share or 0) for share in shares]
+    longest = max(values, default=0) or 1
+    if not unicode:
+        return ["#" * max(round(value / longest * _BAR_CELLS), value > 0) for value in values]
+    bars = []
+    for value in values:
+        whole, part = divmod(max(round(value / longest * _BAR_CELLS * 8), value > 0), 8)
+        bars.append("█" * whole + _EIGHTHS[part].strip())
+    return bars
+
+
+def render_table_markdown(table: Table, rows: int = 0) -> str:
+    """The table as Markdown, with its main columns."""
+    shown = table.top(rows) if rows else table
+    columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
+    lines = [f"**{escape(title_of(table, len(shown)))}**", ""]
+    if len(shown):
+        lines.append(f"| {' | '.join(escape(column.title) for column in columns)} |")
+        lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
+        texts = zip(*(format_column(column) for column in columns), strict=True)
+        lines += [f"| {' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |" for row in texts]
+        lines.append("")
+    lines += [f"{escape(note)}\n" for note in table.notes]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def render_table_csv(table: Table) -> str:
+    """`Table.to_csv` for files and terminals: texts without control characters, and none that is a formula."""
+    return replace(table, columns=tuple(map(_with_safe_texts, table.columns))).to_csv()
+
+
+def _with_safe_texts(column: Column) -> Column:
+    values = tuple(_make_safe(value) if isinstance(value, str) else value for value in column.values)
+    return replace(column, values=values)
+
+
+def _make_safe(text: str) -> str:
+    text = clean_line(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def render_table_html(table: Table, rows: int = 20) -> str:
+    """The first rows as a table of HTML with the main columns, for a notebook: it takes the colours of its page."""
+    shown = table.top(rows)
+    columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
+    head = "".join(_html_cell("th", column.title, column) for column in columns)
+    texts = zip(*(format_column(column) for column in columns), strict=True)
+    body = "".join(
+        f"<tr>{''.join(_html_cell('td', text, column) for text, column in zip(row, columns, strict=True))}</tr>"
+        for row in texts
+    )
+    notes = "".join(f"<p>{html.escape(clean_line(note))}</p>" for note in table.notes)
+    title = html.escape(title_of(table, len(shown)))
+    return (
+        f'<table class="dataframe"><caption style="text-align:left">{title}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+    )
+
+
+def _html_cell(tag: str, text: str, column: Column) -> str:
+    side = "right" if is_number(column) else "left"
+    short = shorten(text, _MARKDOWN_WIDTH)
+    title = f' title="{html.escape(text)}"' if short != text else ""
+    return f'<{tag} style="text-align:{side}"{title}>{html.escape(short)}</{tag}>'

@@ -1,0 +1,77 @@
+"""The catalogue of tables: what `perfdoctor show` and `Report.table` can show, and how each is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from perfdoctor.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfdoctor.rank import Rank
+    from perfdoctor.report.table import Table
+
+
+class TableSpec(NamedTuple):
+    """One kind of table.
+
+    Attributes:
+        title: What its rows are, in a line.
+        by: What they can be grouped by; the first one unless another is asked for.
+        builder: The function that makes it of a rank and a `by`, as "module:function": it is imported when it is used.
+    """
+
+    title: str
+    by: tuple[str, ...]
+    builder: str
+
+
+TABLES: Mapping[str, TableSpec] = MappingProxyType(
+    {
+        "kernels": TableSpec(
+            "kernels of the GPU: time, work, and what bounds them",
+            ("name", "shape", "category", "op", "module", "line"),
+            "perfdoctor.tables.kernels:kernels_table",
+        ),
+        "ops": TableSpec(
+            "PyTorch ops: time on the GPU of what they launch, or own time on the CPU",
+            ("name", "shape", "category", "module", "line"),
+            "perfdoctor.tables.ops:ops_table",
+        ),
+    }
+)
+"""Every table by its name, in the order in which they are listed."""
+
+
+def check_table(name: str, by: str | None = None) -> str:
+    """What the rows of a table are grouped by: `by`, or its default.
+
+    Raises:
+        UsageError: There is no such table, or it cannot be grouped so.
+    """
+    if name not in TABLES:
+        near = get_close_matches(name, TABLES, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise UsageError(f"there is no table '{name}'; {hint}the tables are {', '.join(TABLES)}")
+    choices = TABLES[name].by
+    if by is None:
+        return choices[0]
+    if by not in choices:
+        ways = f"it can be grouped by {', '.join(choices)}" if len(choices) > 1 else f"its rows are by {choices[0]}"
+        raise UsageError(f"the table of {name} cannot be grouped by '{by}'; {ways}")
+    return by
+
+
+def build_table(rank: Rank, name: str, by: str | None = None) -> Table:
+    """A table of a rank, sorted as suits it.
+
+    Raises:
+        UsageError: There is no such table, or it cannot be grouped so.
+    """
+    by = check_table(name, by)
+    module, _, function = TABLES[name].builder.partition(":")
+    table: Table = getattr(import_module(module), function)(rank, by)
+    return table

@@ -1,0 +1,221 @@
+"""GPU items of the window by name, shape, category, op, module or line, with the columns that say which they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+
+from perfdoctor.analysis.host.locations import SourceLocation, code_locations
+from perfdoctor.analysis.host.time_by_line import loop_thread_of
+from perfdoctor.analysis.step_breakdown import launches_of, module_keys
+from perfdoctor.gpu import classify_op
+from perfdoctor.gpu.roofline.recorded_inputs import name_of_type
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column
+from perfdoctor.tables.shared_columns import Groups, Need, text_column
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
+from perfdoctor.trace.tables.model import KERNEL, Trace
+
+COPIES = "copy"
+"""The category of copies and sets."""
+NO_LINE = "line not known"
+# A list of tensors longer than this is given by its length.
+_MOST_TENSORS = 4
+
+
+class NamedGroups(NamedTuple):
+    """Groups of GPU items.
+
+    Attributes:
+        groups: The groups.
+        names: The name of each.
+        columns: What else says which they are, as "shape".
+    """
+
+    groups: Groups
+    names: list[str]
+    columns: tuple[Column, ...] = ()
+
+
+def group_items(rank: Rank, items: Int64Array, by: str, of_what: str = "kernels") -> NamedGroups:
+    """Some GPU items of a rank in groups.
+
+    Args:
+        rank: The rank.
+        items: Rows of `rank.trace.gpu`.
+        by: "name", "shape", "category", "op", "module" or "line".
+        of_what: By what "name" and "shape" name a row: "kernels" by the item's own name, "ops" by its op.
+    """
+    return _GROUPINGS[by](rank, items, of_what)
+
+
+def needed_for(by: str) -> Need | None:
+    """What has to be recorded to group by it."""
+    return {"shape": "shapes", "line": "lines", "module": "modules"}.get(by)  # type: ignore[return-value]
+
+
+def _names_of(rank: Rank, items: Int64Array, of_what: str) -> tuple[list[str] | tuple[str, ...], Int64Array]:
+    """The names of what, and for each item the number of its name."""
+    if of_what == "ops":
+        return rank.gpu_labels.names, rank.gpu_labels.label[items]
+    return rank.trace.strings, rank.trace.gpu.name[items].astype(np.int64)
+
+
+def _by_name(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    names, code = _names_of(rank, items, of_what)
+    groups = Groups.of_gpu(rank.trace, items, code)
+    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+
+
+def _by_shape(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    trace = rank.trace
+    names, code = _names_of(rank, items, of_what)
+    dims, types = inputs_of_items(rank, items)
+    groups = Groups.of_gpu(trace, items, code, dims, types)
+    keys = shape_columns(trace, groups.of_first(dims), groups.of_first(types))
+    return NamedGroups(groups, [names[each] for each in groups.of_first(code)], keys)
+
+
+def shape_columns(trace: Trace, dims: list[int], types: list[int]) -> tuple[Column, Column]:
+    """The columns "shape" and "dtype" from the codes of recorded sizes and types."""
+    shapes = [format_shape(trace.text(each)) for each in dims]
+    dtypes = [format_types(trace.text(each)) for each in types]
+    return (
+        text_column("shape", "shape", shapes, "Sizes of the inputs of its op."),
+        text_column("dtype", "dtype", dtypes, "Their types."),
+    )
+
+
+def inputs_of_items(rank: Rank, items: Int64Array) -> tuple[Int32Array, Int32Array]:
+    """For each item the codes of the recorded shapes and types of its op's inputs, NONE where they are another's."""
+    ops, op = rank.trace.ops, rank.trace.gpu.op[items]
+    known = rank.gpu_labels.known[items]
+    return (
+        np.where(known, np.append(ops.dims, np.int32(NONE))[op], NONE).astype(np.int32),
+        np.where(known, np.append(ops.types, np.int32(NONE))[op], NONE).astype(np.int32),
+    )
+
+
+def _by_category(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    del of_what
+    names, code = category_of_items(rank, items)
+    groups = Groups.of_gpu(rank.trace, items, code)
+    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+
+
+def category_of_items(rank: Rank, items: Int64Array) -> tuple[list[str], Int64Array]:
+    """Names of categories, and for each item the number of that of its kernel; copies and sets are `COPIES`."""
+    trace, classes = rank.trace, rank.kernel_classes
+    number_of: dict[str, int] = {COPIES: 0}
+    code = np.zeros(len(trace.strings), np.int64)
+    for name, kernel in classes.by_name.items():
+        code[name] = number_of.setdefault(kernel.category, len(number_of))
+    return list(number_of), np.where(trace.gpu.kind[items] == KERNEL, code[trace.gpu.name[items]], 0)
+
+
+def _by_op(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    del of_what
+    return _by_name(rank, items, "ops")
+
+
+def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    del of_what
+    trace, labels = rank.trace, rank.gpu_labels
+    at_ns, thread = launches_of(trace)
+    names = [labels.names[each] for each in labels.label[items].tolist()]
+    keys, code = module_keys(trace, at_ns[items], thread[items], names)
+    groups = Groups.of_gpu(trace, items, code)
+    return NamedGroups(groups, [keys[each].name for each in groups.of_first(code)])
+
+
+def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    del of_what
+    locations, code = locations_of_items(rank.trace, items)
+    groups = Groups.of_gpu(rank.trace, items, code)
+    return NamedGroups(groups, *name_lines(locations, groups.of_first(code)))
+
+
+def name_lines(locations: list[SourceLocation], codes: list[int]) -> tuple[list[str], tuple[Column, ...]]:
+    """The names of lines by their numbers, and their columns; NONE is a line that is not known."""
+    found = [locations[each] if each >= 0 else None for each in codes]
+    columns = (
+        text_column("file", "file", [None if each is None else each.file for each in found], is_main=False),
+        Column("line", "line", "count", tuple(None if each is None else each.line for each in found), is_main=False),
+        text_column("function", "function", [None if each is None else each.function for each in found]),
+    )
+    return [NO_LINE if each is None else str(each) for each in found], columns
+
+
+def locations_of_items(trace: Trace, items: Int64Array) -> tuple[list[SourceLocation], Int32Array]:
+    """Lines of the user's code, and for each item the number of the one that launched it; NONE where not known."""
+    at_ns, thread = launches_of(trace)
+    code = np.full(len(items), NONE, np.int32)
+    known = np.flatnonzero(at_ns[items] >= 0)
+    # The engine's threads have no lines of their own: theirs are those of the loop, which waits in backward().
+    ranges, frames = trace.ranges, trace.frames
+    marked = ranges.thread[trace.match_rows(ranges, vocabulary.SOURCE_MARK)]
+    has_lines = np.zeros(len(trace.threads) + 1, bool)
+    has_lines[marked], has_lines[frames.thread] = True, True
+    of_item = thread[items[known]]
+    of_item = np.where(has_lines[of_item], of_item, loop_thread_of(trace)).astype(np.int32)
+    locations, code[known] = code_locations(trace, of_item, at_ns[items[known]])
+    return locations, code
+
+
+_GROUPINGS: Mapping[str, Callable[[Rank, Int64Array, str], NamedGroups]] = {
+    "name": _by_name,
+    "shape": _by_shape,
+    "category": _by_category,
+    "op": _by_op,
+    "module": _by_module,
+    "line": _by_line,
+}
+
+
+def category_by_name(label: str) -> str | None:
+    """The category of a label of ops, such as "addmm backward", by its name; None where that says nothing."""
+    category = classify_op(label.removesuffix(" backward"))
+    return None if category == "other" else category
+
+
+def number_texts(texts: Sequence[str]) -> tuple[list[str], Int64Array]:
+    """The distinct texts, and for each text the number of its own."""
+    number_of = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return list(number_of), np.array([number_of[text] for text in texts], np.int64)
+
+
+@lru_cache(maxsize=4096)
+def format_shape(dims: str | None) -> str:
+    """Recorded sizes as people write them: "[[64,784],[784,10],[]]" is "64x784, 784x10"; "" where there are none."""
+    try:
+        sizes = orjson.loads(dims or "")
+    except orjson.JSONDecodeError:
+        return ""
+    tensors = [_format_tensor(each) for each in sizes] if isinstance(sizes, list) else []
+    return ", ".join(filter(None, tensors))
+
+
+def _format_tensor(sizes: object) -> str:
+    if not isinstance(sizes, list) or not sizes:
+        return ""
+    if isinstance(sizes[0], list):
+        if len(sizes) > _MOST_TENSORS:
+            return f"list of {len(sizes)}"
+        return "(" + ", ".join(filter(None, map(_format_tensor, sizes))) + ")"
+    return "x".join(map(str, sizes))
+
+
+@lru_cache(maxsize=4096)
+def format_types(types: str | None) -> str:
+    """The types of recorded tensors: '["c10::BFloat16","float","Scalar"]' is "bf16, fp32"; "" where there are none."""
+    try:
+        names = orjson.loads(types or "")
+    except orjson.JSONDecodeError:
+        return ""
+    known = [name_of_type(each) for each in names] if isinstance(names, list) else []
+    return ", ".join(dict.fromkeys(filter(None, known)))
