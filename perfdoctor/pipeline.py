@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
@@ -55,6 +57,7 @@ def diagnose_run(
     missing: Iterable[TraceSummary] = (),
     *,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> Report:
     """The Report on ranks that are all in this process.
 
@@ -64,6 +67,7 @@ def diagnose_run(
         settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
         missing: Ranks that could not be read.
         with_breakdown: Whether the report says what the steps hold, for a comparison.
+        with_charts: Whether it has what the page draws.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
@@ -88,6 +92,7 @@ def diagnose_run(
             known_findings=by_rank[rank.rank],
             is_only_rank=is_only_rank,
             with_breakdown=with_breakdown,
+            with_charts=with_charts,
         )
         for rank in run.ranks
     ]
@@ -104,6 +109,7 @@ def summarize_rank(
     known_findings: Sequence[Finding] = (),
     is_only_rank: bool = False,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> RankSummary:
     """The summary of one rank with the findings of the rules on it. Pure.
 
@@ -115,6 +121,7 @@ def summarize_rank(
         is_only_rank: Whether the report has no other rank. Then the summary keeps the intervals of account and claims,
             which an annotated trace needs, and leaves out what only comparisons of ranks need.
         with_breakdown: Whether to break down its steps, which takes a tenth of the time of an analysis.
+        with_charts: Whether to make what the page draws.
     """
     findings, outcomes = list(known_findings), []
     run = Run((rank,))
@@ -147,7 +154,18 @@ def summarize_rank(
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
         tables=_tables_of(rank),
         breakdown=rank.breakdown if with_breakdown else None,
+        charts=charts_of(rank) if with_charts else None,
     )
+
+
+def charts_of(rank: Rank) -> RankCharts:
+    """What the page draws of a rank: its charts, and the largest rows of its tables."""
+    # Few reports are pages: others do without these imports.
+    from perfdoctor.charts.rank_charts import rank_charts_of
+    from perfdoctor.tables.catalog import TABLES as CATALOG
+    from perfdoctor.tables.catalog import build_table
+
+    return rank_charts_of(rank, {name: partial(build_table, name=name) for name in CATALOG})
 
 
 def report_on_summaries(
@@ -201,6 +219,7 @@ def report_on_summaries(
         program_folders=_program_folders(fleet),
         program_name=_program_name(fleet),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
+        charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
     )
 
 

@@ -83,7 +83,9 @@ def _idle_time_by_thread(rank: Rank) -> dict[int, Intervals]:
 
 def _nodes_of(runs: Runs, idle: Mapping[int, Intervals]) -> _Nodes:
     """The tree of some runs: those of one name within one node are one node. Roots are the threads, after all names."""
-    rows = np.flatnonzero(~_marks_of_steps(runs)[runs.name])
+    # Of runs at the same time the first is around the next: by table and name, as a file has no order.
+    rows = np.lexsort((runs.name, runs.table, -runs.end_ns, runs.start_ns))
+    rows = rows[~_marks_of_steps(runs)[runs.name[rows]]]
     start, end, name = runs.start_ns[rows], runs.end_ns[rows], runs.name[rows]
     root = np.searchsorted(list(idle), runs.lane[rows])
     parent = nesting.parents(start, end, runs.lane[rows])

@@ -151,8 +151,7 @@ def _threads(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, It
     )
     for number in busiest_first:
         rows = np.flatnonzero(thread == number)
-        items = _items(start[rows], end[rows], name[rows], colour[rows], row[rows])
-        items.depth[:] = depth[rows]
+        items = _items(start[rows], end[rows], name[rows], colour[rows], row[rows], depth[rows])
         label = f"thread {trace.threads[number].rpartition('/')[2]}"
         yield _Head(f"{label}, which launches" if number == rank.launching_thread else label, "thread"), items
 
@@ -175,9 +174,14 @@ def _rows_during(table: Table, start_ns: int, end_ns: int) -> Int64Array:
 
 
 def _items(
-    start_ns: Int64Array, end_ns: Int64Array, name: IntArray | int, category: IntArray | int, row: IntArray | int
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    name: IntArray | int,
+    category: IntArray | int,
+    row: IntArray | int,
+    depth: IntArray | int = 0,
 ) -> Items:
-    """Items of one track in the order of their starts, each by itself, at depth 0."""
+    """Items of one track in the order of their starts, each by itself."""
     order, count = np.argsort(start_ns, kind="stable"), len(start_ns)
 
     def column(values: IntArray | int, kind: type[np.signedinteger[Any]]) -> IntArray:
@@ -189,7 +193,7 @@ def _items(
         end_ns[order],
         column(name, np.int32),
         column(category, np.int8),
-        np.zeros(count, np.int8),
+        column(depth, np.int8),
         column(row, np.int32),
         np.ones(count, np.int32),
     )

@@ -176,6 +176,7 @@ class RankCharts:
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
         tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
+        notes: What could not be made because of a fault of ours, a sentence each.
     """
 
     rank: int | None
@@ -184,3 +185,4 @@ class RankCharts:
     roofline: Roofline | None = None
     steps: StepSeries | None = None
     tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()

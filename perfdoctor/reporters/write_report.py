@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED_TRACE = ".json.gz"
+PAGE = ".html"
 # By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
 _REPORTERS: Mapping[str, str] = MappingProxyType(
     {
-        ".html": "perfdoctor.reporters.html.html:Html",
+        PAGE: "perfdoctor.reporters.html.html:Html",
         ".json": "perfdoctor.reporters.json_:Json",
         ".md": "perfdoctor.reporters.markdown:Markdown",
         ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
@@ -72,12 +73,14 @@ def save_report(
     rank: int | None = None,
     options: RenderOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace of `rank`.
+    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
+
+    That is of all ranks, or of `rank`.
 
     The file appears whole or not at all.
 
     Raises:
-        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        UsageError: The suffix is another one, or there is no such rank to annotate.
         InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)

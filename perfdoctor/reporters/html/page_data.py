@@ -26,6 +26,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.report.table import Table
 from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.rank_table import rank_table
+from perfdoctor.tables.catalog import TABLES
 from perfdoctor.trace.arrays import FloatArray, IntArray
 from perfdoctor.trace.tables import intervals as iv
 
@@ -63,6 +64,7 @@ def page_data(report: Report) -> dict[str, Any]:
             for account in report.account
         ],
         "tables": list(map(table_data, charts.tables)),
+        "notes": _clean_all(charts.notes),
     }
 
 
@@ -181,7 +183,8 @@ def _ranks_data(heat_map: RankHeatMap, report: Report) -> dict[str, Any]:
 
 def table_data(table: Table) -> dict[str, Any]:
     """A table as plain data with clean texts, and whether a column belongs to the short form."""
-    plain = {"title": _clean(table.name), **table.to_dict()}
+    spec = TABLES.get(table.name)
+    plain = {"title": _clean(table.name if spec is None else spec.title), **table.to_dict()}
     for column, described in zip(table.columns, plain["columns"], strict=True):
         described["main"] = column.is_main
     plain["notes"] = _clean_all(table.notes)

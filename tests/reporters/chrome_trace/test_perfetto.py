@@ -10,7 +10,7 @@ from perfetto_engine import TraceProcessor
 import perfdoctor
 from perfdoctor.testing import TraceBuilder
 
-# The profiler's own slices, as far as they can be told apart: those of the report have a category of their own.
+# The profiler's own slices, as far as a query can separate them: those of the report have a category of their own.
 _THEIRS = (
     "select name, category, ts, dur, count(*) from slice where category is not 'perfdoctor' "
     "group by name, category, ts, dur order by 1, 2, 3, 4"

@@ -186,6 +186,14 @@ class ZoomChart extends CanvasChart {
   }
 }
 
+/** The chart in a box that scrolls where it is higher than its canvas; the canvas stays and draws what is in sight. */
+function inScrollBox(chart, scroll) {
+  scroll.append(chart.canvas);
+  scroll.style.height = `${chart.height + 2}px`; // and its border
+  scroll.appendChild(element("div")).style.height = `${chart.total - chart.height}px`;
+  return scroll;
+}
+
 /** Show lines of text beside a point of the window; the first line is a name. */
 function showTip(x, y, lines) {
   const tip = document.getElementById("tip");

@@ -103,15 +103,16 @@ class RooflinePlot extends Plot {
   }
 
   options(palette) {
-    const [x, y] = this.limits();
+    const [x, y] = this.limits(), filter = (_, at) => at.map((v) => (isPowerOfTen(v) ? v : null));
+    const line = { stroke: palette.colour("line"), width: 1, filter }, ofPowers = { grid: line, ticks: line };
     return {
       scales: {
         x: { time: false, distr: 3, range: (_, low, high) => (this.isZoomed(low, high) ? [low, high] : x) },
         y: { distr: 3, range: () => y },
       },
       axes: [
-        axisStyle(palette, { label: "FLOP per byte", size: 46, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? `${+v.toPrecision(1)}` : "")) }),
-        axisStyle(palette, { label: "FLOP/s", size: 70, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? formatQuantity(v, "").trim().replace(".00", "") : "")) }),
+        axisStyle(palette, { label: "FLOP per byte", size: 46, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? `${+v.toPrecision(1)}` : "")), ...ofPowers }),
+        axisStyle(palette, { label: "FLOP/s", size: 70, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? formatQuantity(v, "").trim().replace(/\.0+/, "") : "")), ...ofPowers }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       cursor: { drag: { x: true, y: false }, points: { show: false }, y: false, x: false },
