@@ -74,7 +74,8 @@ def lines_table(rank: Rank, by: str) -> Table:
         *_place_columns(list(number_of)),
         *window_columns(time_ns, launches, longest),
     )  # fmt: skip
-    table = Table("lines", by, columns, rank=rank.rank, notes=(*source.notes, _NOT_THE_SAME))
+    notes = (*source.notes, _NOT_THE_SAME) if backward_ns.any() else source.notes
+    table = Table("lines", by, columns, rank=rank.rank, notes=notes)
     return table.take(np.flatnonzero(time_ns + idle_ns).tolist()).sort("step_ns")
 
 
@@ -88,12 +89,11 @@ def _key(file: str, line: int | None, function: str | None, by: str) -> _Key:
 
 
 def _name(key: _Key) -> str:
-    """What a row is called: "train.py:12", "step (train.py)" or "train.py"."""
+    """What a row is called: "train.py:12", "train.py:step" or "train.py"."""
     file, line, function = key
     short = file.replace("\\", "/").rpartition("/")[2]
-    if line is not None:
-        return f"{short}:{line}"
-    return f"{function} ({short})" if function else short
+    place = function if line is None else line
+    return short if place is None else f"{short}:{place}"
 
 
 def _place_columns(keys: list[_Key]) -> tuple[Column, ...]:
