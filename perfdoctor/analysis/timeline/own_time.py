@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, name_files_alike
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
@@ -323,7 +323,7 @@ def _by_line(
     for number in reversed(range(len(parts))):
         part[iv.contains(parts[number].time, at_ns)] = number
     part_of: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = _name_files_alike(find_locations(trace, thread, at_ns))
+    locations = name_files_alike(find_locations(trace, thread, at_ns))
     for location, number, weight_ns in zip(locations, part.tolist(), weights_ns.tolist(), strict=True):
         if location is not None:
             part_of[location][number] += weight_ns
@@ -335,13 +335,6 @@ def _by_line(
         name = "" if longest < 0 else parts[longest].name
         rows.append(OwnTime(location, name, round(time_of[location]), min(time_of[location] / window_ns, 1.0)))
     return tuple(rows)
-
-
-def _name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceLocation | None]:
-    """The locations with one name for each file: frames name it from a folder of sys.path on, lines in full."""
-    files = {location.file for location in locations if location is not None}
-    full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
-    return [each if each is None else replace(each, file=full[each.file]) for each in locations]
 
 
 def _parts_of_step(trace: Trace, loading: Intervals) -> list[_Area]:
