@@ -121,9 +121,16 @@ class Report(BaseReport):
         findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
         return f"<perfdoctor.Report: {findings}; report.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import NotebookHtml
+
+        return NotebookHtml().render(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The report as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        """The report as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the report to standard output.
@@ -192,9 +199,9 @@ class Report(BaseReport):
         return (self.traces[index].rank, *source.read(self, index))
 
     def export_chrome_trace(self, path: PathLike) -> None:
-        """Write the analysed trace with steps, account and findings as additional tracks.
+        """Write the analysed traces with steps, account, findings and counters as additional tracks.
 
-        The file opens in Perfetto and chrome://tracing.
+        The file opens in Perfetto and chrome://tracing. Several ranks stand in it on one clock.
 
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
@@ -212,9 +219,16 @@ class Comparison(BaseComparison):
     def __repr__(self) -> str:
         return f"<perfdoctor.Comparison: {self.step.verdict}; comparison.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import render_comparison_html
+
+        return render_comparison_html(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The comparison as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        """The comparison as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the comparison to standard output.

@@ -73,12 +73,14 @@ def save_report(
     rank: int | None = None,
     options: RenderOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace of `rank`.
+    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
+
+    That is of all ranks, or of `rank`.
 
     The file appears whole or not at all.
 
     Raises:
-        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        UsageError: The suffix is another one, or there is no such rank to annotate.
         InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)

@@ -7,7 +7,7 @@ as for small files, every event is copied here, at 3 MB a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -28,7 +28,7 @@ from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
 _NEVER = 1 << 62
 _GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
 _MORE, _CLOSED = -1, -2  # as in compiled_copy
-_CONTROL = 10
+_SEPARATORS = b", \t\r\n"
 
 
 def _dispatcher() -> Any:
@@ -59,25 +59,31 @@ class Changes:
         offset_ns: What is added to all times.
         pid_shift: What is added to the process ids that are numbers.
         id_shift: What is added to the ids of arrows and of what else is found by ids.
-        rename: Gives the new name of a process, and says by what the other process ids, texts, are replaced.
+        sort_shift: What is added to the places of processes among the others.
+        label: What stands before the names of processes, and before process ids that are texts; empty for nothing.
     """
 
     tids: Mapping[int, int | str] = field(default_factory=dict)
     offset_ns: int = 0
     pid_shift: int = 0
     id_shift: int = 0
-    rename: Callable[[str], str] | None = None
+    sort_shift: int = 0
+    label: str = ""
 
     @property
     def every_event(self) -> bool:
         """Whether all events change, and not just those that move."""
-        return bool(self.offset_ns or self.pid_shift or self.id_shift or self.rename)
+        return bool(self.offset_ns or self.pid_shift or self.id_shift or self.sort_shift or self.label)
 
     def pid(self, pid: TrackId) -> TrackId:
         """The new process id for an old one."""
         if isinstance(pid, str):
-            return pid if self.rename is None else self.rename(pid)
+            return self.name(pid)
         return None if pid is None else pid + self.pid_shift
+
+    def name(self, name: str) -> str:
+        """The new name of a process."""
+        return f"{self.label}: {name}" if self.label else name
 
 
 class EventCopier(JsonEventWalker):
@@ -154,7 +160,7 @@ class EventCopier(JsonEventWalker):
         while True:
             window = self.window
             rest = bytes(window.buffer[window.position : window.end])
-            found = len(rest) - len(rest.lstrip(b" \t\r\n,"))
+            found = len(rest) - len(rest.lstrip(_SEPARATORS))
             skipped += rest[:found]
             window.position += found
             if found < len(rest) or not window.read_more():
@@ -164,6 +170,16 @@ class EventCopier(JsonEventWalker):
 def is_compiled() -> bool:
     """Whether the compiled code copies: where the compiled reader has read, which knows what loading it is worth."""
     return scanner_code.is_loaded()
+
+
+def copy_elements(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+    """The elements of a list of events from behind its opening bracket on, many at a time, without commas around them.
+
+    Of a text that is cut short the whole ones.
+    """
+    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled()).copy():
+        if elements := text.strip(_SEPARATORS):
+            yield elements
 
 
 def copy_list(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
@@ -230,10 +246,12 @@ def _changed_members(event: dict[str, Any], changes: Changes) -> dict[str, bytes
         if key in event:
             new[key] = _shifted_id(event[key], changes.id_shift)
     args = event.get("args")
-    if event.get("ph") == "M" and event.get("name") == "process_name" and isinstance(args, dict):
-        name = args.get("name")
-        if changes.rename is not None and isinstance(name, str):
-            new["args"] = orjson.dumps(args | {"name": changes.rename(name)})
+    if event.get("ph") == "M" and isinstance(args, dict):
+        name, place = args.get("name"), args.get("sort_index")
+        if event.get("name") == "process_name" and isinstance(name, str):
+            new["args"] = orjson.dumps(args | {"name": changes.name(name)})
+        if event.get("name") == "process_sort_index" and isinstance(place, int):
+            new["args"] = orjson.dumps(args | {"sort_index": place + changes.sort_shift})
     return new
 
 

@@ -28,6 +28,8 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
     """
     step = (data["timeline"] or {}).get("step")
     moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
+    series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}
+    steps = len(series["recorded_ns"]) + len(series["unprofiled_ns"])
     charts = [
         ChartSection(
             "timeline", "timeline", "Timeline", f"Timeline of {moment}",
@@ -57,8 +59,8 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
         ChartSection(
             "steps", "steps", "Steps", "The steps, one after another",
             "The recorded steps, and those that the program was timed at without the profiler.",
-            f"There is no series: {REQUIREMENTS['steps']}.",
-            data["steps"] is not None,
+            "One step makes no series: record more." if steps else f"There is no series: {REQUIREMENTS['steps']}.",
+            steps > 1,
         ),
         ChartSection(
             "ranks", "rank-steps", "Ranks", "The steps of every rank",

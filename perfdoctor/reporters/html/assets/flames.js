@@ -188,11 +188,8 @@ class FlameChart extends ZoomChart {
 
 function makeFlames(data) {
   const model = new FlameModel(data);
-  const scroll = element("div", "timeline-scroll");
+  const scroll = element("div", "scroll-box");
   const chart = new FlameChart(model, scroll);
-  scroll.append(chart.canvas);
-  scroll.style.height = `${chart.height}px`;
-  scroll.appendChild(element("div")).style.height = `${chart.total - chart.height}px`;
   const tools = element("div", "tools");
   tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
   const used = [...new Set(model.category)].map((code) => model.categories[code]);
@@ -200,5 +197,5 @@ function makeFlames(data) {
   const alternative = tableAlternative("The calls with most idle time of their own", ["call", "own", "with what it calls", "share"], () =>
     [...model.own.keys()].sort((a, b) => model.own[b] - model.own[a]).slice(0, 30).map((i) =>
       [model.nameOf(i), formatDuration(model.own[i]), formatDuration(model.time[i]), formatShare(model.time[i] / model.total)]));
-  return [tools, scroll, makeLegend(used), help, alternative];
+  return [tools, inScrollBox(chart, scroll), makeLegend(used), help, alternative];
 }

@@ -317,12 +317,8 @@ function findingLines(finding) {
 
 function makeTimeline(data) {
   const model = new TimelineModel(data);
-  const scroll = element("div", "timeline-scroll");
+  const scroll = element("div", "scroll-box");
   const chart = new TimelineChart(model, scroll);
-  scroll.append(chart.canvas);
-  scroll.style.height = `${chart.height}px`;
-  const rest = scroll.appendChild(element("div"));
-  rest.style.height = `${chart.total - chart.height}px`;
   const tools = element("div", "tools");
   tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
   const used = [...new Set(model.tracks.flatMap((track) => [...new Set(track.category)]))].map((code) => model.categories[code]);
@@ -332,7 +328,7 @@ function makeTimeline(data) {
   const joined = model.leftOut ? element("p", "quiet",
     `${formatCount(model.leftOut, "short item")} are joined with their neighbours of the same row.`) : "";
   timelineChart = chart;
-  return [tools, scroll, makeLegend(used), joined, help];
+  return [tools, inScrollBox(chart, scroll), makeLegend(used), joined, help];
 }
 
 let timelineChart = null;

@@ -65,8 +65,10 @@ class TimelineModel {
     this.count = this.tracks.reduce((sum, track) => sum + track.start.length, 0);
   }
 
+  /** What an item is called; a gap or a phase is called as its colour is. */
   nameOf(track, row) {
-    return this.names[track.nameId[row]];
+    const name = this.names[track.nameId[row]];
+    return name === this.categoryOf(track, row) ? categoryLabel(name) : name;
   }
 
   categoryOf(track, row) {

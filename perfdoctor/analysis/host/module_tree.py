@@ -37,6 +37,7 @@ class ModuleTree:
         parent: The number of the module around it; NONE for one at the top.
         frames: The calls, rows of `trace.frames`, by start.
         module: For each call the number of its module.
+        outermost: For each call the place in `frames` of the outermost call around it.
     """
 
     trace: Trace
@@ -44,6 +45,7 @@ class ModuleTree:
     parent: Int64Array
     frames: Int64Array
     module: Int64Array
+    outermost: Int64Array
 
     def __len__(self) -> int:
         return len(self.names)
@@ -129,7 +131,8 @@ def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
     frames = trace.frames
     rows = np.flatnonzero(trace.match_rows(frames, vocabulary.MODULE_FRAME))
     name = frames.name[rows].astype(np.int64)
-    caller = nesting.parents(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows]).astype(np.int64)
+    around = nesting.parents(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows])
+    caller = around.astype(np.int64)
     again = (caller < 0) & np.isin(name, name[caller >= 0]) & _in_backward(trace, joins, rows)
     number_of: dict[tuple[int, int], int] = {}
     module = np.full(len(rows) + 1, NONE, np.int64)  # the last entry is that of the caller NONE
@@ -143,7 +146,14 @@ def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
     _descend(np.flatnonzero(unknown), caller, name, module, number_of)
     _descend(_called_by(again & ~unknown, caller), caller, name, module, number_of)
     texts = (trace.strings[each].removeprefix(vocabulary.MODULE_FRAME_PREFIX) for _, each in number_of)
-    return ModuleTree(trace, tuple(texts), np.array([parent for parent, _ in number_of], np.int64), rows, module[:-1])
+    return ModuleTree(
+        trace=trace,
+        names=tuple(texts),
+        parent=np.array([parent for parent, _ in number_of], np.int64),
+        frames=rows,
+        module=module[:-1],
+        outermost=nesting.outermost(around, np.arange(len(rows), dtype=np.int32)).astype(np.int64),
+    )
 
 
 def _descend(

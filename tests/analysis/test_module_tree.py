@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdoctor.analysis.forward_ops import forward_ops_of
-from perfdoctor.analysis.host.modules import ModuleTree, has_modules, module_tree_of
+from perfdoctor.analysis.host.module_tree import ModuleTree, has_modules, module_tree_of
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace import Trace, read
 
