@@ -12,7 +12,7 @@ from perfdoctor.reporters.chrome_trace.copy_events import Changes, EventCopier, 
 from perfdoctor.trace.scanner import scanner_code
 from perfdoctor.trace.scanner.text_window import sliding_window
 
-ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, rename=lambda name: f"rank 3: {name}")
+ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, sort_shift=7, label="rank 3")
 NOTHING = Changes()
 
 
@@ -36,6 +36,7 @@ EVENTS = (
     b'"args": {"pid": 0, "ts": 1, "id": 4, "x": [{"pid": 3}, 1e5, "]"]}},\n'
     b' {"args":{},"dur":1.5,"tid":7,"pid":12,"ts":10,"ph":"X"} , {"ph":"s","id":5,"pid":12,"tid":1,"ts":0.5},{},'
     b'{"ph": "M", "name": "process_name", "pid": 12, "ts": 0, "args": {"name": "python", "more": 1}},'
+    b'{"ph": "M", "name": "process_sort_index", "pid": 12, "args": {"sort_index": 5}},'
     b'{"ph": "X", "pid": "Spans", "tid": "PyTorch", "ts": 1e3, "dur": 1},'
     b'{"ph": "i", "pid": -1, "ts": -2.5, "id": "0x1f"},{"ph": "C", "pid": 12, "bind_id": 6, "args": {"v": inf}}, '
     b'5, null, "text"'
@@ -58,7 +59,7 @@ def test_a_moved_event_changes_its_thread_alone():
 @both_ways
 @pytest.mark.parametrize("block", [1, 64, 1 << 20])
 def test_changes_are_at_the_top_of_events_alone(block):
-    first, second, flow, empty, name, span, instant, counter, *others = json.loads(
+    first, second, flow, empty, name, place, span, instant, counter, *others = json.loads(
         b"[" + copied(EVENTS.replace(b"inf", b"0") + b"]", ALL, block), parse_float=Decimal
     )
     assert first["pid"] == 300_000_000
@@ -68,6 +69,7 @@ def test_changes_are_at_the_top_of_events_alone(block):
     assert (flow["id"], flow["ts"]) == (5 + (1 << 40), Decimal(2))
     assert (empty, others) == ({}, [5, None, "text"])
     assert (name["pid"], name["args"]) == (300_000_012, {"name": "rank 3: python", "more": 1})
+    assert (place["pid"], place["args"]) == (300_000_012, {"sort_index": 12})
     assert (span["pid"], span["tid"], span["ts"]) == ("rank 3: Spans", "PyTorch", Decimal("1001.5"))
     assert (instant["pid"], instant["ts"], instant["id"]) == (299_999_999, Decimal(-1), "0x1000000001f")
     assert counter["bind_id"] == 6 + (1 << 40)

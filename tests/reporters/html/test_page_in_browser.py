@@ -8,8 +8,8 @@ from pathlib import Path
 
 import page_samples
 import pytest
-from browser import Browser, Page
 
+from benchmarks.headless_browser import Browser, Page
 from perfdoctor.reporters.html import html
 
 Show = Callable[..., Page]

@@ -1,5 +1,8 @@
 // What all charts on a canvas share: sharp pixels, one drawing a frame, the tip, and zooming and panning along x.
 
+/** What draws each chart anew at once, as printing needs it. */
+const DRAWINGS = [];
+
 /** A canvas as wide as its place; `draw(pen, width, height, palette)` is called once a frame at most. */
 class CanvasChart {
   constructor(label, height) {
@@ -11,8 +14,8 @@ class CanvasChart {
     this.height = height;
     this.width = 0;
     this.frame = 0;
-    this.resizes = new ResizeObserver(() => this.redraw());
-    this.resizes.observe(this.canvas);
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    DRAWINGS.push(() => this.drawNow());
     onTheme((palette) => {
       this.palette = palette;
       this.redraw();
