@@ -17,14 +17,19 @@ from perfdoctor.reporters.terminal import Terminal
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main() -> None:
+def draw(path: Path) -> None:
     """Analyse the sample as a user would, from the repository's folder, and save the picture."""
     report = perfdoctor.analyze(ROOT / "sample_traces" / "dataloader-stall.json.gz")
     text = Terminal(width=88, color=True).render(report)
     console = Console(record=True, width=88, file=io.StringIO(), force_terminal=True)
     console.print("[bold]$ perfdoctor analyze sample_traces/dataloader-stall.json.gz[/bold]\n")
     console.print(Text.from_ansi(text))
-    console.save_svg(str(ROOT / "docs" / "report.svg"), title="perfdoctor")
+    console.save_svg(str(path), title="perfdoctor")
+
+
+def main() -> None:
+    """Draw the picture of the README."""
+    draw(ROOT / "docs" / "report.svg")
 
 
 if __name__ == "__main__":

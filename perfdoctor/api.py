@@ -17,7 +17,7 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
 from perfdoctor.comparison.inputs import find_inputs
-from perfdoctor.errors import InputError, UsageError
+from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.longest_rank import read_longest_rank
@@ -32,7 +32,7 @@ from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
-from perfdoctor.reporters.write_report import print_report, render_report, save_report
+from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
@@ -121,9 +121,16 @@ class Report(BaseReport):
         findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
         return f"<perfdoctor.Report: {findings}; report.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import NotebookHtml
+
+        return NotebookHtml().render(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The report as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        """The report as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the report to standard output.
@@ -134,13 +141,27 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace.
+        """Write the report. The suffix decides the format: .html, .json, .md, .sarif, .txt, .json.gz (annotated trace).
+
+        A page has charts and tables of the rank with the longest step, whose trace is read again for them; where it
+        cannot be read any more the page says so and has the rest.
 
         Raises:
             UsageError: The suffix is another one.
             InputError: The file cannot be written.
         """
-        save_report(self, path)
+        report = self._with_charts() if suffix_of(path) == PAGE else self
+        save_report(report, path)
+
+    def _with_charts(self) -> BaseReport:
+        """The same report with what a page draws; as it is where the traces cannot be read again."""
+        if self.charts is not None or not self.account:
+            return self
+        try:
+            number, rank, _ = self._read_rank(None)
+        except PerfdoctorError:
+            return self
+        return replace(self, charts=replace(pipeline.charts_of(rank), rank=number))
 
     def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
         """A table of what was recorded, as `perfdoctor show` prints it.
@@ -160,6 +181,14 @@ class Report(BaseReport):
             InputError: The trace cannot be read again.
         """
         by = check_table(what, by)
+        number, of_trace, notes = self._read_rank(rank)
+        if len(self.account) > 1 and rank is None:
+            notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
+        table = build_table(of_trace, what, by)
+        return _as_table(replace(table, rank=number, notes=(*notes, *table.notes)))
+
+    def _read_rank(self, rank: int | None) -> tuple[int | None, Rank, tuple[str, ...]]:
+        """A rank as read again, by default that with the longest step: its number in the report, it, and notes."""
         source: _TableSource | None = getattr(self, "_table_source", None)
         if source is None or not self.account:
             raise UsageError("tables are made of traces, which this report does not name; analyze them again")
@@ -167,21 +196,17 @@ class Report(BaseReport):
         if not of_rank:
             raise UsageError(f"none of the traces is of rank {rank}")
         index = max(of_rank, key=lambda i: _mean_step_ns(self.account[i]))
-        of_trace, notes = source.read(self, index)
-        if len(self.account) > 1 and rank is None:
-            notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
-        table = build_table(of_trace, what, by)
-        return _as_table(replace(table, rank=self.traces[index].rank, notes=(*notes, *table.notes)))
+        return (self.traces[index].rank, *source.read(self, index))
 
     def export_chrome_trace(self, path: PathLike) -> None:
-        """Write the analysed trace with steps, account and findings as additional tracks.
+        """Write the analysed traces with steps, account, findings and counters as additional tracks.
 
-        The file opens in Perfetto and chrome://tracing.
+        The file opens in Perfetto and chrome://tracing. Several ranks stand in it on one clock.
 
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
         """
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(self, path)
 
@@ -194,9 +219,16 @@ class Comparison(BaseComparison):
     def __repr__(self) -> str:
         return f"<perfdoctor.Comparison: {self.step.verdict}; comparison.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import render_comparison_html
+
+        return render_comparison_html(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The comparison as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        """The comparison as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the comparison to standard output.
@@ -283,12 +315,21 @@ def analyze_traces(
     jobs: int | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
+    charts: bool = False,
 ) -> Report:
-    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
+    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right.
+
+    `charts` makes what a page draws at once, which spares reading a trace again for it.
+    """
     chosen = _check_options(select, ignore, device, settings, jobs)
     files = _choose_files(find(), rank)
     options = AnalysisOptions(
-        settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1
+        settings=settings or {},
+        device=device,
+        steps=steps or slice(None),
+        rank=rank,
+        whole=len(files) == 1,
+        charts=charts,
     )
     report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
@@ -56,6 +58,7 @@ def diagnose_run(
     missing: Iterable[TraceSummary] = (),
     *,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> Report:
     """The Report on ranks that are all in this process.
 
@@ -65,6 +68,7 @@ def diagnose_run(
         settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
         missing: Ranks that could not be read.
         with_breakdown: Whether the report says what the steps hold, for a comparison.
+        with_charts: Whether it has what the page draws.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
@@ -89,6 +93,7 @@ def diagnose_run(
             known_findings=by_rank[rank.rank],
             is_only_rank=is_only_rank,
             with_breakdown=with_breakdown,
+            with_charts=with_charts,
         )
         for rank in run.ranks
     ]
@@ -105,6 +110,7 @@ def summarize_rank(
     known_findings: Sequence[Finding] = (),
     is_only_rank: bool = False,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> RankSummary:
     """The summary of one rank with the findings of the rules on it. Pure.
 
@@ -116,6 +122,7 @@ def summarize_rank(
         is_only_rank: Whether the report has no other rank. Then the summary keeps the intervals of account and claims,
             which an annotated trace needs, and leaves out what only comparisons of ranks need.
         with_breakdown: Whether to break down its steps, which takes a tenth of the time of an analysis.
+        with_charts: Whether to make what the page draws.
     """
     findings, outcomes = list(known_findings), []
     run = Run((rank,))
@@ -148,7 +155,18 @@ def summarize_rank(
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
         tables=report_tables(rank),
         breakdown=rank.breakdown if with_breakdown else None,
+        charts=charts_of(rank) if with_charts else None,
     )
+
+
+def charts_of(rank: Rank) -> RankCharts:
+    """What the page draws of a rank: its charts, and the largest rows of its tables."""
+    # Few reports are pages: others do without these imports.
+    from perfdoctor.charts.rank_charts import rank_charts_of
+    from perfdoctor.tables.catalog import TABLES as CATALOG
+    from perfdoctor.tables.catalog import build_table
+
+    return rank_charts_of(rank, {name: partial(build_table, name=name) for name in CATALOG})
 
 
 def report_on_summaries(
@@ -200,7 +218,9 @@ def report_on_summaries(
         unexplained=_unexplained_in_fleet(fleet, of_fleet),
         tables=_tables_of_longest_step(fleet),
         program_folders=_program_folders(fleet),
+        program_name=_program_name(fleet),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
+        charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
     )
 
 
@@ -384,6 +404,12 @@ def _program_folders(fleet: Fleet) -> tuple[str, ...]:
     program = captured_part(fleet.summaries[0].facts if fleet.summaries else None, "program")
     folders = (program.get("working_directory"), program.get("folder"))
     return tuple(folder for folder in folders if isinstance(folder, str) and folder.startswith("/"))
+
+
+def _program_name(fleet: Fleet) -> str | None:
+    """The name of the script, as captured on the first rank."""
+    script = (fleet.summaries[0].facts or {}).get("script") if fleet.summaries else None
+    return script if isinstance(script, str) else None
 
 
 def _facts_of_slices(rank: Rank) -> SliceFacts:

@@ -102,7 +102,12 @@ def test_the_wheel_holds_the_data_files_and_only_the_package(wheel: zipfile.ZipF
     data |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("*.schema.json")}
     data |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "perfdoctor").rglob("templates/*.txt")}
     assert data >= {"perfdoctor/gpu/data/devices.csv", "perfdoctor/reporters/report.schema.json"}
+    page = ("templates/*.j2", "assets/*", "vendor/*/*")
+    data |= {p.relative_to(ROOT).as_posix() for each in page for p in (ROOT / "perfdoctor/reporters/html").glob(each)}
     assert "perfdoctor/rules/templates/rule.txt" in data
+    assert data >= {
+        f"perfdoctor/reporters/html/vendor/uplot/{name}" for name in ("uPlot.iife.min.js", "LICENSE", "VERSION")
+    }
     assert names >= data | {"perfdoctor/py.typed"}
     assert {name.split("/")[0].split("-")[0] for name in names} == {"perfdoctor"}
 

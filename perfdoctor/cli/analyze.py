@@ -12,9 +12,17 @@ import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
-from perfdoctor.cli.gates import check_ranks_complete, check_severities
+from perfdoctor.cli.gates import check_gate, check_program, check_ranks_complete, open_gate, save_baseline
 from perfdoctor.cli.progress_bar import open_progress_bar
-from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs
+from perfdoctor.cli.report_output import (
+    ReportOutput,
+    check_folder,
+    check_outputs,
+    has_page,
+    print_analysis,
+    save_outputs,
+)
+from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +30,23 @@ if TYPE_CHECKING:
     from perfdoctor.report.report import Report
 
 
-@click.command(short_help="Say why a recorded step is slow, and what to change.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.command(
+    short_help="Say why a recorded step is slow, and what to change.",
+    epilog=parameters.format_examples(
+        "perfdoctor analyze trace.json.gz",
+        "perfdoctor analyze trace.json.gz -o report.html --open",
+        "perfdoctor analyze capture/ -o report.md -o report.json",
+        "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
+        "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
+        "perfdoctor analyze trace.json.gz --fail-on high   # a gate: exit code 0 or 1",
+        "perfdoctor analyze - --json < trace.json.gz",
+    ),
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=complete_files)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
+@parameters.output_format
 @parameters.output
+@parameters.open_page
 @parameters.select
 @parameters.ignore
 @parameters.settings
@@ -36,13 +57,17 @@ if TYPE_CHECKING:
 @click.option("--dask", metavar="ADDRESS", help="Analyse on a Dask cluster, such as tcp://scheduler:8786.")
 @click.option("--strict", is_flag=True, help="Exit with 2 if a rank is missing, after the report on the others.")
 @parameters.fail_on
+@parameters.baseline
+@parameters.update_baseline
 @parameters.no_color
 @parameters.quiet
 @parameters.verbose
 def analyze(
     paths: tuple[str, ...],
     as_json: bool,
+    output_format: str | None,
     output: tuple[str, ...],
+    opens: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     settings: tuple[str, ...],
@@ -53,6 +78,8 @@ def analyze(
     dask: str | None,
     strict: bool,
     fail_on: str | None,
+    baseline: str | None,
+    update_baseline: bool,
     no_color: bool,
     quiet: bool,
     verbose: bool,
@@ -67,12 +94,20 @@ def analyze(
     Traces of different jobs get a report each. With --json each is one line then, and report.md of -o becomes
     report-TRACE.md. What is no rank of a larger job, by its number in the trace or in the name, is a job of its own.
 
+    With --baseline FILE the findings in that file are accepted, and a new or dearer one exits with 1: --update-baseline
+    writes the file, to be kept in git.
+
     Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
     """
     verbosity = parameters.parse_verbosity(quiet, verbose)
     if jobs is not None and dask is not None:
         raise UsageError("--jobs and --dask exclude each other: the cluster decides how many workers it has")
     check_outputs(output)
+    if opens and not has_page(output):
+        raise UsageError("--open opens a page, and none is written: give -o report.html")
+    if update_baseline and baseline is not None:
+        check_folder(baseline)
+    shown = parameters.parse_output_format(as_json, output_format)
     config = load_config(select, ignore, settings, Path.cwd())
     # Nothing here multiplies matrices; numpy's BLAS would start one thread for each core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -81,7 +116,9 @@ def analyze(
     from perfdoctor.fleet.discover import find_traces
     from perfdoctor.fleet.split_jobs import split_jobs
 
-    silent = quiet or (as_json and not sys.stdout.isatty())
+    gate = open_gate(fail_on, baseline, updates=update_baseline)
+    put_out = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
+    silent = quiet or (shown != "text" and not sys.stdout.isatty())
 
     def analyze_job(job: Job | None) -> Report:
         with open_progress_bar(enabled=not silent) as progress:
@@ -96,29 +133,28 @@ def analyze(
                 jobs=jobs,
                 dask=dask,
                 progress=progress,
+                charts=has_page(output),
             )
 
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.
     found = [] if rank is not None or dask is not None else split_jobs(find_traces(paths), in_order=_are_files(paths))
     if len(found) > 1:
-        put_out_jobs(
-            found,
-            analyze_job,
-            output,
-            as_json=as_json,
-            no_color=no_color,
-            verbosity=verbosity,
-            strict=strict,
-            fail_on=fail_on,
-        )
+        if baseline is not None:
+            raise UsageError(f"--baseline is of one job, and these are traces of {len(found)}: analyze one at a time")
+        put_out_jobs(found, analyze_job, put_out, strict=strict)
         return
     report = analyze_job(None)
-    print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output, rank=rank, verbosity=verbosity)
+    check_program(report, gate)
+    print_analysis(report, put_out)
+    save_outputs(report, put_out)
     if strict:
         check_ranks_complete(report, rank)
-    if fail_on is not None:
-        check_severities(report, fail_on)
+    if gate is None:
+        return
+    if update_baseline and baseline is not None:
+        save_baseline(report, baseline, gate)
+    else:
+        check_gate(report, gate)
 
 
 def _are_files(paths: Sequence[str]) -> bool:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perfdoctor.cli import parameters
+from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import GateError, InputError, UsageError
 from perfdoctor.gpu.calibration import BANDWIDTH, LAUNCH, MAX_SPREAD
 from perfdoctor.reporters.output import write_stdout
@@ -21,12 +23,25 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 40
 
 
-@click.command(short_help="Measure this machine's GPU or CPU for later analyses.")
+@click.command(
+    short_help="Measure this machine's GPU or CPU for later analyses.",
+    epilog=parameters.format_examples(
+        "perfdoctor calibrate",
+        "perfdoctor calibrate --seconds 90 -o rates.json",
+        "perfdoctor calibrate --cpu --no-store    # look, and store nothing",
+    ),
+)
 @click.option("--cpu", is_flag=True, help="Measure the CPU, even if there is a GPU.")
 @click.option(
     "--seconds", type=float, metavar="N", help="How long to measure; the default is 40 on a GPU, and 10 on a CPU."
 )
-@click.option("-o", "--output", metavar="FILE", help="Also write FILE, as .html (the plot) or .json.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Also write FILE, as .html (the plot) or .json.",
+)
 @click.option("--store/--no-store", default=True, show_default=True, help="Store the rates for later analyses.")
 def calibrate(cpu: bool, seconds: float | None, output: str | None, store: bool) -> None:
     """Measure this machine's GPU or CPU: gemms by type, copies, launches, and where compute begins to bind.

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from perfdoctor.capture.missing_torch import explain_missing_torch
+from perfdoctor.cli import parameters
 from perfdoctor.errors import GateError
 from perfdoctor.reporters.output import write_stdout
 
@@ -44,7 +45,13 @@ class Check:
     detail: str
 
 
-@click.command(short_help="Say whether this machine can record and analyse.")
+@click.command(
+    short_help="Say whether this machine can record and analyse.",
+    epilog=parameters.format_examples(
+        "perfdoctor check",
+        "perfdoctor check --warm     # once, when the image of a container is built",
+    ),
+)
 @click.option("--warm", is_flag=True, help="Compile the reader of large traces now, not with the first large trace.")
 def check(warm: bool) -> None:
     """Say whether this machine can record and analyse: GPU, driver, NVML, torch, profiler."""

@@ -12,13 +12,36 @@ from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
+from perfdoctor.cli.shell_values import complete_files
 
 
-@click.command(short_help="Say what got faster or slower between two recordings.")
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="AFTER")
-@click.option("--before", "more_before", multiple=True, metavar="PATH", help="One more recording before the change.")
-@click.option("--after", "more_after", multiple=True, metavar="PATH", help="One more recording after the change.")
+@click.command(
+    short_help="Say what got faster or slower between two recordings.",
+    epilog=parameters.format_examples(
+        "perfdoctor compare before/ after/",
+        "perfdoctor compare b1 a1 --before b2 --after a2     # two recordings a side",
+        "perfdoctor compare main/ branch/ --fail-over 5%   # a gate: exit code 0 or 1",
+        "perfdoctor compare before.json after.json -o change.md",
+    ),
+)
+@click.argument("before", metavar="BEFORE", shell_complete=complete_files)
+@click.argument("after", metavar="AFTER", shell_complete=complete_files)
+@click.option(
+    "--before",
+    "more_before",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_files,
+    help="One more recording before the change.",
+)
+@click.option(
+    "--after",
+    "more_after",
+    multiple=True,
+    metavar="PATH",
+    shell_complete=complete_files,
+    help="One more recording after the change.",
+)
 @click.option(
     "--fail-over",
     metavar="PERCENT",
@@ -26,7 +49,12 @@ from perfdoctor.cli.report_output import check_folder
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
 @click.option(
-    "-o", "--output", multiple=True, metavar="FILE", help="Also write .json, .md or .txt; may be given several times."
+    "-o",
+    "--output",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Also write .json, .md or .txt; may be given several times.",
 )
 @parameters.select
 @parameters.ignore

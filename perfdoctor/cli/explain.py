@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import click
 
+from perfdoctor.cli import parameters
+from perfdoctor.cli.shell_values import complete_rule
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.output import write_stdout
 
@@ -24,8 +26,14 @@ _ENGINE_FINDINGS = {
 }
 
 
-@click.command(short_help="Explain one rule in full.")
-@click.argument("rule", metavar="RULE")
+@click.command(
+    short_help="Explain one rule in full.",
+    epilog=parameters.format_examples(
+        "perfdoctor explain PD101",
+        "perfdoctor explain host-device-sync",
+    ),
+)
+@click.argument("rule", metavar="RULE", shell_complete=complete_rule)
 def explain(rule: str) -> None:
     """Explain one rule in full: what it finds, how it is measured, how to fix it, when it is wrong.
 

@@ -7,36 +7,30 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoctor.cli.gates import check_ranks_complete, check_severities
-from perfdoctor.cli.report_output import print_analysis, save_outputs
+from perfdoctor.cli.gates import check_gate, check_ranks_complete
+from perfdoctor.cli.report_output import ReportOutput, print_analysis, save_outputs
 from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
-from perfdoctor.reporters.write_report import render_report, suffix_of
+from perfdoctor.reporters.write_report import OUTPUT_FORMATS, render_report, suffix_of
 
 if TYPE_CHECKING:
     from perfdoctor.fleet.split_jobs import Job
     from perfdoctor.report.report import Report
+    from perfdoctor.reporters.finding_gate import Gate
 
 _TRACE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json(\.gz|\.zst)?|sqlite)$", re.IGNORECASE)
+# Formats of which a line holds a report, and those of which a text holds one report only.
+_LINES, _ONE_DOCUMENT = ("json", "sarif"), ("junit",)
 # A capture's file says less than its folder: out/rank0/timing.json.gz.
 _RANK_FOLDER = re.compile(r"rank[_-]?[0-9]+", re.IGNORECASE)
 
 
-def put_out_jobs(
-    jobs: Sequence[Job],
-    analyze: Callable[[Job], Report],
-    outputs: Sequence[str],
-    *,
-    as_json: bool,
-    no_color: bool,
-    verbosity: int,
-    strict: bool,
-    fail_on: str | None,
-) -> None:
+def put_out_jobs(jobs: Sequence[Job], analyze: Callable[[Job], Report], output: ReportOutput, *, strict: bool) -> None:
     """Analyse the jobs one by one, and put out the report of each when it is there.
 
     A job that cannot be analysed costs a line on stderr, and its report.
@@ -44,17 +38,19 @@ def put_out_jobs(
     Args:
         jobs: The traces of each job.
         analyze: Returns the report on a job.
-        outputs: The files of -o, each of which becomes one file for each job.
-        as_json: Whether to print each report as JSON, in one line.
-        no_color: Whether to print without colours.
-        verbosity: That of the reports.
+        output: How to put out each report: JSON and SARIF in one line, and each file of -o as one file for each job.
         strict: Whether a job that cannot be analysed, or lacks ranks, is an error.
-        fail_on: The severity from which on a finding fails the gate.
 
     Raises:
         InputError: No job could be analysed; or `strict`, and not all were.
-        GateError: The gate of `fail_on` failed, or could not be judged.
+        GateError: The gate failed, or could not be judged.
+        UsageError: The format holds one report only.
     """
+    if output.format in _ONE_DOCUMENT:
+        raise UsageError(
+            f"--output-format {output.format} is one document, and these are traces of {len(jobs)} jobs: name files "
+            "with -o, each of which becomes one for each job"
+        )
     names = name_jobs(jobs)
     traces = sum(map(len, jobs))
     sys.stderr.write(
@@ -70,40 +66,43 @@ def put_out_jobs(
             if len(failed) < len(jobs):  # else the last error becomes the line at the end
                 sys.stderr.write(f"perfdoctor: no report on {clean_line(name)}: {clean_line(str(error))}\n")
             continue
-        _print_report(report, name, as_json=as_json, no_color=no_color, verbosity=verbosity)
-        save_outputs(report, [name_output(path, name) for path in outputs], verbosity=verbosity)
-        gates += _failed_gates(report, name, strict=strict, fail_on=fail_on)
+        _print_report(report, name, output)
+        save_outputs(report, replace(output, files=tuple(name_output(path, name) for path in output.files)))
+        gates += _failed_gates(report, name, strict=strict, gate=output.gate)
     if len(failed) == len(jobs):
         raise failed[-1]
     if failed and strict:
         raise InputError(f"--strict: {len(failed)} of {len(jobs)} jobs have no report")
-    if failed and fail_on is not None and not gates:
-        raise GateError(f"--fail-on {fail_on} could not be judged: {len(failed)} of {len(jobs)} jobs have no report")
+    if failed and output.gate is not None and not gates:
+        level = f"--fail-on {output.gate.level}"
+        raise GateError(f"{level} could not be judged: {len(failed)} of {len(jobs)} jobs have no report")
     if gates:
         raise next((gate for gate in gates if isinstance(gate, InputError)), gates[0])
 
 
-def _failed_gates(report: Report, name: str, *, strict: bool, fail_on: str | None) -> list[PerfdoctorError]:
+def _failed_gates(report: Report, name: str, *, strict: bool, gate: Gate | None) -> list[PerfdoctorError]:
     """The gates that a report fails."""
     failed: list[PerfdoctorError] = []
     try:
         if strict:
             check_ranks_complete(report, None)
-        if fail_on is not None:
-            check_severities(report, fail_on)
+        if gate is not None:
+            check_gate(report, gate)
     except PerfdoctorError as error:
         failed.append(type(error)(f"{clean_line(name)}: {error}"))
     return failed
 
 
-def _print_report(report: Report, name: str, *, as_json: bool, no_color: bool, verbosity: int) -> None:
+def _print_report(report: Report, name: str, output: ReportOutput) -> None:
     """The report on standard output: under a heading, or as a line of JSON."""
-    if as_json:
-        write_stdout(json.dumps(json.loads(render_report(report, ".json")), separators=(",", ":")) + "\n")
+    if output.format in _LINES:
+        text = render_report(report, OUTPUT_FORMATS[output.format])
+        write_stdout(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
         return
-    heading = clean_line(name)
-    write_stdout(f"\n{heading}\n{'=' * len(heading)}\n")
-    print_analysis(report, as_json=False, no_color=no_color, verbosity=verbosity)
+    if output.format == "text":
+        heading = clean_line(name)
+        write_stdout(f"\n{heading}\n{'=' * len(heading)}\n")
+    print_analysis(report, output)
 
 
 def name_jobs(jobs: Sequence[Job]) -> list[str]:

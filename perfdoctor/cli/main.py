@@ -18,12 +18,14 @@ from keyword import iskeyword
 
 import click
 
+from perfdoctor.cli.shell_values import COMPLETION_REQUEST
 from perfdoctor.errors import PerfdoctorError
 from perfdoctor.reporters.clean_text import clean_line
 
 # In the order of --help. Each is a file of this folder, and the command in it is called like the file.
 COMMANDS = (
     *("run", "analyze", "show", "export", "compare", "try", "rules", "explain", "new-rule", "check", "calibrate"),
+    "completion",
 )
 # What follows them belongs to the user's program.
 _RUN_PROGRAMS = ("run", "try")
@@ -41,12 +43,14 @@ class CommandGroup(click.Group):
         del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """The command of a name.
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; None where there is none and nobody waits for an answer.
 
         Raises:
             click.UsageError: There is no such command.
         """
+        if cmd_name not in COMMANDS and ctx.resilient_parsing:  # a shell asks what could be typed
+            return None
         if cmd_name not in COMMANDS:
             from difflib import get_close_matches
 
@@ -64,7 +68,17 @@ def module_of(command: str) -> str:
     return f"{name}_" if iskeyword(name) else name
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  perfdoctor run train.py --epochs 1
+  perfdoctor analyze trace.json.gz
+  perfdoctor explain PD101
+  perfdoctor try train.py --epochs 1
+  perfdoctor compare before/ after/""",
+)
 @click.version_option(package_name="perfdoctor", message="%(prog)s %(version)s", help="Print the version and exit.")
 def cli() -> None:
     """Why is my PyTorch training step slow, which line do I change, and how much will it give me?"""
@@ -81,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         _prepare_process()
+        if COMPLETION_REQUEST in os.environ:
+            return _complete(os.environ[COMPLETION_REQUEST])
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run_command(args or ["--help"])
@@ -111,6 +127,16 @@ def _prepare_process() -> None:
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     gc.set_threshold(_GC_THRESHOLD)
     atexit.register(gc.freeze)
+
+
+def _complete(request: str) -> int:
+    """Answer a shell that asks what can follow; nothing but answers may appear in the middle of a typed line."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(cli, {}, "perfdoctor", COMPLETION_REQUEST, request)
+    except Exception:
+        return 1
 
 
 def _run_command(args: list[str]) -> int:

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import click
 
+from perfdoctor.cli import parameters
 from perfdoctor.reporters.output import write_stdout
 
 
-@click.command("new-rule", short_help="Write the files of a new rule.")
+@click.command(
+    "new-rule",
+    short_help="Write the files of a new rule.",
+    epilog=parameters.format_examples(
+        "perfdoctor new-rule XX101 slow-norms",
+        "perfdoctor new-rule XX102 odd-shapes --folder .    # the project is here",
+    ),
+)
 @click.argument("rule", metavar="ID")
 @click.argument("name", metavar="NAME")
 @click.option(

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import click
 
+from perfdoctor.cli.shell_values import complete_files, complete_rules
 from perfdoctor.errors import UsageError
+from perfdoctor.reporters.write_report import OUTPUT_FORMATS
 
 select = click.option(
     "--select",
     multiple=True,
     metavar="RULES",
+    shell_complete=complete_rules,
     help="Apply only these rules or families, such as PD101,PD2; may be given several times.",
 )
 ignore = click.option(
-    "--ignore", multiple=True, metavar="RULES", help="Leave out these rules or families; may be given several times."
+    "--ignore",
+    multiple=True,
+    metavar="RULES",
+    shell_complete=complete_rules,
+    help="Leave out these rules or families; may be given several times.",
 )
 settings = click.option(
     "--set",
@@ -32,12 +39,29 @@ output = click.option(
     "--output",
     multiple=True,
     metavar="FILE",
-    help="Also write .json, .md, .txt or .json.gz (annotated trace); may be given several times.",
+    shell_complete=complete_files,
+    help="Also write .html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github "
+    "(annotations), .txt or .json.gz (annotated trace); may be given several times.",
+)
+open_page = click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+output_format = click.option(
+    "--output-format",
+    type=click.Choice(tuple(OUTPUT_FORMATS)),
+    help="Print this on standard output: text is the default, github are annotations of GitHub Actions.",
 )
 fail_on = click.option(
     "--fail-on",
     type=click.Choice(("info", "low", "medium", "high")),
     help="Exit with 1 if a finding has this severity, or a higher one, or if that could not be judged.",
+)
+baseline = click.option(
+    "--baseline",
+    metavar="FILE",
+    help="Accept the findings in FILE: only a new one fails, or one that costs 20 % more, from medium on or from the "
+    "severity of --fail-on.",
+)
+update_baseline = click.option(
+    "--update-baseline", is_flag=True, help="Write the findings into the file of --baseline, and accept them."
 )
 no_color = click.option("--no-color", is_flag=True, help="Print without colours, as with NO_COLOR in the environment.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print the verdict, and one line for each finding.")
@@ -58,6 +82,17 @@ def parse_verbosity(quiet: bool, verbose: bool) -> int:
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other")
     return int(verbose) - int(quiet)
+
+
+def parse_output_format(as_json: bool, output_format: str | None) -> str:
+    """One of OUTPUT_FORMATS.
+
+    Raises:
+        UsageError: --json was given with another format.
+    """
+    if as_json and output_format not in (None, "json"):
+        raise UsageError(f"--json and --output-format {output_format} exclude each other")
+    return "json" if as_json else output_format or "text"
 
 
 def parse_steps(text: str | None) -> slice | None:

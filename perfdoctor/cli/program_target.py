@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+from perfdoctor.cli.shell_values import complete_files
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _ARGUMENTS = "perfdoctor.arguments"
 
@@ -16,6 +22,14 @@ class ProgramCommand(click.Command):
         """Parse the arguments, after copying them to the context."""
         ctx.meta[_ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """What a shell offers for a word that starts like an option: behind the program it is the program's."""
+        return (
+            complete_files(ctx, None, incomplete)
+            if ctx.params.get("target")
+            else super().shell_complete(ctx, incomplete)
+        )
 
 
 def typed_target(ctx: click.Context, target: Sequence[str]) -> list[str]:

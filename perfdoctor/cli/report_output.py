@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoctor.errors import InputError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
-from perfdoctor.reporters.write_report import print_report, render_report, save_report, suffix_of
+from perfdoctor.reporters.render_options import RenderOptions
+from perfdoctor.reporters.write_report import OUTPUT_FORMATS, PAGE, print_report, render_report, save_report, suffix_of
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
+    from perfdoctor.reporters.finding_gate import Gate
 
 
 def check_outputs(paths: Sequence[str]) -> None:
@@ -38,23 +44,60 @@ def check_folder(path: str) -> None:
         raise InputError(f"{path} cannot be written: its folder does not exist; make it first")
 
 
-def print_analysis(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
-    """Print the report on standard output, as JSON or for a terminal."""
-    if as_json:
-        write_stdout(render_report(report, ".json"))
-    else:
-        print_report(report, color=False if no_color else None, verbosity=verbosity)
+@dataclass(frozen=True, slots=True)
+class ReportOutput:
+    """How a command puts a report out.
 
-
-def save_outputs(report: Report, paths: Sequence[str], *, rank: int | None = None, verbosity: int = 0) -> None:
-    """Write the report to each path, and say so on stderr.
-
-    `rank` chooses the trace that .json.gz annotates. A .txt is in the long form with a `verbosity` of 1; a quiet
-    terminal makes no file shorter.
+    Attributes:
+        format: What standard output gets, one of OUTPUT_FORMATS.
+        files: The files of -o.
+        rank: The rank whose trace .json.gz annotates.
+        no_color: Whether a terminal gets no colours.
+        verbosity: Of the text: -1, 0 or 1. A quiet terminal makes no file shorter.
+        gate: What the report has to pass, for the formats that show it.
+        opens: Whether to open pages in the browser.
     """
-    for path in paths:
-        save_report(report, path, rank=rank, verbosity=max(verbosity, 0))
+
+    format: str = "text"
+    files: tuple[str, ...] = ()
+    rank: int | None = None
+    no_color: bool = False
+    verbosity: int = 0
+    gate: Gate | None = None
+    opens: bool = False
+
+
+def print_analysis(report: Report, output: ReportOutput) -> None:
+    """Print the report on standard output, in the format that was asked for."""
+    if output.format == "text":
+        print_report(report, color=False if output.no_color else None, verbosity=output.verbosity)
+    else:
+        write_stdout(render_report(report, OUTPUT_FORMATS[output.format], RenderOptions(gate=output.gate)))
+
+
+def save_outputs(report: Report, output: ReportOutput) -> None:
+    """Write the report to each file, and say so on stderr."""
+    options = RenderOptions(max(output.verbosity, 0), output.gate)
+    for path in output.files:
+        save_report(report, path, rank=output.rank, options=options)
         sys.stderr.write(f"wrote {clean_line(path)}\n")
+        if output.opens and suffix_of(path) == PAGE:
+            open_page(Path(path))
+
+
+def has_page(paths: Sequence[str]) -> bool:
+    """Whether one of the files is a page, which needs charts."""
+    return any(suffix_of(path) == PAGE for path in paths)
+
+
+def open_page(path: Path) -> None:
+    """Open a page in the browser; a line on stderr says so where there is none to open it in."""
+    import webbrowser  # takes 10 ms, and few want it
+
+    # Without a display `webbrowser` would start a browser of the terminal, over what is printed there.
+    lacks_display = sys.platform == "linux" and not any(map(os.environ.get, _DISPLAYS))
+    if lacks_display or not webbrowser.open(path.absolute().as_uri()):
+        sys.stderr.write(f"perfdoctor: there is no browser to open here; the page is {clean_line(str(path))}\n")
 
 
 def shown_path(folder: Path) -> str:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +20,27 @@ from perfdoctor.capture.capture_folder import has_traces, launcher_rank
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.cli import parameters
 from perfdoctor.cli.config import Config, load_config
-from perfdoctor.cli.gates import check_severities
+from perfdoctor.cli.gates import check_gate, check_program, open_gate, save_baseline
 from perfdoctor.cli.program_target import ProgramCommand, typed_target
 from perfdoctor.cli.progress_bar import open_progress_bar
-from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs, shown_path
-from perfdoctor.errors import GateError, PerfdoctorError, UsageError
+from perfdoctor.cli.report_output import (
+    ReportOutput,
+    check_folder,
+    check_outputs,
+    has_page,
+    open_page,
+    print_analysis,
+    save_outputs,
+    shown_path,
+)
+from perfdoctor.cli.shell_values import complete_files
+from perfdoctor.errors import GateError, InputError, PerfdoctorError, UsageError
 from perfdoctor.reporters.clean_text import clean_line
 
 if TYPE_CHECKING:
     from perfdoctor.capture.launch import CaptureResult
     from perfdoctor.report.report import Report
+    from perfdoctor.reporters.finding_gate import Gate
 
 _DEFAULTS = CaptureOptions()
 # From here on a reader wonders what is going on, and wants to know afterwards what it was.
@@ -38,10 +50,18 @@ _LONG_ANALYSIS_S = 10.0
 @click.command(
     cls=ProgramCommand,
     short_help="Run a program as it is, record it, and say why it is slow.",
+    epilog=parameters.format_examples(
+        "perfdoctor run train.py --epochs 1",
+        "perfdoctor run -m package.train --epochs 1",
+        "perfdoctor run -- torchrun --nproc-per-node 2 train.py",
+        "perfdoctor run -- env/bin/python train.py    # in another Python",
+        "perfdoctor run --out capture --stop-after train.py",
+        "perfdoctor run --fail-on high -o report.md train.py",
+    ),
     # What follows the program belongs to the program.
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("target", nargs=-1, required=True, metavar="PROGRAM...")
+@click.argument("target", nargs=-1, required=True, metavar="PROGRAM...", shell_complete=complete_files)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -77,11 +97,15 @@ _LONG_ANALYSIS_S = 10.0
 )
 @click.option("--no-report", is_flag=True, help="Record, but do not analyse.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, after the program's output.")
+@parameters.output_format
 @parameters.output
+@parameters.open_page
 @parameters.select
 @parameters.ignore
 @parameters.settings
 @parameters.fail_on
+@parameters.baseline
+@parameters.update_baseline
 @parameters.no_color
 @parameters.quiet
 @parameters.verbose
@@ -101,47 +125,53 @@ def run(
     nvtx_only: bool,
     no_report: bool,
     as_json: bool,
+    output_format: str | None,
     output: tuple[str, ...],
+    opens: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     settings: tuple[str, ...],
     fail_on: str | None,
+    baseline: str | None,
+    update_baseline: bool,
     no_color: bool,
     quiet: bool,
     verbose: bool,
 ) -> int:
     """Run a program as it is, record its training steps, and say why they are slow.
 
-    PROGRAM is a script, a module after -m, or any command after --, with its arguments:
-
-    \b
-    perfdoctor run train.py --epochs 1
-    perfdoctor run -m package.train
-    perfdoctor run -- torchrun --nproc-per-node 2 train.py
-
-    What follows the program belongs to the program, and the exit code is the program's. With --fail-on, a program
-    that exits with 0 ends in 1 where a finding is that severe, or where there is no report to judge by.
+    PROGRAM is a script, a module after -m, or any command after --, with its arguments. What follows the program
+    belongs to the program, and the exit code is the program's. With --fail-on or --baseline, a program that exits
+    with 0 ends in 1 where a finding fails, or where there is no report to judge by.
 
     Six steps are enough, and some 40 fill all windows: the first are left alone, the next are timed without the
     profiler, then steps are recorded for their times, then steps with shapes and source lines. A longer run is sampled
     once or twice more if its steps change, and left alone otherwise, unless --stop-after ends it. Windows that are
     chosen (--skip, --base, --warmup, --timing, --evidence) are kept to the letter.
 
-    The program runs in the Python that runs perfdoctor. To record it in another one, name that one:
-
-    \b
-    perfdoctor run -- /path/to/python train.py
+    The program runs in the Python that runs perfdoctor. To record it in another one, name that one after --.
 
     Rules and thresholds can also be set in pyproject.toml, in [tool.perfdoctor].
-    """  # noqa: D301 - the backspace is click's mark of a paragraph that keeps its lines
+    """
     from perfdoctor.capture import launch
 
     verbosity = parameters.parse_verbosity(quiet, verbose)
     check_outputs(output)
+    shown = parameters.parse_output_format(as_json, output_format)
     if no_report or nvtx_only:
         check_no_report_wanted(
-            "--no-report" if no_report else "--nvtx-only", json=as_json, o=bool(output), fail_on=fail_on is not None
+            "--no-report" if no_report else "--nvtx-only",
+            json=as_json,
+            output_format=output_format is not None,
+            o=bool(output),
+            open=opens,
+            fail_on=fail_on is not None,
+            baseline=baseline is not None,
         )
+    if update_baseline and baseline is not None:
+        check_folder(baseline)
+    # Before the program runs, which may take hours.
+    gate = open_gate(fail_on, baseline, updates=update_baseline)
     check_rules(select, ignore, settings)
     options = CaptureOptions(
         out,
@@ -161,14 +191,13 @@ def run(
     if result.folder is not None and has_traces(result.folder) and not no_report:
         try:
             config = load_config(select, ignore, settings, Path.cwd())
-            report = _analyze(result.folder, config, shows_progress=not quiet and not as_json)
-            _put_out(report, result.folder, output, as_json=as_json, no_color=no_color, verbosity=verbosity)
+            report = _analyze(result.folder, config, shows_progress=not quiet and shown == "text")
+            _put_out(report, result.folder, ReportOutput(shown, output, None, no_color, verbosity, gate, opens))
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
-            kind = "" if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: "
-            _print_line(f"the recording was not reported: {kind}{error}")
-    if fail_on is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
+            _print_line(f"the recording was not reported: {_describe(error)}")
+    if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
         return result.exit_code
-    return _apply_gate(report, fail_on, result.exit_code)
+    return _apply_gate(report, gate, baseline if update_baseline else None, result.exit_code)
 
 
 def check_no_report_wanted(option: str, **wishes: bool) -> None:
@@ -204,6 +233,11 @@ def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence
     registry.choose_analyzers(analyzers, config.select, config.ignore)
 
 
+def _describe(error: Exception) -> str:
+    """What went wrong; with the type of what is no error of ours."""
+    return str(error) if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: {error}"
+
+
 def _print_line(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"perfdoctor: {clean_line(text)}\n")
@@ -227,14 +261,20 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
 
 def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
     """The report on a capture; stderr says so where that takes long."""
-    from perfdoctor.api import analyze as analyze_traces
+    from perfdoctor.api import analyze_traces
+    from perfdoctor.fleet.discover import find_traces
 
     with (
         open_progress_bar(enabled=shows_progress) as progress,
         announce_long_analysis(folder, enabled=shows_progress and progress is None),
     ):
         return analyze_traces(
-            folder, select=config.select, ignore=config.ignore, settings=config.settings, progress=progress
+            lambda: find_traces([folder]),
+            select=config.select,
+            ignore=config.ignore,
+            settings=config.settings,
+            progress=progress,
+            charts=True,
         )
 
 
@@ -265,34 +305,57 @@ def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LON
         )
 
 
-def _put_out(
-    report: Report, folder: Path, output: Sequence[str], *, as_json: bool, no_color: bool, verbosity: int
-) -> None:
-    """Write report.json into the capture, print the report, and write the files of -o."""
+def _put_out(report: Report, folder: Path, output: ReportOutput) -> None:
+    """Write report.json and report.html into the capture, print the report, and write the files of -o."""
     from perfdoctor.reporters.write_report import save_report
 
     save_report(report, folder / "report.json")
-    if not as_json:
+    try:
+        check_program(report, output.gate)
+    except InputError:  # the gate says so in the end; the report on hours of work does not wait for a right baseline
+        output = replace(output, gate=None)
+    if output.format == "text":
         sys.stdout.write("\n")
-    print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output, verbosity=verbosity)
-    if verbosity >= 0:
+    print_analysis(report, output)
+    save_outputs(report, output)
+    _write_page(report, folder / "report.html", output)
+    if output.verbosity >= 0:
         _print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
 
 
-def _apply_gate(report: Report | None, level: str, exit_code: int) -> int:
-    """The exit code after the gate of --fail-on, which says on stderr why it failed.
+def _write_page(report: Report, path: Path, output: ReportOutput) -> None:
+    """Write the page; the report is out already, so a failure costs a line."""
+    from perfdoctor.reporters.write_report import save_report
+
+    try:
+        save_report(report, path)
+    except Exception as error:
+        _print_line(f"the page was not written: {_describe(error)}")
+        return
+    if output.verbosity >= 0:
+        _print_line(f"with charts and tables, as a page: {shown_path(path)}")
+    if output.opens and not has_page(output.files):
+        open_page(path)
+
+
+def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_code: int) -> int:
+    """The exit code after the gate of --fail-on and --baseline, which says on stderr why it failed.
 
     Args:
         report: The report, None where there is none.
-        level: The severity from which on a finding fails the gate.
+        gate: The gate.
+        updated: The file of --update-baseline, which is written in place of judging.
         exit_code: The program's, which stands if it is not 0.
     """
     try:
         if report is None:
-            raise GateError(f"--fail-on {level} could not be judged: there is no report on this run")
-        check_severities(report, level)
-    except GateError as error:
+            name = f"--fail-on {gate.level}" if gate.baseline is None else f"--baseline {gate.baseline.path}"
+            raise GateError(f"{name} could not be judged: there is no report on this run")
+        if updated is not None:
+            save_baseline(report, updated, gate)
+        else:
+            check_gate(report, gate)
+    except (GateError, InputError) as error:
         _print_line(str(error))
         return exit_code or error.exit_code
     return exit_code

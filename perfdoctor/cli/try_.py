@@ -13,7 +13,8 @@ import click
 
 from perfdoctor.cli import parameters
 from perfdoctor.cli.program_target import ProgramCommand, typed_target
-from perfdoctor.cli.report_output import check_outputs, print_analysis, save_outputs, shown_path
+from perfdoctor.cli.report_output import ReportOutput, check_outputs, print_analysis, save_outputs, shown_path
+from perfdoctor.cli.shell_values import complete_changes, complete_files
 from perfdoctor.cli.try_progress import open_try_progress
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
@@ -33,15 +34,24 @@ _MAX_PAIRS = 100
     "try",
     cls=ProgramCommand,
     short_help="Try the advice on the program itself, and measure it.",
+    epilog=parameters.format_examples(
+        "perfdoctor try train.py --epochs 1",
+        "perfdoctor try --list",
+        "perfdoctor try --only workers,fused train.py",
+        "perfdoctor try --budget 30m --out trials train.py",
+        "perfdoctor try --resume trials train.py      # goes on where it stopped",
+        "perfdoctor try -- torchrun --nproc-per-node 2 train.py",
+    ),
     # What follows the program belongs to the program.
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("target", nargs=-1, metavar="PROGRAM...")
+@click.argument("target", nargs=-1, metavar="PROGRAM...", shell_complete=complete_files)
 @click.option("--list", "lists", is_flag=True, help="List what can be tried, and try nothing.")
 @click.option(
     "--only",
     multiple=True,
     metavar="CHANGE[=SETTING],...",
+    shell_complete=complete_changes,
     help="Try these changes, such as workers,fused or workers=4, whatever the findings say.",
 )
 @click.option("--all", "try_all", is_flag=True, help="Try every change that applies, not only what a finding advises.")
@@ -94,19 +104,14 @@ def try_(
 ) -> int:
     """Run a program again and again, each time with one change from outside, and measure what the change is worth.
 
-    PROGRAM is a script, a module after -m, or any command after --, with its arguments, as in `perfdoctor run`:
-
-    \b
-    perfdoctor try train.py --epochs 1
-    perfdoctor try --only workers,fused train.py
-    perfdoctor try -- torchrun --nproc-per-node 2 train.py
+    PROGRAM is a script, a module after -m, or any command after --, with its arguments, as in `perfdoctor run`.
 
     The program is recorded once to see what its findings advise. Then the plain program and each change take turns,
     and each run is ended after some steps. What makes the step shorter is applied together at the end. No file of the
     program is changed; what the program itself writes it writes in each run, and PERFDOCTOR_TRIAL=1 tells it.
 
     Ctrl-C ends the running trial and prints the table so far; --resume goes on.
-    """  # noqa: D301 - the backspace is click's mark of a paragraph that keeps its lines
+    """
     if lists:
         sys.stdout.write(list_changes())
         return 0
@@ -133,7 +138,7 @@ def try_(
         raise UsageError("--resume goes on in its own folder: leave --out away.")
     report, folder, interrupted = run_trials(command, settings, out, resume, quiet=quiet)
     print_trials(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
-    save_outputs(report, output, verbosity=verbosity)
+    save_outputs(report, ReportOutput(files=output, verbosity=verbosity))
     if not quiet:
         hint = f"; to go on: perfdoctor try --resume {shown_path(folder)} ..." if interrupted else ""
         sys.stderr.write(f"perfdoctor: everything is in {shown_path(folder)}{hint}\n")
@@ -232,7 +237,8 @@ def run_trials(
 def print_trials(report: Report, *, as_json: bool, no_color: bool, verbosity: int) -> None:
     """Print the trials, with -v the whole report, or all of it as JSON."""
     if as_json or verbosity > 0:
-        print_analysis(report, as_json=as_json, no_color=no_color, verbosity=verbosity)
+        shown = "json" if as_json else "text"
+        print_analysis(report, ReportOutput(shown, no_color=no_color, verbosity=verbosity))
         return
     from perfdoctor.reporters.output import write_stdout
     from perfdoctor.reporters.trial_reports import TrialTerminal

@@ -76,8 +76,10 @@ Pair: TypeAlias = tuple[SeenFinding | None, SeenFinding | None]
 
 # Findings of one rule are the same if they agree in one of these, asked in this order. Lines move when a program is
 # edited, and so do folders; a report.json does not say what a finding is about, but its title does.
-_SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
+_Key: TypeAlias = Callable[[SeenFinding], Hashable | None]
+_SAME: tuple[_Key, ...] = (
     lambda f: (f.subject, f.file, f.line, f.function),
+    lambda f: (f.subject, f.file_name, f.source) if f.source else None,
     lambda f: (f.subject, f.file_name, f.function) if f.file else None,
     lambda f: (f.kind, f.file_name, f.function) if f.file else None,
     lambda f: (f.file_name, f.function) if f.file else None,
@@ -86,6 +88,13 @@ _SAME: tuple[Callable[[SeenFinding], Hashable | None], ...] = (
     lambda f: (f.subject,) if f.subject else None,
     lambda f: f.file_name,
 )
+SAME_CODE: tuple[_Key, ...] = (
+    *_SAME[:4],
+    lambda f: (f.file_name, f.source) if f.source else None,
+    lambda f: f.kind if f.file is None else None,
+    lambda f: f.subject or None if f.file is None else None,
+)
+"""The stricter sense of the same: about one thing in the same code, by the text of its line or by its function."""
 
 
 def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> tuple[FindingChange, ...]:
@@ -97,11 +106,13 @@ def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) 
     )
 
 
-def pair_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> list[Pair]:
-    """Each finding with the same one of the other side, or None."""
+def pair_findings(
+    before: Sequence[SeenFinding], after: Sequence[SeenFinding], keys: Sequence[_Key] = _SAME
+) -> list[Pair]:
+    """Each finding with the same one of the other side, or None; the same is what agrees in one of `keys`."""
     pairs: list[Pair] = []
     gone, come = list(before), list(after)
-    for same in _SAME:
+    for same in keys:
         for old in list(gone):
             key = same(old)
             found = next((new for new in come if new.rule == old.rule and key is not None and same(new) == key), None)
@@ -111,12 +122,18 @@ def pair_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -
                 come.remove(found)
     for old in list(gone):
         # Of the same rule without a place on one side: a capture knows lines that a bare trace does not.
-        found = next((new for new in come if new.rule == old.rule and None in (old.file, new.file)), None)
+        lacking = (new for new in come if new.rule == old.rule and None in (old.file, new.file))
+        found = next((new for new in lacking if keys is _SAME or _is_alike(old, new)), None)
         if found is not None:
             pairs.append((old, found))
             gone.remove(old)
             come.remove(found)
     return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
+
+
+def _is_alike(old: SeenFinding, new: SeenFinding) -> bool:
+    """Whether two findings are about the same thing, wherever it is."""
+    return old.kind == new.kind or bool(old.subject and old.subject == new.subject)
 
 
 def _is_smaller(old: SeenFinding, new: SeenFinding) -> bool:

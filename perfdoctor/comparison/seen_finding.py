@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from perfdoctor.report.finding import Finding
+from perfdoctor.report.finding import SOURCE_LINE, Finding
 
 _NUMBERS = re.compile(r"[\d.,]+")
 
@@ -38,6 +38,7 @@ class SeenFinding:
         rule, name, title, severity, cost_ns: As in `Finding`.
         subject: What it is about; where a report.json does not say, its title without figures.
         file, line, function: Its location; None where it has none.
+        source: The text of that line; None where it is not known.
         promised: What its fix saves in its turn.
         promised_alone: What its fix saves by itself.
         covered_by: The position of the finding whose fix makes this one pointless; None for the others.
@@ -57,6 +58,7 @@ class SeenFinding:
     promised_alone: Promised
     covered_by: int | None
     is_one_off: bool
+    source: str | None = None
 
     @property
     def file_name(self) -> str | None:
@@ -67,6 +69,14 @@ class SeenFinding:
     def kind(self) -> str:
         """The title without figures."""
         return _NUMBERS.sub("#", self.title)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What stays of it when its figures change and its line moves: the rule, what it is about, and where."""
+        subject = _NUMBERS.sub("#", self.subject)
+        if self.file_name is None:
+            return self.rule, subject or self.kind
+        return self.rule, subject, self.file_name, self.source or self.function or ""
 
 
 def finding_of_report(finding: Finding) -> SeenFinding:
@@ -86,6 +96,7 @@ def finding_of_report(finding: Finding) -> SeenFinding:
         promised_alone=Promised(saving.alone.low_ns, saving.alone.expected_ns, saving.alone.high_ns, saving.basis),
         covered_by=finding.covered_by,
         is_one_off=finding.is_one_off,
+        source=next((str(each.value) for each in finding.evidence if each.label == SOURCE_LINE), None),
     )
 
 
@@ -111,4 +122,5 @@ def finding_of_json(finding: Mapping[str, Any]) -> SeenFinding:
         promised_alone=Promised(alone["low_ns"], alone["expected_ns"], alone["high_ns"], saving["basis"]),
         covered_by=finding["covered_by"],
         is_one_off=recurrence is not None and 2 * recurrence["steps"] < recurrence["of"],
+        source=next((str(each["value"]) for each in finding["evidence"] if each["label"] == SOURCE_LINE), None),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfdoctor.report.table import Table
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
 
 
@@ -56,14 +57,14 @@ class StepTimeline:
     """The timeline of the step with the median length; of the window where there are no steps.
 
     Attributes:
-        step: The number of the step among those analysed; None without steps.
+        step: The number of the step among those analysed, counted from 1; None without steps.
         start_ns: When it starts, as in the trace file.
         span_ns: Its length as recorded.
         tracks: From top to bottom.
         names: The names of items.
         categories: The names of colours: kernel categories, causes of gaps, phases, "op", "call", "annotation".
         links: Arrows from launches to kernels, of items that are not merged.
-        left_out: How many items of the step are shown in no track of their own length, see `Track.merged`.
+        left_out: How many items of the step are too short to be shown by themselves, see `Track.merged`.
     """
 
     step: int | None
@@ -83,7 +84,7 @@ class FlameGraph:
     Attributes:
         names: The names.
         name_id: Of each node its name; the nodes are in the order of depth first.
-        parent: Of each node the index of its parent, before it; -1 for roots (threads).
+        parent: Of each node the index of its parent, before it; -1 for roots, which are threads.
         time_ns: Idle time in which the node was on the stack, per step without the profiler.
         category: "python", "op", "call", "annotation", "thread" as an index into `categories`.
         categories: See there.
@@ -147,11 +148,41 @@ class StepSeries:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RankHeatMap:
+    """The recorded length of each step on each rank.
+
+    Attributes:
+        ranks: The numbers of the ranks; None where they are not known.
+        step_ns: For each rank its steps in order, -1 where it has fewer than others; without steps the window.
+        steps_per_cell: How many steps in a row each figure is the mean of: 1 unless there are very many.
+        late_ns: How much later than the second-latest each rank comes to the collectives of a step; None where nobody
+            waits, or that is not known.
+    """
+
+    ranks: tuple[int | None, ...]
+    step_ns: Int64Array
+    steps_per_cell: int = 1
+    late_ns: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RankCharts:
-    """The charts of one rank. Picklable, up to some megabytes: only the rank with the longest step keeps them."""
+    """The charts and tables of one rank: up to some megabytes, so of many ranks only one keeps them.
+
+    Attributes:
+        rank: The number of the rank; None where the trace does not name it.
+        timeline: See there; None where nothing was recorded.
+        idle_flames: See `FlameGraph`; None without a GPU that was idle.
+        roofline: See there; None where no kernel has a known amount of work.
+        steps: Their lengths; None without steps.
+        tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
+        notes: What could not be made because of a fault of ours, a sentence each.
+    """
 
     rank: int | None
     timeline: StepTimeline | None = None
     idle_flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()

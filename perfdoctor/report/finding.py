@@ -26,6 +26,8 @@ FindingKey: TypeAlias = tuple[str, str, str]
 # Shares of the step, from contracts.md: high >= 10 %, medium >= 3 %, low >= 1 %.
 _SEVERITY_FROM: tuple[tuple[float, Severity], ...] = ((0.10, "high"), (0.03, "medium"), (0.01, "low"))
 
+SOURCE_LINE = "source line"
+"""Label of the evidence that holds the text of the line at the location."""
 STEP_AFTER = "step after this fix and those above"
 """Label of the evidence that holds the length of a step in ns after a fix and all fixes above it in the report."""
 USED_AT = "used at"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from os.path import isabs
 from typing import Any
 
-from perfdoctor.report.finding import Evidence, Finding
+from perfdoctor.report.finding import SOURCE_LINE, Evidence, Finding
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
@@ -48,4 +48,4 @@ def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) ->
 def _with_source_line(finding: Finding, text_of: Callable[[str, int], str]) -> Finding:
     location = finding.location
     text = None if location is None else _text_of(location.file, location.line, text_of)
-    return finding if text is None else replace(finding, evidence=(Evidence("source line", text), *finding.evidence))
+    return finding if text is None else replace(finding, evidence=(Evidence(SOURCE_LINE, text), *finding.evidence))

@@ -11,6 +11,7 @@ from perfdoctor.analysis.kernels.hardware import DeviceSource
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.report.trial_result import Trial, TrialSummary
@@ -132,8 +133,9 @@ class Report:
     is longest, and so are `tables`: "ops" and "lines" of the user's code with most own time, the others for
     `perfdoctor show`. `trials` are those of `perfdoctor try`; `trial_summary` is what they have in common, and not part
     of the schema. `program_folders` are where the program lies and runs, as captured: people read paths relative to
-    them, and they are not part of the schema. Nor are `breakdowns`, what the steps of each rank hold, which are there
-    only for a comparison.
+    them. They are not part of the schema, nor is `program_name`, the name of the script. Nor are `breakdowns`, what
+    the steps of each rank hold, which are there only for a comparison, and `charts`, those of the rank whose step is
+    longest, which are there only for a page.
     """
 
     SCHEMA: ClassVar[tuple[str, ...]] = (
@@ -158,7 +160,9 @@ class Report:
     trials: tuple[Trial, ...] = ()
     trial_summary: TrialSummary | None = None
     program_folders: tuple[str, ...] = ()
+    program_name: str | None = None
     breakdowns: tuple[StepBreakdown, ...] = field(default=(), repr=False, compare=False)
+    charts: RankCharts | None = field(default=None, repr=False, compare=False)
 
     @property
     def missing(self) -> tuple[TraceSummary, ...]:

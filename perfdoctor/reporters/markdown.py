@@ -38,7 +38,18 @@ from perfdoctor.reporters.trial_reports import trial_markdown
 from perfdoctor.reporters.trial_table import has_trials
 from perfdoctor.reporters.verdict import describe_ladder, describe_recorded_step, verdict_of
 
-__all__ = ["Markdown", "code_block", "code_span", "escape"]
+__all__ = [
+    "Markdown",
+    "code_block",
+    "code_span",
+    "escape",
+    "finding_body",
+    "info_line",
+    "note_blocks",
+    "one_off_line",
+    "rank_table",
+    "time_split_blocks",
+]
 
 _MAX_PATHS = 8  # in the heading
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
@@ -71,21 +82,21 @@ def _blocks(report: Report) -> Iterator[str]:
         yield f"> **Note:** {incomplete}"
     if has_trials(report):
         yield from trial_markdown(report)
-    yield from _time_split(report)
+    yield from time_split_blocks(report)
     if len(report.account) > 1:
-        yield _rank_table(report)
+        yield rank_table(report)
     for number, finding in enumerate(main_findings(report), 1):
         yield from _finding(number, finding, report)
     one_offs = one_off_findings(report)
     if one_offs:
         yield "### Not in every step"
-        yield "\n".join(_one_off_line(finding) for finding in one_offs)
+        yield "\n".join(one_off_line(finding) for finding in one_offs)
     infos = info_findings(report)
     if infos:
         yield "### Also seen"
-        yield "\n".join(_info_line(finding, per_step_suffix(report)) for finding in infos)
+        yield "\n".join(info_line(finding, per_step_suffix(report)) for finding in infos)
     yield from _top_tables(report)
-    yield from _notes(report)
+    yield from note_blocks(report)
 
 
 def _top_tables(report: Report) -> Iterator[str]:
@@ -96,7 +107,8 @@ def _top_tables(report: Report) -> Iterator[str]:
         yield "\n".join(rows)
 
 
-def _notes(report: Report) -> Iterator[str]:
+def note_blocks(report: Report) -> Iterator[str]:
+    """What stands below the findings: time without a finding, rules that did not judge, warnings about the traces."""
     unexplained = report_notes.unexplained_lines(report, of_work=False)
     if unexplained:
         yield "### Not explained by a finding"
@@ -117,7 +129,8 @@ def _skipped_line(group: report_notes.SkippedRules) -> str:
     return f"{escape(', '.join(group.rules))}: {escape(group.why)}"
 
 
-def _time_split(report: Report) -> Iterator[str]:
+def time_split_blocks(report: Report) -> Iterator[str]:
+    """Where the time of a step went, as a table with its heading; nothing where that is not known."""
     split = time_split_of(report)
     if split is None:
         return
@@ -136,7 +149,8 @@ def _time_split(report: Report) -> Iterator[str]:
         yield "  \n".join(rates)
 
 
-def _rank_table(report: Report) -> str:
+def rank_table(report: Report) -> str:
+    """The ranks of the job, a row each."""
     rows, left_out = rank_rows(report)
     step = "step" if has_steps(report) else "window"
     lines = [f"| rank | {step} | {' | '.join(COLUMNS)} | late by |", "|---:" * (3 + len(COLUMNS)) + "|"]
@@ -150,6 +164,11 @@ def _rank_table(report: Report) -> str:
 
 def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
     yield f"### {number}. {escape(finding.title)} ({finding.severity}, {escape(finding.rule)})"
+    yield from finding_body(finding, report)
+
+
+def finding_body(finding: Finding, report: Report) -> Iterator[str]:
+    """What stands below the heading of a finding: its cost, its place, the evidence, what to do and the fix."""
     per_step = per_step_suffix(report)
     share = escape(format_share(finding.share_of_step))
     cost = f"{format_duration(finding.cost_ns)}{per_step} ({share}){format_finding_ranks(report, finding)}"
@@ -187,7 +206,8 @@ def _describe_covered(finding: Finding) -> str:
     return f"{escape(finding.title)}, {escape(finding.rule)}{worth}"
 
 
-def _one_off_line(finding: Finding) -> str:
+def one_off_line(finding: Finding) -> str:
+    """A finding about what happens now and then, as an item of a list."""
     assert finding.recurrence is not None
     times = finding.recurrence
     place = f", at {code_span(str(finding.location))}" if finding.location else ""
@@ -195,7 +215,8 @@ def _one_off_line(finding: Finding) -> str:
     return f"- {escape(finding.rule)}: {escape(finding.title)} ({steps}){place}. {escape(finding.advice)}"
 
 
-def _info_line(finding: Finding, per_step: str) -> str:
+def info_line(finding: Finding, per_step: str) -> str:
+    """A finding that is only mentioned, as an item of a list."""
     place = f", at {code_span(str(finding.location))}" if finding.location else ""
     cost = f" ({format_duration(finding.cost_ns)}{per_step})" if finding.cost_ns else ""
     return f"- {escape(finding.rule)}: {escape(finding.title)}{cost}{place}"

@@ -38,10 +38,11 @@ def discard_stdout() -> None:
 
 
 @contextmanager
-def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomically(path: str | os.PathLike[str], advice: str = "choose another place with -o") -> Iterator[BinaryIO]:
     """A file to write bytes to; it takes its name only once it is complete.
 
-    A path that is no regular file (a pipe, /dev/null) is written directly.
+    A path that is no regular file (a pipe, /dev/null) is written directly. `advice` is what to do where it cannot be
+    written.
 
     Raises:
         InputError: It cannot be written.
@@ -57,9 +58,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if not direct:
             unfinished.replace(target)
     except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); choose another place with -o"
-        ) from error
+        raise InputError(f"{path} cannot be written ({error.strerror or error}); {advice}") from error
     finally:
         if not direct:
             with suppress(OSError):

@@ -10,6 +10,7 @@ from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.merge_findings import RANKS, format_ranges
 from perfdoctor.report.report import Report
+from perfdoctor.report.table import Column, Table
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_count, format_share
 from perfdoctor.reporters.report_facts import step_count_of
@@ -41,6 +42,31 @@ class RankRow(NamedTuple):
     def shares(self) -> tuple[float, ...]:
         """The parts as shares of the step, 0 to 1."""
         return tuple(part / self.step_ns if self.step_ns else 0.0 for part in self.parts_ns)
+
+
+def rank_table(report: Report, most: int) -> Table:
+    """All ranks, or the first so many, as a table."""
+    rows = [_rank_row(account, report) for account in report.account[:most]]
+    shares = zip(*(row.shares for row in rows), strict=True)
+    return Table(
+        "ranks",
+        "rank",
+        (
+            Column("name", "rank", "text", tuple(row.rank for row in rows)),
+            Column("step_ns", "mean step", "ns", tuple(round(row.step_ns) for row in rows), "without the profiler"),
+            *(
+                Column(f"{name.replace(' ', '_')}_share", name, "share", share, f"{name} as a share of the step")
+                for name, share in zip(COLUMNS, shares, strict=True)
+            ),
+            Column(
+                "late_ns",
+                "late",
+                "ns",
+                tuple(None if row.late_ns is None else round(row.late_ns) for row in rows),
+                "how much later than the second-latest rank it comes to the collectives of a step",
+            ),
+        ),
+    )
 
 
 def rank_rows(report: Report) -> tuple[list[RankRow], str]:

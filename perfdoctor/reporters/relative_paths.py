@@ -20,7 +20,7 @@ _INSTALLED = re.compile(r"(?<![\w/])[^\s\"'()]*/(?:(?:site|dist)-packages|lib/py
 
 def with_relative_paths(report: Report) -> Report:
     """The report with the paths in its findings, sentences and tables shortened by leading folders."""
-    shorten = _make_shortener(report.program_folders)
+    shorten = make_shortener(report.program_folders)
     return replace(
         report,
         findings=tuple(_shorten_finding(finding, shorten) for finding in report.findings),
@@ -30,7 +30,7 @@ def with_relative_paths(report: Report) -> Report:
     )
 
 
-def _make_shortener(folders: tuple[str, ...]) -> Callable[[str], str]:
+def make_shortener(folders: tuple[str, ...]) -> Callable[[str], str]:
     """What takes the first folder of the program that fits away from the paths in a text."""
     prefixes = [f"{folder.rstrip('/')}/" for folder in folders if len(folder) > 1]
     ours = re.compile("|".join(rf"(?<![\w/.]){re.escape(prefix)}" for prefix in prefixes)) if prefixes else None

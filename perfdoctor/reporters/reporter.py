@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from perfdoctor.reporters.printable_findings import with_printable_findings
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
+    from perfdoctor.reporters.render_options import RenderOptions
 
 
 class Reporter(ABC):
@@ -24,6 +25,12 @@ class Reporter(ABC):
         super().__init_subclass__(**kwargs)
         if not cls.suffix.startswith("."):
             raise TypeError(f"{cls.__name__}.suffix must be a file suffix such as '.md', not {cls.suffix!r}")
+
+    @classmethod
+    def from_options(cls, options: RenderOptions) -> Self:
+        """The reporter with what it takes of the options; of none unless a subclass says so."""
+        del options
+        return cls()
 
     def render(self, report: Report) -> str:
         """The whole report as one text that ends in a line break.

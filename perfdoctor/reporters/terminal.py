@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -33,6 +33,7 @@ from perfdoctor.reporters.format_values import (
 from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_blocks import render_blocks
+from perfdoctor.reporters.render_options import RenderOptions
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -96,6 +97,11 @@ class Terminal(Reporter):
     color: bool = False
     verbosity: int = 0
     unicode: bool = True
+
+    @classmethod
+    def from_options(cls, options: RenderOptions) -> Self:
+        """The reporter with the verbosity of the options."""
+        return cls(verbosity=options.verbosity)
 
     def prepare(self, report: Report) -> Report:
         """The report with paths as people read them."""

@@ -76,6 +76,7 @@ class TimeSplit(NamedTuple):
         details: Parts of the buckets that take a share worth showing, the largest first.
         tensor_cores: A line about the use of Tensor Cores; None where nothing is known.
         rates: A line about MFU and memory bandwidth; None without a GPU.
+        by_detail: Every detail by its name in the account, in the account's order; they add up to `window_ns`.
     """
 
     window_ns: float
@@ -84,6 +85,7 @@ class TimeSplit(NamedTuple):
     details: tuple[TimeSlice, ...]
     tensor_cores: str | None
     rates: str | None = None
+    by_detail: Mapping[str, TimeSlice] = MappingProxyType({})
 
 
 def detail_labels(report: Report) -> Mapping[str, str]:
@@ -104,7 +106,8 @@ def time_split_of(report: Report) -> TimeSplit | None:
         return TimeSlice(label, scale * ns / steps, ns / window_ns)
 
     labels = detail_labels(report)
-    details = [slice_of(labels[name], ns) for name, ns in detail.items() if name not in _SHOWN_IN_BAR]
+    by_detail = {name: slice_of(labels[name], ns) for name, ns in detail.items()}
+    details = [part for name, part in by_detail.items() if name not in _SHOWN_IN_BAR]
     return TimeSplit(
         scale * window_ns / steps,
         _title(report, scale * window_ns / steps),
@@ -112,6 +115,7 @@ def time_split_of(report: Report) -> TimeSplit | None:
         tuple(sorted((part for part in details if part.share >= _MIN_SHARE), key=lambda part: -part.ns)),
         None if _lacks_tensor_cores(report) else describe_tensor_cores(report.account, steps / scale),
         _describe_rates(report),
+        by_detail,
     )
 
 

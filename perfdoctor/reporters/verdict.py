@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from perfdoctor.analysis.context.context import Context
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report
@@ -208,23 +210,58 @@ def _mean_step_ns(report: Report) -> float | None:
     return sum(account.time_scale * account.window_ns for account in report.account) / count if count else None
 
 
-def describe_ladder(report: Report) -> str | None:
+class Ladder(NamedTuple):
+    """How short a step gets.
+
+    Attributes:
+        now_ns: The step, or the window where there are no steps.
+        fixes: How many fixes have a figure; 0 where none has.
+        after_fixes_ns: The step after them; None without such fixes.
+        limit_ns: The step at the limit; None where too little is known.
+        known_share: The share (0 to 1) of the kernel time whose roof is known.
+    """
+
+    now_ns: int
+    fixes: int
+    after_fixes_ns: int | None
+    limit_ns: int | None
+    known_share: float
+
+    @property
+    def is_limit_of_work(self) -> bool:
+        """Whether enough roofs are known to call the limit the work's own; else it says only what the waits cost."""
+        return self.known_share >= _MIN_KNOWN_SHARE
+
+    @property
+    def names_known_share(self) -> bool:
+        """Whether the share of kernel time with a known roof is far enough from all of it to be said."""
+        return self.known_share < _ALL_KNOWN_SHARE
+
+
+def ladder_of(report: Report) -> Ladder | None:
     """How short a step gets: now, after the fixes, at the limit; None where nothing but the present is known."""
     limit = report.limit
     now_ns = report.steps.median_ns if has_steps(report) else _longest_window_ns(report)
-    if now_ns is None or (limit.after_fixes_ns is None and limit.step_ns is None):
+    fixes = sum(bool(finding.saving.expected_ns) for finding in main_findings(report))
+    after_ns = limit.after_fixes_ns if fixes else None
+    if now_ns is None or (after_ns is None and limit.step_ns is None):
         return None
-    rungs = [f"now {format_duration(now_ns)}"]
-    fixes = [finding for finding in main_findings(report) if finding.saving.expected_ns]
-    if limit.after_fixes_ns is not None and fixes:
-        rungs += [format_count(len(fixes), "fix", "fixes"), f"about {format_duration(limit.after_fixes_ns)}"]
-    ladder = " -> ".join(rungs)
-    if limit.step_ns is None:
-        return ladder if len(rungs) > 1 else None
-    known_share = limit.known_share or 0.0
-    if known_share < _MIN_KNOWN_SHARE:
-        return (
-            f"{ladder}; {format_duration(limit.step_ns)} if nothing waited (how fast its kernels can be is not known)"
-        )
-    known = f", by {format_share(known_share)} of its kernel time" if known_share < _ALL_KNOWN_SHARE else ""
-    return f"{ladder}; limit of this work on this GPU {format_duration(limit.step_ns)}{known}"
+    return Ladder(now_ns, 0 if after_ns is None else fixes, after_ns, limit.step_ns, limit.known_share or 0.0)
+
+
+def describe_ladder(report: Report) -> str | None:
+    """The ladder in a line; None where nothing but the present is known."""
+    ladder = ladder_of(report)
+    if ladder is None:
+        return None
+    rungs = [f"now {format_duration(ladder.now_ns)}"]
+    if ladder.after_fixes_ns is not None:
+        rungs += [format_count(ladder.fixes, "fix", "fixes"), f"about {format_duration(ladder.after_fixes_ns)}"]
+    line = " -> ".join(rungs)
+    if ladder.limit_ns is None:
+        return line
+    limit = format_duration(ladder.limit_ns)
+    if not ladder.is_limit_of_work:
+        return f"{line}; {limit} if nothing waited (how fast its kernels can be is not known)"
+    known = f", by {format_share(ladder.known_share)} of its kernel time" if ladder.names_known_share else ""
+    return f"{line}; limit of this work on this GPU {limit}{known}"

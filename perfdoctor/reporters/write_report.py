@@ -5,19 +5,50 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO
 
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.output import open_atomically, write_stdout
+from perfdoctor.reporters.render_options import DEFAULT_OPTIONS, RenderOptions
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
+    from perfdoctor.reporters.reporter import Reporter
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED_TRACE = ".json.gz"
-SUFFIXES = (".json", ".md", ".txt", ANNOTATED_TRACE)
-_PLANNED_SUFFIXES = {".html": "HTML", ".htm": "HTML", ".sarif": "SARIF"}
+PAGE = ".html"
+# By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
+_REPORTERS: Mapping[str, str] = MappingProxyType(
+    {
+        PAGE: "perfdoctor.reporters.html.html:Html",
+        ".json": "perfdoctor.reporters.json_:Json",
+        ".md": "perfdoctor.reporters.markdown:Markdown",
+        ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
+        ".sarif": "perfdoctor.reporters.sarif:Sarif",
+        ".xml": "perfdoctor.reporters.junit:Junit",
+        ".github": "perfdoctor.reporters.github_annotations:GithubAnnotations",
+        ".txt": "perfdoctor.reporters.terminal:Terminal",
+    }
+)
+SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
+# By the name of a format for standard output its suffix; the names are those that linters have.
+OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "text": ".txt",
+        "json": ".json",
+        "markdown": ".md",
+        "pr": ".pr.md",
+        "github": ".github",
+        "sarif": ".sarif",
+        "junit": ".xml",
+    }
+)
 # Wider lines are harder to read; narrower ones leave no room for a table.
 _MAX_WIDTH, _MIN_WIDTH, _DEFAULT_WIDTH = 100, 60, 80
 
@@ -32,45 +63,44 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
-    for suffix, kind in _PLANNED_SUFFIXES.items():
-        if name.endswith(suffix):
-            raise UsageError(f"{path}: {kind} reports come in a later version; use .md or .json")
     raise UsageError(f"{path}: the suffix of an output file must be one of {', '.join(SUFFIXES)}")
 
 
-def save_report(report: Report, path: str | os.PathLike[str], *, rank: int | None = None, verbosity: int = 0) -> None:
-    """Write a report; the suffix decides the format: .json, .md, .txt, or .json.gz for the annotated trace of `rank`.
+def save_report(
+    report: Report,
+    path: str | os.PathLike[str],
+    *,
+    rank: int | None = None,
+    options: RenderOptions = DEFAULT_OPTIONS,
+) -> None:
+    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
 
-    `verbosity` is that of a .txt: 1 is the long form, -1 a line for each finding. The file appears whole or not at all.
+    That is of all ranks, or of `rank`.
+
+    The file appears whole or not at all.
 
     Raises:
-        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        UsageError: The suffix is another one, or there is no such rank to annotate.
         InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)
     if suffix == ANNOTATED_TRACE:
-        from perfdoctor.reporters.chrome import export_chrome_trace
+        from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 
         export_chrome_trace(report, path, rank=rank)
         return
-    text = render_report(report, suffix, verbosity)
+    text = render_report(report, suffix, options)
     with open_atomically(path) as out:
         out.write(text.encode(errors="replace"))
 
 
-def render_report(report: Report, suffix: str, verbosity: int = 0) -> str:
-    """The report as the text that belongs to a suffix: .json, .md or .txt, the last one with a verbosity."""
-    if suffix == ".json":
-        from perfdoctor.reporters.json_ import Json
+def render_report(report: Report, suffix: str, options: RenderOptions = DEFAULT_OPTIONS) -> str:
+    """The report as the text that belongs to one of SUFFIXES, .json.gz aside."""
+    from perfdoctor.reporters.source_files import find_root, find_source_files
 
-        return Json().render(report)
-    if suffix == ".md":
-        from perfdoctor.reporters.markdown import Markdown
-
-        return Markdown().render(report)
-    from perfdoctor.reporters.terminal import Terminal
-
-    return Terminal(verbosity=verbosity).render(report)
+    reporter: type[Reporter] = resolve_name(_REPORTERS[suffix])
+    files = find_source_files(report, find_root(Path.cwd()))
+    return reporter.from_options(replace(options, source_files=files)).render(report)
 
 
 def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:

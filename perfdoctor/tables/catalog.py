@@ -56,6 +56,36 @@ TABLES: Mapping[str, TableSpec] = MappingProxyType(
             ("shape",),
             "perfdoctor.tables.matrix_work:attention_table",
         ),
+        "modules": TableSpec(
+            "nn.Modules: time of what they launch, forward and backward, and the idle time that they cause",
+            ("module", "class"),
+            "perfdoctor.tables.modules:modules_table",
+        ),
+        "annotations": TableSpec(
+            "ranges that the program, its libraries and the profiler put around code",
+            ("name",),
+            "perfdoctor.tables.annotations:annotations_table",
+        ),
+        "collectives": TableSpec(
+            "collectives: time, what of it nothing hides, and bandwidth",
+            ("kind", "group", "size"),
+            "perfdoctor.tables.collectives_table:collectives_table",
+        ),
+        "copies": TableSpec(
+            "copies and memory sets: direction, memory, size, and rate against the link",
+            ("kind", "size", "line"),
+            "perfdoctor.tables.copies_table:copies_table",
+        ),
+        "gaps": TableSpec(
+            "idle time of the GPU: cause, what made it wait, and from which line",
+            ("cause", "root", "line", "gap"),
+            "perfdoctor.tables.gaps:gaps_table",
+        ),
+        "lines": TableSpec(
+            "lines of the user's code: time of what they launch, and the idle time that they cause",
+            ("line", "function", "file"),
+            "perfdoctor.tables.lines:lines_table",
+        ),
     }
 )
 """Every table by its name, in the order in which they are listed."""

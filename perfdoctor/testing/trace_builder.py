@@ -95,6 +95,7 @@ class TraceBuilder:
         strides: Sequence[object] | None = None,
         concrete: Sequence[str] | None = None,
         comm: Mapping[str, object] | None = None,
+        sequence: int | None = None,
     ) -> Self:
         """An operator on the CPU.
 
@@ -108,12 +109,15 @@ class TraceBuilder:
             strides: Strides of each input.
             concrete: Value of each input that is no tensor, as text.
             comm: Metadata of a collective, as `collective` returns it.
+            sequence: Number by which autograd joins a forward op and the node of its backward pass.
         """
         self._external_ids += 1
         recorded = {"Input Dims": shapes, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
-        args = {"External id": self._external_ids} | {
+        args: dict[str, object] = {"External id": self._external_ids} | {
             key: list(value) for key, value in recorded.items() if value is not None
         }
+        if sequence is not None:
+            args["Sequence number"] = sequence
         return self._add_host_event("cpu_op", name, start_us, dur_us, thread, args | dict(comm or {}))
 
     def call(

@@ -72,6 +72,7 @@ class Module(LightningModule):
         self.model = model
     def training_step(self, batch, index):
         x, y = batch
+        time.sleep(0.005)  # longer than a step of the optimizer on a busy machine
         return nn.functional.cross_entropy(self.model(x), y)
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.1)  # here
@@ -80,13 +81,22 @@ Trainer(accelerator="cpu", max_epochs=1, **quiet).fit(Module(), DataLoader(data,
 """
 
 
-def run_program(launcher: Any, capture_kit: dict[str, Any], program: str) -> tuple[Any, Any, int]:
-    """The program plain and recorded, and the number of its line that ends with "# here"."""
-    text = capture_kit["PRELUDE"] + program
-    path = launcher.write(text)
+def record_program(launcher: Any, capture_kit: dict[str, Any], program: str) -> tuple[Any, int]:
+    """The program as recorded, and the number of its line that ends with "# here"."""
+    path = launcher.write(capture_kit["PRELUDE"] + program)
     lines = path.read_text().splitlines()
     here = next((number for number, line in enumerate(lines, 1) if line.endswith("# here")), 0)
-    return launcher.run_plain(path.name), launcher.run(path.name), here
+    return launcher.run(path.name), here
+
+
+def run_plain(launcher: Any, capture_kit: dict[str, Any], program: str) -> Any:
+    return launcher.run_plain(launcher.write(capture_kit["PRELUDE"] + program).name)
+
+
+@pytest.fixture(scope="module")
+def closure_run(launcher: Any, capture_kit: dict[str, Any]) -> tuple[Any, int]:
+    """The program with a closure, recorded once for all that is asked of it."""
+    return record_program(launcher, capture_kit, CLOSURE)
 
 
 def spans(recorded: Any, name: str, trace: str = "timing") -> list[tuple[float, float]]:
@@ -98,8 +108,11 @@ def contains(outer: tuple[float, float], inner: tuple[float, float]) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def test_a_closure_is_marked_and_timed(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    plain, recorded, here = run_program(launcher, capture_kit, CLOSURE)
+def test_a_closure_is_marked_and_timed(
+    launcher: Any, capture_kit: dict[str, Any], closure_run: tuple[Any, int]
+) -> None:
+    recorded, here = closure_run
+    plain = run_plain(launcher, capture_kit, CLOSURE)
     assert plain.returncode == recorded.exit_code == 0
     assert recorded.stdout == plain.stdout
     (optimizer,) = recorded.facts()["optimizers"]
@@ -111,8 +124,8 @@ def test_a_closure_is_marked_and_timed(launcher: Any, capture_kit: dict[str, Any
     assert all(contains(step, closure) for step, closure in zip(steps, closures, strict=True))
 
 
-def test_passes_within_a_closure_are_marked(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    recorded = run_program(launcher, capture_kit, CLOSURE)[1]
+def test_passes_within_a_closure_are_marked(closure_run: tuple[Any, int]) -> None:
+    recorded = closure_run[0]
     forward, backward = spans(recorded, "perfdoctor::forward"), spans(recorded, "perfdoctor::backward")
     for closure, after in zip(spans(recorded, "perfdoctor::closure"), backward, strict=True):
         assert contains(closure, after)
@@ -120,15 +133,16 @@ def test_passes_within_a_closure_are_marked(launcher: Any, capture_kit: dict[str
         assert not any(after[1] <= before[0] <= closure[1] for before in forward)
 
 
-def test_lines_of_the_optimizer_and_of_the_closure(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    recorded, here = run_program(launcher, capture_kit, CLOSURE)[1:]
+def test_lines_of_the_optimizer_and_of_the_closure(closure_run: tuple[Any, int]) -> None:
+    recorded, here = closure_run
     marked = {name.rpartition(" ")[2] for name in recorded.names("evidence") if name.startswith("@")}
     assert {"fit", "closure"} <= marked
     assert here
 
 
 def test_lbfgs_calls_its_closure_as_often_as_without(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    plain, recorded, _ = run_program(launcher, capture_kit, LBFGS)
+    plain = run_plain(launcher, capture_kit, LBFGS)
+    recorded = record_program(launcher, capture_kit, LBFGS)[0]
     assert plain.returncode == recorded.exit_code == 0
     assert recorded.stdout == plain.stdout
     (optimizer,) = recorded.facts()["optimizers"]
@@ -142,7 +156,7 @@ def test_lbfgs_calls_its_closure_as_often_as_without(launcher: Any, capture_kit:
 
 
 def test_without_a_closure_all_time_is_the_optimizers(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    _, recorded, here = run_program(launcher, capture_kit, WRAPPED)
+    recorded, here = record_program(launcher, capture_kit, WRAPPED)
     (optimizer,) = recorded.facts()["optimizers"]
     assert optimizer["own_ns"] > 0 == optimizer["closure_ns"]
     assert optimizer["created"]["line"] == here  # not the line in the class's own constructor
@@ -151,7 +165,8 @@ def test_without_a_closure_all_time_is_the_optimizers(launcher: Any, capture_kit
 
 
 def test_an_error_in_a_closure_is_the_programs(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    plain, recorded, _ = run_program(launcher, capture_kit, FAILING)
+    plain = run_plain(launcher, capture_kit, FAILING)
+    recorded = record_program(launcher, capture_kit, FAILING)[0]
     assert plain.returncode == recorded.exit_code == 1
     assert recorded.stderr.endswith("ValueError: in the closure\n")
     assert "perfdoctor_inject" not in recorded.stderr
@@ -159,7 +174,7 @@ def test_an_error_in_a_closure_is_the_programs(launcher: Any, capture_kit: dict[
 
 def test_lightning(launcher: Any, capture_kit: dict[str, Any]) -> None:
     pytest.importorskip("lightning")
-    _, recorded, here = run_program(launcher, capture_kit, LIGHTNING)
+    recorded, here = record_program(launcher, capture_kit, LIGHTNING)
     assert recorded.exit_code == 0, recorded.stderr
     (optimizer,) = recorded.facts()["optimizers"]
     assert (optimizer["created"]["line"], optimizer["created"]["function"]) == (here, "configure_optimizers")
@@ -183,7 +198,7 @@ leave_group()
 
 
 def test_the_line_that_wraps_a_model(launcher: Any, capture_kit: dict[str, Any]) -> None:
-    _, recorded, here = run_program(launcher, capture_kit, DATA_PARALLEL)
+    recorded, here = record_program(launcher, capture_kit, DATA_PARALLEL)
     assert recorded.exit_code == 0, recorded.stderr
     wrapped = [model["ddp"] for model in recorded.facts()["models"] if model["ddp"]]
     assert [each["created"]["line"] for each in wrapped] == [here]

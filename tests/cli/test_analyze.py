@@ -105,9 +105,7 @@ def test_a_gate_that_no_rule_could_judge_is_not_passed(perfdoctor, stalled):
     [
         (["--dask", "tcp://host:8786", "--jobs", "2"], "--jobs and --dask exclude each other"),
         (["--jobs", "0"], "jobs cannot be 0"),
-        (["-o", "r.html"], "HTML reports come in a later version; use .md or .json"),
-        (["-o", "r.sarif"], "SARIF reports come in a later version; use .md or .json"),
-        (["-o", "r.pdf"], "must be one of .json, .md, .txt, .json.gz"),
+        (["-o", "r.pdf"], "must be one of .html, .json, .md, .pr.md, .sarif, .xml, .github, .txt, .json.gz"),
         (["-o", "missing/r.md"], "its folder does not exist"),
         (["--select", "XX9"], "no rule is called 'XX9'"),
         (["--set", "PD101.min_share"], "must be RULE.name=number"),

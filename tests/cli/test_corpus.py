@@ -13,12 +13,12 @@ import pytest
 from rich.cells import cell_len
 
 import perfdoctor
-from perfdoctor.reporters.chrome import export_chrome_trace
+from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
+from perfdoctor.reporters.chrome_trace.track_writer import PID
 from perfdoctor.reporters.clean_text import clean_block
 from perfdoctor.reporters.json_ import Json, load_schema
 from perfdoctor.reporters.markdown import Markdown
 from perfdoctor.reporters.terminal import Terminal
-from perfdoctor.reporters.tracks import PID
 
 pytestmark = pytest.mark.corpus
 

@@ -14,21 +14,16 @@ from perfdoctor.reporters.write_report import save_report, suffix_of
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"), [("r.json", ".json"), ("a.b.MD", ".md"), ("r.txt", ".txt"), ("trace.json.gz", ".json.gz")]
+    ("name", "suffix"),
+    [("r.html", ".html"), ("r.json", ".json"), ("a.b.MD", ".md"), ("r.txt", ".txt"), ("trace.json.gz", ".json.gz")],
 )
 def test_the_suffix_decides_the_form(name, suffix):
     assert suffix_of(name) == suffix
 
 
-@pytest.mark.parametrize(("name", "kind"), [("r.html", "HTML"), ("r.sarif", "SARIF")])
-def test_forms_of_a_later_version_are_refused_with_what_to_use(name, kind):
-    with pytest.raises(UsageError, match=f"{kind} reports come in a later version; use .md or .json"):
-        suffix_of(name)
-
-
 @pytest.mark.parametrize("name", ["r.pdf", "report", "r.gz", "json"])
 def test_other_suffixes_are_refused_with_those_that_work(name):
-    with pytest.raises(UsageError, match=r"\.json, \.md, \.txt, \.json\.gz"):
+    with pytest.raises(UsageError, match=r"\.json, \.md, .*\.txt, \.json\.gz"):
         suffix_of(name)
 
 

@@ -18,7 +18,7 @@ import report_samples as samples
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.chrome import export_chrome_trace
+from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
 from perfdoctor.reporters.json_ import Json, load_schema
 from perfdoctor.reporters.markdown import Markdown
 from perfdoctor.reporters.printable_findings import with_printable_findings

@@ -117,7 +117,7 @@ class HotPath:
         return next((activity for activity in self.activities if activity.table == "op"), None)
 
 
-class _Runs(NamedTuple):
+class Runs(NamedTuple):
     """Rows of several tables that overlap the asked time.
 
     Attributes:
@@ -153,7 +153,7 @@ def find_hot_path(trace: Trace, time: Intervals, thread: int | Int32Array) -> Ho
     total_ns = iv.total(time)
     if not total_ns:
         return HotPath()
-    runs = _find_runs(trace, by_thread)
+    runs = find_runs(trace, by_thread)
     least_ns = DOMINATING_SHARE * total_ns
     # Where an activity calls itself the sum is too large: it only decides which names are looked at.
     sums_ns = _sum_by_name(runs.name, runs.inside_ns, len(runs.names))
@@ -235,7 +235,7 @@ def _find_largest_kind(trace: Trace, pauses: Intervals, thread: Int32Array) -> B
 
 def _does_kind(trace: Trace, pauses: Intervals, thread: Int32Array, kind: str) -> BoolArray:
     """For each pause whether activities whose names say this kind of work take most of it."""
-    runs = _find_runs(trace, dict(_split_by_thread(pauses, thread)))
+    runs = find_runs(trace, dict(_split_by_thread(pauses, thread)))
     rows = np.array([kind in activity_kinds.kinds_of_work(name) for name in runs.names], bool)[runs.name]
     does = np.zeros(len(pauses), bool)
     for lane in set(thread.tolist()):
@@ -283,7 +283,7 @@ def _find_longest_part(trace: Trace, time: Intervals, thread: Int32Array, path: 
         thread: The thread of each.
         path: Their hot path, all together.
     """
-    runs = _find_runs(trace, dict(_split_by_thread(time, thread)))
+    runs = find_runs(trace, dict(_split_by_thread(time, thread)))
     known = {activity.name for activity in path.activities}
     common = np.array([name in known or _is_unnamed(name) for name in runs.names], bool)
     length = time[:, 1] - time[:, 0]
@@ -315,7 +315,7 @@ def _split_by_thread(time: Intervals, thread: int | Int32Array) -> Iterator[tupl
         yield number, time[threads == number]
 
 
-def _find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> _Runs:
+def find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> Runs:
     """The rows of all tables that overlap the asked time of their thread."""
     tables = _tables(trace)
     found: list[tuple[_Recorded, int, int, Int64Array]] = []
@@ -339,7 +339,7 @@ def _find_runs(trace: Trace, by_thread: dict[int, Intervals]) -> _Runs:
     number_of = np.zeros(len(trace.strings), np.int64)
     for each, name in name_of.items():
         number_of[each] = numbers[name]
-    return _Runs(
+    return Runs(
         start_ns,
         np.concatenate([table.end_ns[rows] for table, _, _, rows in found]),
         np.concatenate([np.full(len(rows), lane, np.int32) for _, _, lane, rows in found]),
@@ -376,7 +376,7 @@ def _rows_during(table: _Recorded, thread: int, time: Intervals) -> Int64Array:
     return result
 
 
-def _inclusive_ns(runs: _Runs, rows: Int64Array, by_thread: dict[int, Intervals]) -> int:
+def _inclusive_ns(runs: Runs, rows: Int64Array, by_thread: dict[int, Intervals]) -> int:
     """The asked time that some runs cover together."""
     if len(rows) == 1:
         return int(runs.inside_ns[rows[0]])
@@ -387,7 +387,7 @@ def _inclusive_ns(runs: _Runs, rows: Int64Array, by_thread: dict[int, Intervals]
     return covered
 
 
-def _order_by_depth(runs: _Runs, measured: dict[int, int]) -> tuple[tuple[Activity, ...], Int64Array]:
+def _order_by_depth(runs: Runs, measured: dict[int, int]) -> tuple[tuple[Activity, ...], Int64Array]:
     """The dominating activities from the outermost to the deepest, and the runs of the deepest.
 
     The depth of a name is that of its outermost runs among all of them, weighted by time.
@@ -439,7 +439,7 @@ def _sum_above(
 
 
 def _find_kind(
-    trace: Trace, runs: _Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], least_ns: float
+    trace: Trace, runs: Runs, sums_ns: FloatArray, by_thread: dict[int, Intervals], least_ns: float
 ) -> tuple[str | None, Intervals]:
     """The first kind of work that takes most of the time, and when it is done; None where no kind does."""
     kinds: dict[str, list[int]] = {}
@@ -466,7 +466,7 @@ def _find_kind(
     return None, iv.EMPTY
 
 
-def _is_long_launch(runs: _Runs) -> BoolArray:
+def _is_long_launch(runs: Runs) -> BoolArray:
     """The launches of kernels that take as long as only the first one of a module does."""
     long: BoolArray = (runs.table == _TABLES.index("call")) & (runs.end_ns - runs.start_ns >= _MIN_LOADING_NS)
     long[long] = [bool(_KERNEL_LAUNCH.search(runs.names[name])) for name in runs.name[long].tolist()]
@@ -489,7 +489,7 @@ def _find_captures(trace: Trace, thread: int) -> Intervals:
 
 
 def _find_location(
-    trace: Trace, runs: _Runs, deepest: Int64Array, by_thread: dict[int, Intervals]
+    trace: Trace, runs: Runs, deepest: Int64Array, by_thread: dict[int, Intervals]
 ) -> SourceLocation | None:
     """The user's line: the recorded one that takes most of the time, else the first user's frame above the activity."""
     spent_ns: Counter[SourceLocation] = Counter()
@@ -509,7 +509,7 @@ def _find_location(
     return max(spent_ns, key=lambda location: (spent_ns[location], str(location))) if spent_ns else None
 
 
-def _user_location(trace: Trace, runs: _Runs, row: int) -> SourceLocation | None:
+def _user_location(trace: Trace, runs: Runs, row: int) -> SourceLocation | None:
     """The user's line at or above a run."""
     if runs.table[row] == _TABLES.index("frame"):
         return user_frame(trace, int(runs.row[row]))

@@ -83,7 +83,9 @@ def flops_utilization(
     return FlopsUtilization(rate / peak.flops_per_s, known_share, peak.name, peak.flops_per_s)
 
 
-class _Peak(NamedTuple):
+class Peak(NamedTuple):
+    """A dense peak of a device: the type that it is of, in words, and FLOP/s."""
+
     name: str
     flops_per_s: float
 
@@ -94,18 +96,18 @@ def _time_by_peak(
     on_vector_units: BoolArray,
     spent_ns: FloatArray,
     device: Device | None,
-) -> dict[_Peak, float]:
+) -> dict[Peak, float]:
     """The time of matrix kernels by the dense peak of their type; without that of types whose peak is unknown."""
-    times: dict[_Peak, float] = {}
+    times: dict[Peak, float] = {}
     key = operand.astype(np.int64) * 2 + on_vector_units
     for code, ns in enumerate(np.bincount(key, weights=spent_ns).tolist()):
-        peak = _peak_of(operands[code // 2], bool(code % 2), device) if ns else None
+        peak = peak_of(operands[code // 2], bool(code % 2), device) if ns else None
         if peak is not None:
             times[peak] = times.get(peak, 0.0) + ns
     return times
 
 
-def _peak_of(operand: str, on_vector_units: bool, device: Device | None) -> _Peak | None:
+def peak_of(operand: str, on_vector_units: bool, device: Device | None) -> Peak | None:
     """The dense peak of an operand type; None where it is unknown.
 
     Half precision that ran on CUDA cores is compared with Tensor Cores all the same: they are what the device has for
@@ -117,4 +119,4 @@ def _peak_of(operand: str, on_vector_units: bool, device: Device | None) -> _Pea
     flops_per_s = device.peak_flops(name)
     if operand in (_VECTOR_TYPES if on_vector_units else ()) or (flops_per_s is None and operand in _HALF_TYPES):
         name, flops_per_s = f"{operand} without Tensor Cores", device.vector_peak_flops(operand)
-    return None if flops_per_s is None else _Peak(_PEAK_NAMES.get(name, name), flops_per_s)
+    return None if flops_per_s is None else Peak(_PEAK_NAMES.get(name, name), flops_per_s)

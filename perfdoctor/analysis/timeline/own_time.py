@@ -97,7 +97,7 @@ def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
     """
     ops = trace.ops
     start, end, owner = innermost_ops(ops)
-    names, label, call = _label_ops(trace, np.arange(len(ops), dtype=np.int32))
+    names, label, call = label_ops(trace, np.arange(len(ops), dtype=np.int32))
     label, areas = label[owner], _areas_of_step(trace, loading)
     for number, area in enumerate(areas, len(names)):
         label[iv.contains(area.time, start)] = number
@@ -156,7 +156,7 @@ def label_gpu_items(trace: Trace, rows: Int64Array) -> GpuLabels:
     known = (gpu.op[rows] >= 0) & ~by_kernel & ~trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[rows]
     label = np.empty(len(rows), np.int64)
     call = len(ops) + np.arange(len(rows))
-    names, label[known], call[known] = _label_ops(trace, gpu.op[rows[known]])
+    names, label[known], call[known] = label_ops(trace, gpu.op[rows[known]])
     launched_ns = np.where(gpu.call[rows] >= 0, _at(trace.calls.start_ns, gpu.call[rows]), -1)
     areas, calls = _optimizer_areas(trace), len(ops) + len(rows)
     for number, area in enumerate(areas, len(names)):
@@ -190,7 +190,7 @@ def _cut_pieces(
     return np.concatenate(parts), np.concatenate(pieces), free
 
 
-def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:
+def label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:
     """For some ops: names, for each op the number of its name, and the op that counts as its call.
 
     An op of the backward pass has the name of the node that the autograd engine runs, which is the call.

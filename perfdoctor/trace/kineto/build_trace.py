@@ -240,6 +240,7 @@ def _build_ops(block: _EventBlock) -> Ops:
         types=block.int32("types"),
         strides=block.int32("strides"),
         concrete=block.int32("concrete"),
+        sequence=block.int64("sequence_number"),
     )
 
 

@@ -117,14 +117,15 @@ class Chunk(JsonEventWalker):
 
     Attributes:
         limit: Byte of the text at which the chunk should end; None for the end of the list.
+        plan: What is read of an event.
         columns: The irregular events.
         ended: Whether the list ended in this chunk; `complete` is False when it is cut short there.
         cancelled: Set by another thread when the chunk is not needed any more.
     """
 
-    def __init__(self, window: TextWindow, limit: int | None = None) -> None:
+    def __init__(self, window: TextWindow, limit: int | None = None, plan: Plan = PLAN) -> None:
         super().__init__(window)
-        self.scanner = Scanner(PLAN)
+        self.scanner = Scanner(plan)
         self.columns = EventColumns()
         self.limit = limit
         self.ended = self.cancelled = False

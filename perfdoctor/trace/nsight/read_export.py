@@ -297,6 +297,7 @@ def _build_ops(block: Block, threads: _Threads) -> Ops:
         types=nothing,
         strides=nothing.copy(),
         concrete=nothing.copy(),
+        sequence=np.full(_length(block), NONE, np.int64),
     )
 
 

@@ -38,6 +38,7 @@ class Plan(NamedTuple):
         kinds: For each kind the columns, with the slot that each is taken from, and whether they fit into 32 bits.
         classify: For the text of a tag its meaning as a phase (PASSED, COMPLETE or HALF), as a category (the number of
             a kind, or NONE), and the mark of its rows.
+        optional_duration: Whether an event without a duration makes a row, as one that takes no time.
     """
 
     keys: Mapping[str, tuple[int, int]]
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     common: int
     kinds: tuple[Mapping[str, tuple[int, bool]], ...]
     classify: Callable[[bytes], tuple[int, int, int]]
+    optional_duration: bool = False
 
 
 class Interner:
@@ -128,6 +130,8 @@ class Scanner:
         self._blank = np.full(plan.slots, at.NONE, np.int64)
         self._blank[[at.START, at.DURATION, at.PID, at.TID]] = at.NOTHING
         self._blank[[at.ARGUMENTS, at.SEEN]] = 0
+        if plan.optional_duration:
+            self._blank[at.DURATION] = 0
         self._blank[at.BEFORE] = at.MOST_KEYS
         self._verdicts = np.empty((0, at.VERDICTS), np.int64)
         width = max(map(len, plan.kinds))
@@ -153,6 +157,11 @@ class Scanner:
     def phases(self) -> int:
         """Events that have a phase."""
         return int(self._control[at.CONTROL.index("phases")])
+
+    @property
+    def tags(self) -> list[bytes]:
+        """The phases and categories by their ids, as the slots PHASE and CATEGORY hold them."""
+        return self._tags.texts()
 
     def scan(self, window: TextWindow, last: int | None = None) -> int:
         """Read events from the window's position, as far as they are plain; moves the position.

@@ -112,6 +112,8 @@ class Ops(Table):
         types: Types of the inputs.
         strides: Strides of the inputs.
         concrete: Values of the inputs that are no tensors.
+        sequence: Number that autograd gives to a forward op, and to the node of its backward pass. Each thread counts
+            its own; several ops have the same number where only the last of them made a node.
     """
 
     thread: Int32Array = field(default_factory=_codes)
@@ -121,6 +123,7 @@ class Ops(Table):
     types: Int32Array = field(default_factory=_codes)
     strides: Int32Array = field(default_factory=_codes)
     concrete: Int32Array = field(default_factory=_codes)
+    sequence: Int64Array = field(default_factory=_ints)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,6 +76,22 @@ def test_collectives_are_those_that_the_file_speaks_of(
 
 
 @pytest.mark.parametrize(
+    ("file", "numbered", "largest"),
+    [
+        ("mi300x-resnet-ddp.json.gz", 1344, 1349),
+        ("a100-ddp-control/rank3.json.gz", 11_556, 452_452),
+        ("mi-merged-4pids.json.gz", 12_735, 2820),
+        ("gtx1650-clock-skew.json.gz", 200, 263),
+        ("h100-timesformer-bf16.json.gz", 0, -1),  # inference
+        ("v100-bare-list-workers0.json.gz", 0, -1),  # older than these numbers
+    ],
+)
+def test_sequence_numbers_are_those_of_the_file(corpus: Path, file: str, numbered: int, largest: int) -> None:
+    sequence = read(corpus / file).ops.sequence
+    assert (int((sequence >= 0).sum()), int(sequence.max())) == (numbered, largest)
+
+
+@pytest.mark.parametrize(
     ("file", "known"),
     [
         ("h100-qwen-bf16.json.gz", 1465),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing import TraceBuilder, collective
 from perfdoctor.trace import KERNEL, MEMCPY, MEMSET, Trace, parse, read
 
 pytestmark = pytest.mark.usefixtures("each_reader")
@@ -82,6 +82,27 @@ def test_an_ordinary_trace_is_read_whole(rows: Rows) -> None:
     assert (trace.device.capability, trace.device.sm_count, trace.device.memory_bytes) == ((8, 0), 108, 85_000_000_000)
     assert (trace.vendor, trace.rank, trace.world_size, trace.base_ns) == ("nvidia", 1, 4, 0)
     assert (trace.complete, trace.dropped, trace.warnings) == (True, 0, ())
+
+
+def test_sequence_numbers_join_forward_ops_and_backward_nodes(rows: Rows) -> None:
+    b = TraceBuilder().op("aten::linear", 0, 9, sequence=5).op("aten::empty", 10, 1)
+    b.op("autograd::engine::evaluate_function: AddmmBackward0", 20, 9, thread=2, sequence=5)
+    legacy = {"sequence number": 6, "Fwd thread id": 0}
+    b.event(ph="X", cat="Operator", name="aten::mul", pid=1, tid=1, ts=30, dur=1, args=legacy)
+    assert [op["sequence"] for op in rows(b.trace(), "ops")] == [5, -1, 5, 6]
+
+
+@pytest.mark.parametrize("value", [None, "x", 1.5, [1], {}, True])
+def test_a_sequence_number_that_is_none_is_left_out(rows: Rows, value: object) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "pid": 1, "tid": 1, "ts": 3, "dur": 1}
+    assert [op["sequence"] for op in rows(one({**event, "args": {"Sequence number": value}}), "ops")] == [-1]
+
+
+def test_the_number_of_a_collective_is_no_sequence_number_of_autograd(rows: Rows) -> None:
+    comm = collective("allreduce", sequence=17)
+    trace = TraceBuilder().op("record_param_comms", 0, 9, comm=comm, sequence=3).op("aten::mul", 20, 1).trace()
+    assert [op["sequence"] for op in rows(trace, "ops")] == [3, -1]
+    assert rows(trace, "comms")[0]["sequence"] == 17
 
 
 def test_a_trace_cannot_be_changed() -> None:

@@ -66,6 +66,7 @@ _ARGUMENTS = r"""
     "wait_on_stream" "stre\u0061m"
 """
 _SPACED = ["External id", "external id", "Python id", "Input Dims", "Input dims", "Input type", "Concrete Inputs"]
+_SPACED += ["Sequence number", "sequence number"]
 _SPACED += ["Collective name", "Collective name", "dtype", "In msg nelems", "Seq", "Process Group Name"]
 SCALARS = st.sampled_from(_SCALARS.split())
 KEYS = st.sampled_from(_KEYS.split())

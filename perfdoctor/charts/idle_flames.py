@@ -1,0 +1,161 @@
+"""What the launching threads were in while the GPU had nothing to do, as a flame graph.
+
+Frames, annotations, ops and calls lie within each other. The stack of an instant is all that is open then; the same
+stack is one node of the tree, however often it comes. A node's time is the idle time in which it was open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.host.hot_path import Runs, find_runs
+from perfdoctor.analysis.timeline.account import IDLE_CAUSES
+from perfdoctor.charts.lanes import depth_of
+from perfdoctor.rank import Rank
+from perfdoctor.report.chart_data import FlameGraph
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.distinct import occurring
+from perfdoctor.trace.tables.intervals import Intervals
+
+CATEGORIES = ("python", "annotation", "op", "call", "thread")
+"""The colours of nodes: the first four in the order of the tables of `find_runs`."""
+_THREAD = CATEGORIES.index("thread")
+# Nodes with less of the idle time are narrower than a pixel; more of them than this make a page slow.
+_LEAST_SHARE = 0.0005
+_MOST_NODES = 4_000
+# The same stack of another step is the same stack.
+_STEP_MARKS = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP)))
+
+
+class _Nodes(NamedTuple):
+    """Nodes of the tree, parents before their children; `parent` of roots is -1."""
+
+    name: Int64Array
+    parent: Int64Array
+    time_ns: Int64Array
+    category: Int64Array
+
+
+def idle_flames_of(rank: Rank) -> FlameGraph | None:
+    """The flame graph of the idle time in a rank's window; None without a GPU, launches or idle time.
+
+    The roots are the threads that launched what ended the idle time; their times add up to all of it. Where no child
+    covers a root, nothing was recorded on the CPU. A capture has Python's functions in its evidence window only: then
+    the stacks are those of that window, and their times shares of its idle time.
+    """
+    idle_ns = sum(map(iv.total, _idle_time_by_thread(rank).values()))
+    source = rank
+    if not len(rank.trace.frames) and rank.evidence_trace is not None and len(rank.evidence_trace.frames):
+        evidence = Rank(rank.evidence_trace, rank.device_name, min_roof_share=rank.min_roof_share)
+        source = evidence if _idle_time_by_thread(evidence) else rank
+    idle = _idle_time_by_thread(source)
+    if not idle_ns:
+        return None
+    runs = find_runs(source.trace, idle)
+    threads = [f"thread {source.trace.threads[thread].rpartition('/')[2]}" for thread in idle]
+    return _flame_graph(_shorten(_nodes_of(runs, idle)), (*runs.names, *threads), rank.per_step(idle_ns))
+
+
+def _idle_time_by_thread(rank: Rank) -> dict[int, Intervals]:
+    """When the GPU of a rank was idle in the window, by the thread that launched what ended it; empty without a GPU.
+
+    Where that is not known it is the launching thread, that of most items. The threads are in order.
+    """
+    usual = rank.launching_thread
+    if rank.device_kind != "gpu" or usual < 0:
+        return {}
+    rest = iv.union_of(rank.account.parts[f"idle_{cause}"] for cause in IDLE_CAUSES)
+    gaps, found = rank.gaps, {}
+    thread = np.where(gaps.launch >= 0, rank.trace.calls.thread[gaps.launch], usual)
+    for number in occurring(thread[thread != usual]).tolist():
+        of_thread = thread == number
+        found[number] = iv.intersect(rest, iv.union(gaps.start_ns[of_thread], gaps.end_ns[of_thread]))
+        rest = iv.subtract(rest, found[number])
+    return {number: idle for number, idle in sorted({usual: rest, **found}.items()) if len(idle)}
+
+
+def _nodes_of(runs: Runs, idle: Mapping[int, Intervals]) -> _Nodes:
+    """The tree of some runs: those of one name within one node are one node. Roots are the threads, after all names."""
+    # Of runs at the same time the first is around the next: by table and name, as a file has no order.
+    rows = np.lexsort((runs.name, runs.table, -runs.end_ns, runs.start_ns))
+    rows = rows[~_marks_of_steps(runs)[runs.name[rows]]]
+    start, end, name = runs.start_ns[rows], runs.end_ns[rows], runs.name[rows]
+    root = np.searchsorted(list(idle), runs.lane[rows])
+    parent = nesting.parents(start, end, runs.lane[rows])
+    codes, count = len(runs.names) + len(idle), len(idle)
+    node_of = np.empty(len(rows), np.int64)
+    keys = [NONE * codes + len(runs.names) + np.arange(count)]  # of each node that of its parent, and its name
+    colours = [np.full(count, _THREAD)]
+    for level in _levels(parent):
+        above, up = root[level], parent[level]
+        if up[0] >= 0:
+            # What reaches out of its parent, by rounding, counts only within it: children never exceed their parent.
+            start[level], end[level] = np.maximum(start[level], start[up]), np.minimum(end[level], end[up])
+            above = node_of[up]
+        found, first, which = np.unique(above * codes + name[level], return_index=True, return_inverse=True)
+        node_of[level] = count + which
+        count += len(found)
+        keys.append(found)
+        colours.append(runs.table[rows[level[first]]].astype(np.int64))
+    time_ns = np.zeros(count, np.int64)
+    for number, time in enumerate(idle.values()):
+        time_ns[number] = iv.total(time)
+        of_thread = np.flatnonzero(root == number)
+        inside_ns = iv.overlap(start[of_thread], end[of_thread], time)
+        time_ns += np.bincount(node_of[of_thread], inside_ns, count).astype(np.int64)
+    key = np.concatenate(keys)
+    return _Nodes(key % codes, key // codes, time_ns, np.concatenate(colours))
+
+
+def _marks_of_steps(runs: Runs) -> BoolArray:
+    return np.array([any(mark.search(name) for mark in _STEP_MARKS) for name in runs.names], bool)
+
+
+def _levels(parent: Int32Array) -> list[Int64Array]:
+    """The rows at each depth, the outermost first."""
+    depth = depth_of(parent)
+    order = np.argsort(depth, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
+
+
+def _shorten(nodes: _Nodes) -> _Nodes:
+    """The widest nodes; a parent is as wide as its children, and stands before them, so none loses its parent."""
+    order = np.argsort(-nodes.time_ns, kind="stable")[:_MOST_NODES]
+    least_ns = max(_LEAST_SHARE * nodes.time_ns[nodes.parent == NONE].sum(), 1)
+    kept = np.sort(order[nodes.time_ns[order] >= least_ns])
+    number = np.full(len(nodes.name) + 1, NONE)
+    number[kept] = np.arange(len(kept))
+    return _Nodes(nodes.name[kept], number[nodes.parent[kept]], nodes.time_ns[kept], nodes.category[kept])
+
+
+def _flame_graph(nodes: _Nodes, names: tuple[str, ...], whole_ns: int) -> FlameGraph:
+    """The tree depth first, the widest child first, of equals by name, with roots of `whole_ns` together."""
+    used, name_id = np.unique(nodes.name, return_inverse=True)
+    texts = tuple(names[code] for code in used.tolist())
+    children: dict[int, list[int]] = {}
+    time_ns, parent = nodes.time_ns.tolist(), nodes.parent.tolist()
+    for node in sorted(range(len(time_ns)), key=lambda node: (-time_ns[node], texts[name_id[node]])):
+        children.setdefault(parent[node], []).append(node)
+    order: list[int] = []
+    open_nodes = children.get(NONE, [])[::-1]
+    while open_nodes:
+        order.append(open_nodes.pop())
+        open_nodes += reversed(children.get(order[-1], []))
+    position = np.full(len(order) + 1, NONE)
+    position[order] = np.arange(len(order))
+    scale = whole_ns / int(nodes.time_ns[nodes.parent == NONE].sum())
+    return FlameGraph(
+        texts,
+        name_id[order].astype(np.int32),
+        position[nodes.parent[order]].astype(np.int32),
+        np.rint(nodes.time_ns[order] * scale).astype(np.int64),
+        nodes.category[order].astype(np.int8),
+        CATEGORIES,
+    )

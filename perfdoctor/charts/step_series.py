@@ -1,0 +1,37 @@
+"""The lengths of the recorded steps, and of those of the whole run that a capture timed without the profiler."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoctor.rank import Rank
+from perfdoctor.report.chart_data import StepSeries
+from perfdoctor.trace.arrays import Int64Array
+from perfdoctor.trace.tables.steps import profiler_step_numbers
+
+# A chart shows no more points than this; of a longer run the shortest and the longest of each of its parts.
+_MOST_POINTS = 4_000
+
+
+def step_series_of(rank: Rank) -> StepSeries | None:
+    """The step times of a rank; None where it has no steps."""
+    if not rank.steps.count:
+        return None
+    numbers = profiler_step_numbers(rank.trace)[rank.step_slice]
+    first = numbers[0] if len(numbers) == rank.steps.count else 0
+    recorded_ns = rank.steps.durations_ns
+    if rank.run_steps is None:
+        return StepSeries(recorded_ns, first)
+    shown = _extremes(rank.run_steps.dur_ns)
+    return StepSeries(recorded_ns, first, rank.run_steps.dur_ns[shown], rank.run_steps.number[shown])
+
+
+def _extremes(values: Int64Array, most: int = _MOST_POINTS) -> Int64Array:
+    """All positions; of more than `most` values those of the smallest and the largest of each of `most` / 2 parts."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    part = np.arange(len(values)) * (most // 2) // len(values)
+    order = np.lexsort((values, part))
+    is_last = np.append(part[1:] != part[:-1], True)
+    is_first = np.append(True, is_last[:-1])
+    return np.sort(order[is_first | is_last])

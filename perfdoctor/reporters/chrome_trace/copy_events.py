@@ -1,0 +1,303 @@
+"""Copies the text of a list of events, block by block, with some of its values changed; all else stays byte for byte.
+
+The compiled code copies plain events, some 500 MB of text a second, and this module those that it leaves: the few that
+move to another thread, metadata that names a process, and whatever is not plain. Where the compiled code is not loaded,
+as for small files, every event is copied here, at 3 MB a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from perfdoctor.reporters.chrome_trace.slices import TrackId
+from perfdoctor.trace import arrays
+from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
+from perfdoctor.trace.kineto.exact_times import parse_time
+from perfdoctor.trace.scanner import layout, scanner_code
+from perfdoctor.trace.scanner.layout import PAD
+from perfdoctor.trace.scanner.machine_code import Native
+from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
+
+_NEVER = 1 << 62
+_GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
+_MORE, _CLOSED = -1, -2  # as in compiled_copy
+_SEPARATORS = b", \t\r\n"
+
+
+def _dispatcher() -> Any:
+    from perfdoctor.reporters.chrome_trace.compiled_copy import enter
+
+    return enter
+
+
+_SCANNER = Path(layout.__file__)
+_copy = Native(
+    "copier",
+    (
+        Path(__file__).with_name("compiled_copy.py"),
+        *(_SCANNER.with_name(f"{name}.py") for name in ("intrinsics", "json_grammar", "layout")),
+        Path(arrays.__file__),
+    ),
+    6,
+    _dispatcher,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """What changes in the events of a file.
+
+    Attributes:
+        tids: The new thread id of some events, by their place in the list.
+        offset_ns: What is added to all times.
+        pid_shift: What is added to the process ids that are numbers.
+        id_shift: What is added to the ids of arrows and of what else is found by ids.
+        sort_shift: What is added to the places of processes among the others.
+        label: What stands before the names of processes, and before process ids that are texts; empty for nothing.
+    """
+
+    tids: Mapping[int, int | str] = field(default_factory=dict)
+    offset_ns: int = 0
+    pid_shift: int = 0
+    id_shift: int = 0
+    sort_shift: int = 0
+    label: str = ""
+
+    @property
+    def every_event(self) -> bool:
+        """Whether all events change, and not just those that move."""
+        return bool(self.offset_ns or self.pid_shift or self.id_shift or self.sort_shift or self.label)
+
+    def pid(self, pid: TrackId) -> TrackId:
+        """The new process id for an old one."""
+        if isinstance(pid, str):
+            return self.name(pid)
+        return None if pid is None else pid + self.pid_shift
+
+    def name(self, name: str) -> str:
+        """The new name of a process."""
+        return f"{self.label}: {name}" if self.label else name
+
+
+class EventCopier(JsonEventWalker):
+    """Copies the events of one list.
+
+    Args:
+        window: The text, from behind the bracket that opens the list.
+        changes: What changes.
+        compiled: Whether the compiled code copies plain events.
+
+    Attributes:
+        ended: Whether the list was read to its end; the window then stands at the closing bracket. It was not where the
+            text is cut short.
+    """
+
+    def __init__(self, window: TextWindow, changes: Changes, *, compiled: bool) -> None:
+        super().__init__(window)
+        self.ended = False
+        self._compiled = compiled
+        self._changes = changes
+        self._moved = np.array([*sorted(changes.tids), _NEVER], np.int64)
+        self._next = 0
+
+    def copy(self) -> Iterator[bytes]:
+        """The text up to the closing bracket, or as many whole events as there are."""
+        try:
+            while not self.ended:
+                if self._compiled:
+                    stopped, text = self._copy_plain()
+                    yield text
+                    if stopped == _MORE and self.window.read_more():
+                        continue
+                yield from self._copy_element()
+        except TruncatedError:
+            return
+
+    def _copy_plain(self) -> tuple[int, bytes]:
+        """Copy events with the compiled code, as far as it goes; why it stopped, and the text."""
+        window, changes = self.window, self._changes
+        text = window.array
+        out = np.empty(_GROWTH * (window.end - window.position) + PAD, np.uint8)
+        begin = text.ctypes.data + window.position
+        wanted = self._moved[np.searchsorted(self._moved, self._next) :]
+        control = np.array(
+            [
+                *(begin, text.ctypes.data + window.end, out.ctypes.data, self._next, wanted.ctypes.data),
+                *(changes.every_event, changes.offset_ns, changes.pid_shift, changes.id_shift, begin),
+            ],
+            np.int64,
+        )
+        stopped = _copy(control.ctypes.data)
+        window.position = int(control[0]) - text.ctypes.data
+        self._next = int(control[3])
+        return stopped, out[: int(control[2]) - out.ctypes.data].tobytes()
+
+    def _copy_element(self) -> Iterator[bytes]:
+        """Copy one element of the list in Python, with the white space and the commas before it."""
+        before = self._skip_separators()
+        if self._peek() == b"]":
+            self.ended = True
+            yield before
+            return
+        element = bytes(self._read_value())
+        try:
+            changed = change_event(element, self._changes, self._changes.tids.get(self._next))
+            self._next += 1
+        except ValueError:  # no JSON: it does not count, as it does not where the file is read
+            changed = element
+        yield before + changed
+
+    def _skip_separators(self) -> bytes:
+        """Step over white space and commas; returns them."""
+        skipped = b""
+        while True:
+            window = self.window
+            rest = bytes(window.buffer[window.position : window.end])
+            found = len(rest) - len(rest.lstrip(_SEPARATORS))
+            skipped += rest[:found]
+            window.position += found
+            if found < len(rest) or not window.read_more():
+                return skipped
+
+
+def is_compiled() -> bool:
+    """Whether the compiled code copies: where the compiled reader has read, which knows what loading it is worth."""
+    return scanner_code.is_loaded()
+
+
+def copy_elements(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+    """The elements of a list of events from behind its opening bracket on, many at a time, without commas around them.
+
+    Of a text that is cut short the whole ones.
+    """
+    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled()).copy():
+        if elements := text.strip(_SEPARATORS):
+            yield elements
+
+
+def copy_list(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+    """The text from behind the bracket that opens a list of events on, with changes in the events.
+
+    What follows the list stays as it is. A text that is cut short ends after its last whole event.
+    """
+    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled())
+    yield from copier.copy()
+    window = copier.window
+    while copier.ended and (window.position < window.end or window.read_more()):
+        yield bytes(window.buffer[window.position : window.end])
+        window.position = window.end
+
+
+def _source_of(blocks: Iterator[bytes]) -> Source:
+    """The function from which a window gets a text that comes in blocks."""
+    rest = memoryview(b"")
+
+    def read(view: memoryview) -> int:
+        nonlocal rest
+        while not rest:
+            block = next(blocks, None)
+            if block is None:
+                return 0
+            rest = memoryview(block)
+        count = min(len(rest), len(view))
+        view[:count], rest = rest[:count], rest[count:]
+        return count
+
+    return read
+
+
+def change_event(text: bytes, changes: Changes, tid: int | str | None = None) -> bytes:
+    """The text of one event with the changes in it.
+
+    Args:
+        text: The event.
+        changes: What changes.
+        tid: The new thread id; None leaves it.
+
+    Raises:
+        ValueError: The text is no JSON.
+    """
+    event = parse_value(text)
+    if not isinstance(event, dict) or not (changes.every_event or tid is not None):
+        return text
+    new: dict[str, bytes] = {}
+    if tid is not None:
+        new["tid"] = orjson.dumps(tid)
+    if changes.every_event:
+        new |= _changed_members(event, changes)
+    return _replace_members(text, new)
+
+
+def _changed_members(event: dict[str, Any], changes: Changes) -> dict[str, bytes]:
+    """The new texts of the members that change, by key."""
+    new: dict[str, bytes] = {}
+    if changes.offset_ns and parse_time(event.get("ts")) is not None:
+        new["ts"] = _shifted_time(str(event["ts"]), changes.offset_ns)
+    if isinstance(event.get("pid"), (int, str)):
+        new["pid"] = orjson.dumps(changes.pid(event["pid"]))
+    for key in ("id", "bind_id"):
+        if key in event:
+            new[key] = _shifted_id(event[key], changes.id_shift)
+    args = event.get("args")
+    if event.get("ph") == "M" and isinstance(args, dict):
+        name, place = args.get("name"), args.get("sort_index")
+        if event.get("name") == "process_name" and isinstance(name, str):
+            new["args"] = orjson.dumps(args | {"name": changes.name(name)})
+        if event.get("name") == "process_sort_index" and isinstance(place, int):
+            new["args"] = orjson.dumps(args | {"sort_index": place + changes.sort_shift})
+    return new
+
+
+def _shifted_time(us: str, by_ns: int) -> bytes:
+    """The text of a time plus some nanoseconds; the digits below them stay."""
+    with localcontext() as context:
+        context.prec = len(us) + 40
+        return f"{Decimal(us.strip()) + Decimal(by_ns).scaleb(-3):f}".encode()
+
+
+def _shifted_id(value: Any, by: int) -> bytes:
+    """The text of an id, which may be a number or the text of a hexadecimal one, plus some number."""
+    if isinstance(value, int):
+        return b"%d" % (value + by)
+    try:
+        return orjson.dumps(hex(int(value, 16) + by))
+    except (TypeError, ValueError):
+        return orjson.dumps(value if not by else f"{by:x}:{value}")
+
+
+class _Members(JsonEventWalker):
+    """The places of an event's members in its text."""
+
+    def places(self) -> Iterator[tuple[str, int, int]]:
+        """Key, begin and end of each value."""
+        self._expect(b"{")
+        while self._peek() != b"}":
+            key = self._read_key()
+            begin = self.window.position
+            self._read_value()
+            yield key, begin, self.window.position
+            if self._peek() != b"}":
+                self._expect(b",")
+
+
+def _replace_members(text: bytes, new: Mapping[str, bytes]) -> bytes:
+    """The text of an object with other values for some of its keys."""
+    pieces, copied = [], 0
+    for key, begin, end in _Members(window_over(text)).places():
+        if key in new:
+            pieces += [text[copied:begin], new[key]]
+            copied = end
+    return b"".join((*pieces, text[copied:]))
+
+
+def microseconds(ns: int) -> bytes:
+    """Nanoseconds as microseconds in decimal, exactly: a float would lose the fraction of times since the epoch."""
+    whole, fraction = divmod(abs(ns), 1000)
+    return b"%s%d.%03d" % (b"-" if ns < 0 else b"", whole, fraction)

@@ -1,0 +1,61 @@
+"""A finding in a few lines of plain text, for formats that show little more than a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfdoctor.report.finding import Finding, Severity
+from perfdoctor.report.report import Report
+from perfdoctor.reporters.clean_text import clean_block, clean_line
+from perfdoctor.reporters.format_values import (
+    UNKNOWN,
+    format_duration,
+    format_finding_saving,
+    format_place,
+    format_share,
+)
+from perfdoctor.reporters.rank_table import format_finding_ranks
+from perfdoctor.reporters.report_facts import per_step_suffix
+
+SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low": "🟡", "info": "⚪"}
+"""A mark for each severity, which stands beside its word."""
+
+
+def short_cost(report: Report, finding: Finding) -> str:
+    """What a finding costs, for a cell of a table: "19.0 ms (44%) on rank 2"; "n/a" where it has no cost."""
+    if not finding.cost_ns:
+        return UNKNOWN
+    cost = f"{format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)})"
+    return f"{cost}{format_finding_ranks(report, finding)}"
+
+
+def short_saving(finding: Finding) -> str:
+    """What its fix saves, for a cell of a table: "15.0 ms", "up to 19.0 ms"; "n/a" where that is not known."""
+    saving = finding.saving
+    if saving.expected_ns is not None and (saving.basis != "bounded" or saving.low_ns):
+        return format_duration(saving.expected_ns)
+    return UNKNOWN if saving.high_ns is None else f"up to {format_duration(saving.high_ns)}"
+
+
+def describe_cost(report: Report, finding: Finding) -> str:
+    """What a finding costs, and what its fix saves: "costs 19.0 ms a step (44%); saves about 15.0 ms (replayed)"."""
+    if not finding.cost_ns:
+        return format_finding_saving(finding)
+    share = format_share(finding.share_of_step)
+    cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share})"
+    return f"costs {cost}{format_finding_ranks(report, finding)}; {format_finding_saving(finding)}"
+
+
+def plain_message(report: Report, finding: Finding) -> str:
+    """The finding as paragraphs: its title, what it costs and where, what to do, and the fix."""
+    place = f"\nAt {format_place(finding)}." if finding.location else ""
+    if finding.covered_by is not None:
+        covering = report.findings[finding.covered_by]
+        place += f"\nThe fix of {covering.rule} ({clean_line(covering.title)}) makes this one pointless."
+    cost = describe_cost(report, finding)
+    parts = [
+        f"{clean_line(finding.title).rstrip('.')}.",
+        f"It {cost}.{place}" if finding.cost_ns else f"{cost.capitalize()}.{place}",
+        f"What to do: {clean_line(finding.advice)}",
+    ]
+    return "\n\n".join([*parts, *([clean_block(finding.fix)] if finding.fix else [])])

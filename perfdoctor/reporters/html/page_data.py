@@ -1,0 +1,196 @@
+"""The data of the page's charts and tables as plain values for JSON: columns of numbers as base64 of their bytes.
+
+All keys are always there, None where something is not known. Every text is clean and of a moderate length.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from perfdoctor.charts.rank_heat_map import rank_heat_map_of
+from perfdoctor.report.chart_data import (
+    FlameGraph,
+    Link,
+    RankCharts,
+    RankHeatMap,
+    Roofline,
+    StepSeries,
+    StepTimeline,
+    Track,
+)
+from perfdoctor.report.report import Report
+from perfdoctor.report.table import Table
+from perfdoctor.reporters.clean_text import clean_line, shorten
+from perfdoctor.reporters.rank_table import rank_table
+from perfdoctor.tables.catalog import TABLES
+from perfdoctor.trace.arrays import FloatArray, IntArray
+from perfdoctor.trace.tables import intervals as iv
+
+VERSION = 1
+# A kernel's name may have thousands of characters; both of its ends tell it from others.
+_MOST_CHARACTERS = 300
+_MOST_SPANS = 200
+_MOST_RANKS = 2_000
+
+
+def page_data(report: Report) -> dict[str, Any]:
+    """What the page's script draws, all keys at any time; the charts are of the rank whose step is longest.
+
+    They are None in a report that was made without them, see `AnalysisOptions.charts`.
+    """
+    charts = report.charts or RankCharts(None)
+    timeline, flames, roofline, steps = charts.timeline, charts.idle_flames, charts.roofline, charts.steps
+    heat_map = rank_heat_map_of(report.account, report.late_ns)
+    return {
+        "version": VERSION,
+        "rank": charts.rank,
+        "timeline": None if timeline is None else _timeline_data(timeline, report, charts.rank),
+        "flames": None if flames is None else _flames_data(flames),
+        "roofline": None if roofline is None else _roofline_data(roofline),
+        "modules": None,
+        "steps": None if steps is None else _steps_data(steps),
+        "ranks": None if heat_map is None else _ranks_data(heat_map, report),
+        "account": [
+            {
+                "rank": account.rank,
+                "window_ns": account.window_ns,
+                "detail": dict(account.detail),
+                "buckets": account.buckets,
+            }
+            for account in report.account
+        ],
+        "tables": list(map(table_data, charts.tables)),
+        "notes": _clean_all(charts.notes),
+    }
+
+
+def _clean(text: str) -> str:
+    return shorten(clean_line(text), _MOST_CHARACTERS)
+
+
+def _clean_all(texts: Iterable[str]) -> list[str]:
+    return list(map(_clean, texts))
+
+
+def _base64(values: IntArray | FloatArray, kind: str) -> str:
+    """The values as base64 of an array of that kind, little-endian."""
+    return b64encode(values.astype(f"<{kind}").tobytes()).decode()
+
+
+def _timeline_data(timeline: StepTimeline, report: Report, rank: int | None) -> dict[str, Any]:
+    unit_ns = timeline.span_ns // 0xFFFFFFFF + 1
+    return {
+        "step": timeline.step,
+        "span_ns": timeline.span_ns,
+        "left_out": timeline.left_out,
+        "names": _clean_all(timeline.names),
+        "categories": list(timeline.categories),
+        "unit_ns": unit_ns,
+        "tracks": [_track_data(track, unit_ns) for track in timeline.tracks],
+        "links": None if timeline.links is None else _links_data(timeline.links),
+        "findings": list(_claims_in(timeline, report, rank, unit_ns)),
+    }
+
+
+def _track_data(track: Track, unit_ns: int) -> dict[str, Any]:
+    start = track.start_ns // unit_ns
+    return {
+        "name": _clean(track.name),
+        "kind": track.kind,
+        "n": len(start),
+        "start": _base64(start, "u4"),
+        "dur": _base64((track.start_ns + track.dur_ns) // unit_ns - start, "u4"),
+        "name_id": _base64(track.name_id, "u4"),
+        "category": _base64(track.category, "u1"),
+        "depth": _base64(track.depth, "u1"),
+        "merged": None if (track.merged == 1).all() else _base64(track.merged, "u4"),
+    }
+
+
+def _links_data(links: Link) -> dict[str, Any]:
+    return {
+        "n": len(links.to_item),
+        "from_track": _base64(links.from_track, "u2"),
+        "from_item": _base64(links.from_item, "u4"),
+        "to_track": _base64(links.to_track, "u2"),
+        "to_item": _base64(links.to_item, "u4"),
+    }
+
+
+def _claims_in(timeline: StepTimeline, report: Report, rank: int | None, unit_ns: int) -> Iterable[dict[str, Any]]:
+    """Where the findings on this rank claim time in the step: of each the longest spans, in order."""
+    for number, finding in enumerate(report.findings):
+        if finding.claim.rank != rank:
+            continue
+        start_ns = timeline.start_ns
+        spans = iv.clip(finding.claim.intervals, start_ns, start_ns + timeline.span_ns) - start_ns
+        if not len(spans):
+            continue
+        longest = np.sort(np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:_MOST_SPANS])
+        start, end = (spans[longest] // unit_ns).T
+        yield {"finding": number, "start": start.tolist(), "dur": (end - start).tolist()}
+
+
+def _flames_data(flames: FlameGraph) -> dict[str, Any]:
+    return {
+        "names": _clean_all(flames.names),
+        "categories": list(flames.categories),
+        "n": len(flames.name_id),
+        "name_id": _base64(flames.name_id, "u4"),
+        "parent": _base64(flames.parent, "i4"),
+        "time_ns": _base64(flames.time_ns, "f8"),
+        "category": _base64(flames.category, "u1"),
+    }
+
+
+def _roofline_data(roofline: Roofline) -> dict[str, Any]:
+    columns = {
+        "name": _clean_all(roofline.names),
+        "category": roofline.category,
+        "flops": roofline.flops.tolist(),
+        "bytes": roofline.bytes.tolist(),
+        "time_ns": roofline.time_ns.tolist(),
+        "tensor_core": roofline.tensor_core,
+    }
+    points = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    roofs = [{"name": _clean(roof.name), "kind": roof.kind, "per_s": roof.per_s} for roof in roofline.roofs]
+    return {"points": points, "roofs": roofs}
+
+
+def _steps_data(steps: StepSeries) -> dict[str, Any]:
+    return {
+        "recorded_ns": steps.recorded_ns.tolist(),
+        "first": steps.first,
+        "unprofiled_ns": steps.unprofiled_ns.tolist(),
+        "unprofiled_number": steps.unprofiled_number.tolist(),
+    }
+
+
+def _ranks_data(heat_map: RankHeatMap, report: Report) -> dict[str, Any]:
+    cells = [[None if ns < 0 else ns for ns in row] for row in heat_map.step_ns.tolist()]
+    return {
+        "ranks": list(heat_map.ranks),
+        "step_ns": cells,
+        "steps_per_cell": heat_map.steps_per_cell,
+        "late_ns": None if heat_map.late_ns is None else list(heat_map.late_ns),
+        "rows": table_data(rank_table(report, _MOST_RANKS)),
+    }
+
+
+def table_data(table: Table) -> dict[str, Any]:
+    """A table as plain data with clean texts, and whether a column belongs to the short form."""
+    spec = TABLES.get(table.name)
+    plain = {"title": _clean(table.name if spec is None else spec.title), **table.to_dict()}
+    for column, described in zip(table.columns, plain["columns"], strict=True):
+        described["main"] = column.is_main
+    plain["notes"] = _clean_all(table.notes)
+    plain["rows"] = [_clean_row(row) for row in plain["rows"]]
+    return plain
+
+
+def _clean_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}

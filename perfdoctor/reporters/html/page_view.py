@@ -1,0 +1,312 @@
+"""What the template of the page is filled with: the words and facts of all reporters, and the positions of bars."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from perfdoctor.analysis.timeline.account import BUCKETS
+from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
+from perfdoctor.report.report import Outcome, Report, TraceSummary
+from perfdoctor.reporters import report_notes, trial_table
+from perfdoctor.reporters.clean_text import clean_line, shorten_words
+from perfdoctor.reporters.finding_texts import describe_cost
+from perfdoctor.reporters.format_values import (
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_evidence,
+    format_place,
+    format_share,
+)
+from perfdoctor.reporters.html.bars import (
+    RangeBar,
+    Segment,
+    range_bar,
+    rank_segments,
+    rungs_of,
+    segments_of,
+)
+from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
+from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
+from perfdoctor.reporters.report_facts import (
+    covered_findings,
+    has_steps,
+    info_findings,
+    main_findings,
+    one_off_findings,
+    per_step_suffix,
+)
+from perfdoctor.reporters.time_split import TimeSplit, time_split_of
+from perfdoctor.reporters.verdict import (
+    describe_ladder,
+    describe_recorded_step,
+    ladder_of,
+    verdict_of,
+)
+
+_MAX_PATHS = 8
+_MAX_WORD = 120
+_LIKELY = 0.8
+# A label and a value of more characters do not fit into a third of a line.
+_MAX_EVIDENCE = 48
+_URL = re.compile(r"https://[\w./#?=&%~+-]+")
+
+
+class ShownEvidence(NamedTuple):
+    """A label with its value; a long one, such as a path of calls, takes a line of its own."""
+
+    label: str
+    value: str
+    is_long: bool
+
+
+class ShownFinding(NamedTuple):
+    """A finding that is shown in full.
+
+    Attributes:
+        number: Its place among those, from 1.
+        position: Its index in `Report.findings`, which the data of the charts names it by.
+        rule, name, severity, title, advice: As of the Finding, cleaned.
+        cost: What it costs and on which ranks, and what the fix saves.
+        confidence: As words, where it is not high.
+        place: The line to change; "" where it is not known.
+        bar: What the fix saves, as a bar along the step.
+        fix: What to write; None where there is nothing to copy.
+        evidence: What was observed.
+        covered: What is also true, and what fixing it alone would save.
+        references: Addresses, and whether each is a link.
+    """
+
+    number: int
+    position: int
+    rule: str
+    name: str
+    severity: str
+    title: str
+    advice: str
+    cost: str
+    confidence: str
+    place: str
+    bar: RangeBar | None
+    fix: FixBlock | None
+    evidence: tuple[ShownEvidence, ...]
+    covered: tuple[str, ...]
+    references: tuple[tuple[str, bool], ...]
+
+
+class ShortFinding(NamedTuple):
+    """A finding in a line: its rule, its title, when and where it occurs, and what to do."""
+
+    rule: str
+    title: str
+    detail: str
+    place: str
+    advice: str
+
+
+class BucketRow(NamedTuple):
+    """A bucket of the account or, indented, one of its details."""
+
+    name: str
+    label: str
+    time: str
+    share: str
+    is_bucket: bool
+
+
+class RankLine(NamedTuple):
+    """A rank: its number, its step, the parts of it as texts and as a bar, and how late it is."""
+
+    rank: str
+    step: str
+    shares: tuple[str, ...]
+    late: str
+    segments: list[Segment]
+
+
+class OutcomeRow(NamedTuple):
+    """What became of a rule."""
+
+    rule: str
+    status: str
+    findings: str
+    why: str
+    seconds: str
+
+
+def page_view(report: Report) -> dict[str, Any]:
+    """The values of the template, by name; every text is cleaned, and none is markup."""
+    split, ladder = time_split_of(report), ladder_of(report)
+    outcomes = [_outcome_row(outcome, Counter(f.rule for f in report.findings)) for outcome in report.outcomes]
+    return {
+        "version": report.version,
+        "paths": [clean_line(trace.path) for trace in report.traces[:_MAX_PATHS]],
+        "more_paths": max(len(report.traces) - _MAX_PATHS, 0),
+        "verdict": words(verdict_of(report)),
+        "context_evidence": [words(sentence) for sentence in report.context.evidence],
+        "ladder": describe_ladder(report),
+        "rungs": rungs_of(ladder) if ladder else [],
+        "recorded": describe_recorded_step(report, always=True),
+        "incomplete": report_notes.describe_incomplete_input(report),
+        "facts": list(_facts(report)),
+        "trials": _trials(report),
+        "split": split,
+        "segments": segments_of(split) if split else [],
+        "drawn": {each.name for each in segments_of(split)} if split else set(),
+        "bucket_rows": list(_bucket_rows(split)) if split else [],
+        "rank_columns": COLUMNS,
+        "ranks": _rank_lines(report) if len(report.account) > 1 else [],
+        "ranks_left_out": rank_rows(report)[1],
+        "has_steps": has_steps(report),
+        "findings": list(_shown_findings(report)),
+        "one_offs": [_one_off(finding) for finding in one_off_findings(report)],
+        "infos": [_info(finding, report) for finding in info_findings(report)],
+        "unexplained": [(share, words(sentence)) for share, sentence in report_notes.unexplained_lines(report)],
+        "skipped": [(", ".join(group.rules), words(group.why)) for group in report_notes.skipped_rules(report)],
+        "warnings": [words(warning) for warning in report_notes.group_trace_warnings(report)],
+        "outcomes": outcomes,
+        "traces": [_trace_row(trace) for trace in report.traces],
+        "limit_basis": clean_line(report.limit.basis),
+        "bases": sorted({finding.saving.basis for finding in main_findings(report)}),
+    }
+
+
+def words(text: str) -> str:
+    """A text with what it quotes shortened, so that no word is wider than a phone's screen by far."""
+    return shorten_words(clean_line(text), _MAX_WORD)
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """What was recorded, as pairs of a word and a value."""
+    devices = Counter(clean_line(trace.device) for trace in report.traces if trace.device)
+    if devices:
+        yield "device", ", ".join(f"{count} x {name}" if count > 1 else name for name, count in devices.items())
+    if has_steps(report):
+        yield "steps", f"{report.steps.count:,}, {report.steps.source}"
+    if len(report.account) > 1:
+        yield "ranks", f"{len(report.account):,}"
+    if report.context.torch_version:
+        yield "PyTorch", clean_line(report.context.torch_version)
+    yield "events", f"{sum(trace.events for trace in report.traces):,}"
+    yield "findings", f"{len(report.findings)}"
+
+
+def _shown_findings(report: Report) -> Iterator[ShownFinding]:
+    ladder = ladder_of(report)
+    step_ns = report.steps.median_ns if has_steps(report) else ladder.now_ns if ladder else None
+    positions = {id(finding): position for position, finding in enumerate(report.findings)}
+    for number, finding in enumerate(main_findings(report), 1):
+        likely = finding.confidence >= _LIKELY
+        yield ShownFinding(
+            number=number,
+            position=positions[id(finding)],
+            rule=clean_line(finding.rule),
+            name=clean_line(finding.name),
+            severity=finding.severity,
+            title=words(finding.title),
+            advice=words(finding.advice),
+            cost=describe_cost(report, finding),
+            confidence="" if likely else f"confidence {format_share(finding.confidence)}",
+            place=format_place(finding),
+            bar=range_bar(finding, step_ns),
+            fix=fix_block(finding),
+            evidence=tuple(_evidence(finding)),
+            covered=tuple(_describe_covered(each) for each in covered_findings(report, finding)),
+            references=tuple((clean_line(r), bool(_URL.fullmatch(r))) for r in finding.references),
+        )
+
+
+def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
+    """What was observed, without what stands elsewhere in the finding."""
+    for each in finding.evidence:
+        if each.label not in (SOURCE_LINE, USED_AT):
+            label, value = words(each.label), words(format_evidence(each))
+            yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
+
+
+def _describe_covered(finding: Finding) -> str:
+    worth_ns = finding.saving.alone.expected_ns
+    worth = f" (alone its fix saves {format_duration(worth_ns)})" if worth_ns else ""
+    return f"{words(finding.title)}, {clean_line(finding.rule)}{worth}"
+
+
+def _one_off(finding: Finding) -> ShortFinding:
+    assert finding.recurrence is not None
+    times = finding.recurrence
+    detail = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
+    return ShortFinding(
+        clean_line(finding.rule), words(finding.title), detail, format_place(finding), words(finding.advice)
+    )
+
+
+def _info(finding: Finding, report: Report) -> ShortFinding:
+    cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)}" if finding.cost_ns else ""
+    return ShortFinding(
+        clean_line(finding.rule), words(finding.title), cost, format_place(finding), words(finding.advice)
+    )
+
+
+def _bucket_rows(split: TimeSplit) -> Iterator[BucketRow]:
+    """The buckets, each followed by those of its details that are worth a row of their own."""
+    worth_showing = {part.label for part in split.details}
+    for bucket, part in zip(BUCKETS, split.buckets, strict=True):
+        yield BucketRow(bucket, part.label, format_duration(part.ns), format_share(part.share), is_bucket=True)
+        for name in BUCKETS[bucket]:
+            detail = split.by_detail[name]
+            if detail.label in worth_showing:
+                yield BucketRow(
+                    name, detail.label, format_duration(detail.ns), format_share(detail.share), is_bucket=False
+                )
+
+
+def _rank_lines(report: Report) -> list[RankLine]:
+    rows, _ = rank_rows(report)
+    return [
+        RankLine(
+            row.rank, format_duration(row.step_ns), tuple(map(format_share, row.shares)),
+            format_duration(row.late_ns), rank_segments(COLUMNS, row.shares),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _outcome_row(outcome: Outcome, findings: Mapping[str, int]) -> OutcomeRow:
+    count = findings.get(outcome.rule, 0)
+    found = format_count(count, "finding") if count else "nothing" if outcome.status == "ran" else ""
+    why = words(outcome.why or "")
+    return OutcomeRow(clean_line(outcome.rule), outcome.status, found, why, f"{outcome.seconds:.3f} s")
+
+
+def _trace_row(trace: TraceSummary) -> tuple[str, ...]:
+    """A trace: file, rank, device and how it is known, events, length, and whether it is whole."""
+    device = words(trace.device) if trace.device else UNKNOWN
+    known = f" (by {trace.device_from})" if trace.device_from else ""
+    rank = UNKNOWN if trace.rank is None else str(trace.rank)
+    of = f" of {trace.world_size}" if trace.world_size else ""
+    whole = "complete" if trace.complete else "incomplete"
+    return (
+        words(trace.path),
+        f"{rank}{of}",
+        f"{device}{known}",
+        f"{trace.events:,}",
+        format_duration(trace.span_ns),
+        whole,
+    )
+
+
+def _trials(report: Report) -> dict[str, Any] | None:
+    """The trials of `perfdoctor try`; None for a report without them."""
+    if not trial_table.has_trials(report):
+        return None
+    return {
+        "verdict": words(trial_table.verdict_of_trials(report)),
+        "how": trial_table.describe_trials(report),
+        "columns": trial_table.TRIAL_COLUMNS,
+        "rows": trial_table.trial_rows(report),
+        "unmeasured": [words(line) for line in trial_table.unmeasured_lines(report)],
+        "winners": trial_table.what_to_change(report),
+        "remarks": [words(line) for line in (*trial_table.promise_lines(report), *trial_table.trial_notes(report))],
+    }
