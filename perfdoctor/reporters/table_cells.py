@@ -51,8 +51,11 @@ _FORMATS = {
 
 
 def heading_of(column: Column) -> str:
-    """What stands above a column: its title, or the unit of a rate, which then stands once."""
-    return _RATES[column.unit][0] if column.unit in _RATES else column.title
+    """What stands above a column: its title, with the unit of a rate, which then stands once: "bus GB/s"."""
+    if column.unit not in _RATES:
+        return column.title
+    unit = _RATES[column.unit][0]
+    return unit if column.title in unit else f"{column.title} {unit}"
 
 
 def format_column(column: Column) -> list[str]:
