@@ -42,6 +42,21 @@ TABLES: Mapping[str, TableSpec] = MappingProxyType(
             ("name", "shape", "category", "module", "line"),
             "perfdoctor.tables.ops:ops_table",
         ),
+        "gemms": TableSpec(
+            "matrix products by M, N, K, type, layout and kernel: TFLOP/s, share of the peak, Tensor Cores, alignment",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:gemms_table",
+        ),
+        "convolutions": TableSpec(
+            "convolutions by shape, pass, type and kernel: the same",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:convolutions_table",
+        ),
+        "attention": TableSpec(
+            "fused attention by shape, pass, type and kernel: the same",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:attention_table",
+        ),
         "modules": TableSpec(
             "nn.Modules: time of what they launch, forward and backward, and the idle time that they cause",
             ("module", "class"),
