@@ -21,12 +21,16 @@ from perfdoctor.reporters.table_cells import format_cell, format_column, heading
 
 _ADDED = ("step_ns", "share")
 _LEADING = ("share", "step_ns", "count")
+# Their rows lie within each other: the sum of what is left out would say nothing.
+_NESTED = ("modules", "annotations")
 _BAR_CELLS = 5
 _GAP = 2
 # So much of a name tells kernels apart; what is left of the width goes to further columns.
 _NAME_WIDTH = 24
 _TEXT_WIDTH, _LEAST_TEXT_WIDTH = 26, 16
 _MARKDOWN_WIDTH = 80
+# Markdown and HTML drop other spaces at the beginning of a cell.
+_FIXED_SPACES = "\u00a0\u00a0"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 # A spreadsheet takes a text that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@")
@@ -82,7 +86,7 @@ def _describe_rest(table: Table, rows: int) -> str:
     amounts = []
     for column in rest.columns:
         known = [value for value in column.values if isinstance(value, int | float)]
-        if column.name in _ADDED and len(known) == len(rest):
+        if column.name in _ADDED and len(known) == len(rest) and table.name not in _NESTED:
             amounts.append(format_cell(column.unit, sum(known)))
     amount = f": {', '.join(amounts)}" if amounts else ""
     return f"{format_count(len(rest), 'more row')}{amount}; --top 0 shows them"
@@ -96,7 +100,7 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
         leading.insert(1, _Shown("", _bars(table.column("share").values, unicode), _BAR_CELLS, at_right=False))
     first = table.columns[0]
     by_name.pop(first.name, None)
-    name = _show(first)
+    name = _show(first, _texts_of(table, first, " "))
     if width is None:
         return [*leading, name, *map(_show, by_name.values())], 0
     least = min(name.width, _NAME_WIDTH)
@@ -112,8 +116,17 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
     return [*leading, name._replace(width=min(name.width, least + room)), *chosen], len(by_name) - len(chosen)
 
 
-def _show(column: Column) -> _Shown:
-    texts, title = format_column(column), heading_of(column)
+def _texts_of(table: Table, column: Column, space: str) -> list[str]:
+    """The values of a column as people read them; the names of a tree with a space for each level above."""
+    texts = format_column(column)
+    depth = next((each.values for each in table.columns if each.name == "depth"), None)
+    if column is not table.columns[0] or depth is None:
+        return texts
+    return [space * int(level or 0) + text for level, text in zip(depth, texts, strict=True)]
+
+
+def _show(column: Column, texts: list[str] | None = None) -> _Shown:
+    texts, title = format_column(column) if texts is None else texts, heading_of(column)
     width = max(map(cell_len, texts), default=0)
     if cell_len(title) > width:  # a heading may take two lines
         title = title.replace(" ", "\n")
@@ -161,7 +174,7 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
     if len(shown):
         lines.append(f"| {' | '.join(escape(heading_of(column)) for column in columns)} |")
         lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
-        texts = zip(*(format_column(column) for column in columns), strict=True)
+        texts = zip(*(_texts_of(shown, column, _FIXED_SPACES) for column in columns), strict=True)
         lines += [f"| {' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |" for row in texts]
         lines.append("")
     lines += [f"{escape(note)}\n" for note in table.notes]
@@ -188,7 +201,7 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     shown = table.top(rows)
     columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
     head = "".join(_html_cell("th", heading_of(column), column) for column in columns)
-    texts = zip(*(format_column(column) for column in columns), strict=True)
+    texts = zip(*(_texts_of(shown, column, _FIXED_SPACES) for column in columns), strict=True)
     body = "".join(
         f"<tr>{''.join(_html_cell('td', text, column) for text, column in zip(row, columns, strict=True))}</tr>"
         for row in texts
