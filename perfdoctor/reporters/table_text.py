@@ -100,7 +100,7 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
         leading.insert(1, _Shown("", _bars(table.column("share").values, unicode), _BAR_CELLS, at_right=False))
     first = table.columns[0]
     by_name.pop(first.name, None)
-    name = _show(first, _texts_of(table, first, " "))
+    name = _show(first, [space + text for space, text in zip(_indents(table, " "), format_column(first), strict=True)])
     if width is None:
         return [*leading, name, *map(_show, by_name.values())], 0
     least = min(name.width, _NAME_WIDTH)
@@ -116,13 +116,10 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
     return [*leading, name._replace(width=min(name.width, least + room)), *chosen], len(by_name) - len(chosen)
 
 
-def _texts_of(table: Table, column: Column, space: str) -> list[str]:
-    """The values of a column as people read them; the names of a tree with a space for each level above."""
-    texts = format_column(column)
-    depth = next((each.values for each in table.columns if each.name == "depth"), None)
-    if column is not table.columns[0] or depth is None:
-        return texts
-    return [space * int(level or 0) + text for level, text in zip(depth, texts, strict=True)]
+def _indents(table: Table, space: str) -> list[str]:
+    """What stands before the name of each row: in a table of a tree a space for each level above."""
+    depth = next((column.values for column in table.columns if column.name == "depth"), (0,) * len(table))
+    return [space * int(level or 0) for level in depth]
 
 
 def _show(column: Column, texts: list[str] | None = None) -> _Shown:
@@ -174,8 +171,9 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
     if len(shown):
         lines.append(f"| {' | '.join(escape(heading_of(column)) for column in columns)} |")
         lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
-        texts = zip(*(_texts_of(shown, column, _FIXED_SPACES) for column in columns), strict=True)
-        lines += [f"| {' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |" for row in texts]
+        texts = zip(*(format_column(column) for column in columns), strict=True)
+        for space, row in zip(_indents(shown, _FIXED_SPACES), texts, strict=True):
+            lines.append(f"| {space}{' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |")
         lines.append("")
     lines += [f"{escape(note)}\n" for note in table.notes]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -201,10 +199,11 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     shown = table.top(rows)
     columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
     head = "".join(_html_cell("th", heading_of(column), column) for column in columns)
-    texts = zip(*(_texts_of(shown, column, _FIXED_SPACES) for column in columns), strict=True)
+    texts = zip(*(format_column(column) for column in columns), strict=True)
     body = "".join(
-        f"<tr>{''.join(_html_cell('td', text, column) for text, column in zip(row, columns, strict=True))}</tr>"
-        for row in texts
+        f"<tr>{_html_cell('td', row[0], columns[0], space)}"
+        f"{''.join(_html_cell('td', text, column) for text, column in zip(row[1:], columns[1:], strict=True))}</tr>"
+        for space, row in zip(_indents(shown, _FIXED_SPACES), texts, strict=True)
     )
     notes = "".join(f"<p>{html.escape(clean_line(note))}</p>" for note in table.notes)
     title = html.escape(title_of(table, len(shown)))
@@ -214,8 +213,8 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     )
 
 
-def _html_cell(tag: str, text: str, column: Column) -> str:
+def _html_cell(tag: str, text: str, column: Column, space: str = "") -> str:
     side = "right" if is_number(column) else "left"
     short = shorten(text, _MARKDOWN_WIDTH)
     title = f' title="{html.escape(text)}"' if short != text else ""
-    return f'<{tag} style="text-align:{side}"{title}>{html.escape(short)}</{tag}>'
+    return f'<{tag} style="text-align:{side}"{title}>{space}{html.escape(short)}</{tag}>'

@@ -156,7 +156,7 @@ def tree() -> Table:
 def test_the_rows_of_a_tree_are_indented():
     text = render_table(tree(), width=60)
     assert re.findall(r"[mu]s  ( *\S.*)", text) == ["Net_0", " Block_0", "  Linear (wide)_0", "outside"]
-    assert "| \u00a0\u00a0Block\\_0 |" in render_table_markdown(tree())
+    assert "| \u00a0\u00a0Block_0 |" in render_table_markdown(tree())
     assert ">\u00a0\u00a0\u00a0\u00a0Linear (wide)_0<" in render_table_html(tree())
 
 
