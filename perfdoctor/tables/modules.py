@@ -30,6 +30,10 @@ UNKNOWN_LAUNCH = "launch not recorded"
 _OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
 """The rows of what belongs to no module, behind those of the modules."""
 _NO_MODULES = "Python frames were recorded, but no nn.Module is called in them"
+_NO_NUMBERS = (
+    "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass belongs "
+    "to no module"
+)
 _NO_STACKS = (
     "the trace has no Python frames, which name the modules: record with with_stack=True, or with `perfdoctor run`: "
     "with_modules=True alone records no modules of eager programs"
@@ -236,7 +240,9 @@ def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Arra
             is_main=False,
         ),
     )  # fmt: skip
-    table = Table("modules", by, columns, rank=source.rank.rank, notes=source.notes)
+    unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
+    notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
+    table = Table("modules", by, columns, rank=source.rank.rank, notes=notes)
     table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
     return table if by == "module" else table.sort("step_ns")
 
