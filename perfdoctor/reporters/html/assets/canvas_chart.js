@@ -214,7 +214,7 @@ function hideTip() {
 /** The text that a reader sees on a fill, by its lightness. */
 function inkOn(colour) {
   const [r, g, b] = colour.startsWith("#") ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)) : colour.match(/\d+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 120 ? "#000" : "#fff";
+  return 0.299 * r + 0.587 * g + 0.114 * b > 100 ? "#000" : "#fff";
 }
 
 /** `text`, or as much of it as fits into `width`; "" where nothing worth reading does. */

@@ -65,6 +65,12 @@ function startChart(place, make) {
   place.append(...make(pageData()[place.dataset.chart], place));
 }
 
+/** A link into the page opens what is folded there. */
+function openTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+
 /** Paper has no buttons: what is folded opens, and what waits is drawn, in light colours and as wide as a page. */
 function startPrinting() {
   const root = document.documentElement;
@@ -103,6 +109,8 @@ function start() {
   startFindingButtons();
   startCharts();
   startPrinting();
+  addEventListener("hashchange", openTarget);
+  openTarget();
   document.documentElement.dataset.ready = "yes";
 }
 
