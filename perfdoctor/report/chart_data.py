@@ -27,8 +27,8 @@ class Track:
     """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
 
     Attributes:
-        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps".
-        kind: "stream", "thread", "phases" or "gaps".
+        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps", "steps of the CPU".
+        kind: "stream", "thread", "gaps", or "phases" for any other sequence.
         start_ns: When each item starts, from the start of the timeline; ascending.
         dur_ns: How long it takes.
         name_id: Its name, as an index into `StepTimeline.names`.
