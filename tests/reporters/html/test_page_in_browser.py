@@ -430,6 +430,34 @@ def test_keys_walk_through_points(show: Show, chart: str, words: str) -> None:
     assert page.evaluate(TIP) == ""
 
 
+@pytest.mark.parametrize("chart", ["roofline", "steps"])
+def test_dragging_zooms_a_plot_and_escape_shows_all(show: Show, chart: str) -> None:
+    page = show(page_samples.everything())
+    canvas = f".chart-{chart} .u-wrap canvas"
+    x, y = choose(page, f".chart-{chart} .u-over")
+    whole = pixels(page, canvas)
+    page.drag((x - 150, y), (x + 150, y + 1))
+    assert pixels(page, canvas) != whole
+    page.press("Escape")
+    assert pixels(page, canvas) == whole
+
+
+def test_clicking_a_finding_in_the_timeline_shows_its_time(show: Show) -> None:
+    page = show(page_samples.everything())
+    page.show(TIMELINE)
+    box = page.evaluate(
+        f"(b => [b.left, b.top, b.width])(document.querySelector('{TIMELINE}').getBoundingClientRect())"
+    )
+    before = pixels(page)
+    page.mouse("mouseMoved", box[0] + box[2] * 0.75, box[1] + 32)
+    assert page.evaluate(TIP).startswith("1. The GPU waits for the DataLoader\n")
+    page.click_at(box[0] + box[2] * 0.75, box[1] + 32)
+    assert pixels(page) != before
+    page.press("Escape")
+    page.mouse("mouseMoved", 5, 5)
+    assert pixels(page) == before
+
+
 @pytest.mark.usefixtures("modules")
 def test_every_chart_has_a_table_for_those_who_do_not_see_it(show: Show) -> None:
     page = show(page_samples.everything())
