@@ -20,13 +20,13 @@ def points(counter: counters.Counter) -> list[tuple[float, float]]:
 
 def test_a_queue_holds_what_is_launched_and_not_finished():
     builder = TraceBuilder().kernel("a", 50, 30, launch_us=10).kernel("b", 80, 30, launch_us=40)
-    queue = of(builder.kernel("c", 300, 10, launch_us=290))["queue, stream 7"]
+    queue = of(builder.kernel("c", 300, 10, launch_us=290))["queue of stream 7"]
     assert points(queue) == [(10, 1), (40, 2), (80, 1), (110, 0), (290, 1), (310, 0)]
 
 
 def test_each_stream_has_a_queue_of_its_own():
     builder = TraceBuilder().kernel("a", 50, 30, launch_us=10).kernel("b", 50, 30, stream=20, launch_us=20)
-    assert points(of(builder)["queue, stream 20"]) == [(20, 1), (80, 0)]
+    assert points(of(builder)["queue of stream 20"]) == [(20, 1), (80, 0)]
 
 
 def test_without_launches_no_queue_is_known():
@@ -41,20 +41,27 @@ def test_bandwidth_and_flops_are_of_what_is_known():
     builder = TraceBuilder().op("aten::mm", 0, 30, shapes=[[1024, 1024], [1024, 1024]], types=["float", "float"])
     builder.kernel("ampere_sgemm_128x64_nn", 100, 100, launch_us=10).kernel("a_kernel_of_ours", 250, 50, launch_us=50)
     found = of(builder, most=3)
-    flops = found["kernel FLOP/s, TFLOP/s (known of 67% of their time)"]
+    flops = found["kernel FLOP/s"]
     assert points(flops) == [(100, pytest.approx(2 * 1024**3 / 100e-6 / 1e12)), (200, 0), (300, 0)]
-    rate = found["kernel bandwidth, GB/s (known of 67% of their time)"]
+    rate = found["kernel bandwidth"]
+    assert (flops.series, rate.series) == tuple(f"{u}, known for 67% of their time" for u in ("TFLOP/s", "GB/s"))
     assert rate.value[0] == pytest.approx(3 * 4 * 1024**2 / 100e-6 / 1e9)
 
 
 def test_what_is_not_known_at_all_has_no_counter():
     names = of(TraceBuilder().kernel("a_kernel_of_ours", 250, 50, launch_us=50))
-    assert list(names) == ["queue, stream 7"]
+    assert list(names) == ["queue of stream 7"]
+
+
+def test_what_is_known_of_few_kernels_has_no_counter_either():
+    builder = TraceBuilder().op("aten::mm", 0, 30, shapes=[[1024, 1024], [1024, 1024]], types=["float", "float"])
+    builder.kernel("ampere_sgemm_128x64_nn", 100, 4, launch_us=10).kernel("a_kernel_of_ours", 250, 96, launch_us=50)
+    assert list(of(builder)) == ["queue of stream 7"]
 
 
 def test_copies_from_the_host_have_a_rate():
     builder = TraceBuilder().kernel("k", 0, 10).memcpy("HtoD", 10, 20, 40_000).memcpy("DtoD", 30, 5, 1_000_000)
-    rate = of(builder, most=36)["copies from and to the host, GB/s"]
+    rate = of(builder, most=36)["host copies"]
     assert dict(points(rate))[15] == pytest.approx(2)
     assert dict(points(rate))[32] == 0
 

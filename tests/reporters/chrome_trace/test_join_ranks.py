@@ -73,7 +73,7 @@ def test_each_rank_shows_its_own_account_findings_and_counters(tmp_path):
         account = sum(Decimal(e["dur"]) for e in own if e.get("tid") == 2)
         steps = sum(Decimal(e["dur"]) for e in own if e.get("tid") == 1)
         assert account == steps
-        assert {e["name"] for e in own if e["ph"] == "C"} >= {"GPU busy", "queue, stream 7"}
+        assert {e["name"] for e in own if e["ph"] == "C"} >= {"GPU busy", "queue of stream 7"}
     claims = [e for e in ours if e["name"] == "PD101 dataloader-stall" and e["ph"] == "X"]
     assert {e["pid"] for e in claims} == {199_999_999}
 
