@@ -171,7 +171,11 @@ class Report(BaseReport):
             number, rank, _ = self._read_rank(None)
         except PerfdoctorError:
             return self
-        return replace(self, charts=replace(pipeline.charts_of(rank), rank=number))
+        applied = {outcome.rule for outcome in self.outcomes}
+        rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
+        # The rules once more: the findings of several ranks do not keep what time they claim on each.
+        again = pipeline.summarize_rank(rank, rules, self._table_source.options.settings, with_charts=True)
+        return self if again.charts is None else replace(self, charts=replace(again.charts, rank=number))
 
     def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
         """A table of what was recorded, as `perfdoctor show` prints it.

@@ -68,18 +68,21 @@ def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
         items.append(part)
     heads = [head for head, _ in parts]
     joined = join_short_items(concatenate(items), end_ns - start_ns, most)
-    used_names, used_colours = occurring(joined.name), occurring(joined.category)
+    # By their texts, because codes depend on how the file was read.
+    used_names = sorted(occurring(joined.name).tolist(), key=names.__getitem__)
+    used_colours = occurring(joined.category).tolist()
+    name_id, colour_id = _number(used_names, len(names)), _number(used_colours, len(_CATEGORIES))
     first = np.searchsorted(joined.track, np.arange(len(heads) + 1))
     return StepTimeline(
         step=step,
         start_ns=start_ns,
         span_ns=end_ns - start_ns,
         tracks=tuple(
-            _track(head, joined, slice(first[number], first[number + 1]), used_names, used_colours)
+            _track(head, joined.take(np.arange(first[number], first[number + 1])), name_id, colour_id)
             for number, head in enumerate(heads)
         ),
-        names=tuple(names[code] for code in used_names.tolist()),
-        categories=tuple(_CATEGORIES[code] for code in used_colours.tolist()),
+        names=tuple(names[code] for code in used_names),
+        categories=tuple(_CATEGORIES[code] for code in used_colours),
         links=_links(rank, heads, joined, first),
         left_out=int(joined.merged[joined.merged > 1].sum()),
     )
@@ -199,17 +202,23 @@ def _items(
     )
 
 
-def _track(head: _Head, items: Items, where: slice, names: Int64Array, colours: Int64Array) -> Track:
-    """A track; `names` and `colours` are the codes that occur, ascending."""
+def _number(codes: list[int], size: int) -> Int32Array:
+    """For each code below `size` its position among those in use."""
+    number = np.full(size, NONE, np.int32)
+    number[codes] = np.arange(len(codes))
+    return number
+
+
+def _track(head: _Head, items: Items, name_id: Int32Array, colour_id: Int32Array) -> Track:
     return Track(
         head.name,
         head.kind,
-        items.start_ns[where],
-        items.end_ns[where] - items.start_ns[where],
-        np.searchsorted(names, items.name[where]).astype(np.int32),
-        np.searchsorted(colours, items.category[where]).astype(np.int8),
-        items.depth[where],
-        items.merged[where],
+        items.start_ns,
+        items.end_ns - items.start_ns,
+        name_id[items.name],
+        colour_id[items.category].astype(np.int8),
+        items.depth,
+        items.merged,
     )
 
 

@@ -5,12 +5,17 @@ A chart whose data the trace lacks is None, and the page says what to record for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from perfdoctor.report.table import Table
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.intervals import Intervals
+
+ClaimKey: TypeAlias = tuple[str, str, int | None]
 
 
 def _no_times() -> Int64Array:
@@ -175,6 +180,8 @@ class RankCharts:
         idle_flames: See `FlameGraph`; None without a GPU that was idle.
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
+        claims: Where the findings on this rank claim time of the timeline, from its start on; of each the longest
+            intervals. By rule, subject and line of the finding, which it keeps when findings of ranks are merged.
         tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
         notes: What could not be made because of a fault of ours, a sentence each.
     """
@@ -184,5 +191,6 @@ class RankCharts:
     idle_flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
+    claims: Mapping[ClaimKey, Intervals] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
