@@ -141,7 +141,8 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .html, .json, .md, .sarif, .txt, .json.gz (annotated trace).
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt, .json.gz (annotated trace), and for code
+        reviews .sarif, .xml (JUnit), .github (annotations) and .pr.md (a comment).
 
         A page has charts and tables of the rank with the longest step, whose trace is read again for them; where it
         cannot be read any more the page says so and has the rest.
