@@ -16,7 +16,6 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
-from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.comparison.baseline import BaselineState
 from perfdoctor.comparison.seen_finding import finding_of_report
 from perfdoctor.report.finding import SOURCE_LINE, Finding, Severity
