@@ -1,4 +1,4 @@
-"""How long HTA's loader and the bridge to it take: python -m benchmarks.hta_bridge SAMPLE... [--megabytes 100] [--rounds 5].
+"""HTA's loader against the bridge to it: python -m benchmarks.hta_bridge SAMPLE... [--megabytes 100] [--rounds 5].
 
 Each sample is lengthened. Both load it in turns, each in a process of its own, so that they see the same load. Measured
 is the time from the path to the TraceAnalysis, after the imports, and once more with them, as a notebook's first cell.

@@ -12,7 +12,7 @@ from perfdoctor.cli.main import COMMANDS, cli
 from perfdoctor.tables.catalog import TABLES
 
 _NEEDS = {"": "", "cuda": "a GPU", "ranks": "several ranks"}
-_CONTEXT = click.Context(cli, info_name="perfdoctor")
+_CONTEXT = cli.make_context("perfdoctor", [], resilient_parsing=True)
 
 
 def make_pages() -> Iterator[tuple[str, str]]:

@@ -127,13 +127,7 @@ def fill_marks(markdown: str, uri: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, wanted = match[1], match[2]
-        if kind == "table":
-            return TABLES[wanted]()
-        if kind == "output":
-            return print_output(wanted)
-        if kind == "file":
-            return f"```python\n{(ROOT / wanted).read_text(encoding='utf-8')}```"
-        text = find_part(wanted) if kind == "part" else _section(*wanted.split(" ", 1), uri)
+        text = include_section(wanted, uri) if kind == "include" else _MAKERS[kind](wanted)
         if not text:
             log.warning("%s asks for the %s '%s', which does not exist", uri, kind, wanted)
         return text
@@ -169,13 +163,31 @@ def sample_report() -> str:
     return Terminal(width=REPORT_WIDTH, color=False).render(perfdoctor.analyze(ROOT / SAMPLE)).strip("\n")
 
 
-def _section(path: str, heading: str, uri: str) -> str:
-    """The text below a heading of a file, up to the next heading of its level; empty where there is no such heading."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    _, found, rest = text.partition(f"\n{heading}\n")
-    level = heading.split(" ", 1)[0]
+def quote_file(path: str) -> str:
+    """A file of Python as a block."""
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8')}```"
+
+
+def include_section(wanted: str, uri: str) -> str:
+    """The text below a heading of a file, up to the next heading of its level; empty where there is no such heading.
+
+    Args:
+        wanted: The file and the heading, as "README.md ## Many ranks".
+        uri: The address of the page that includes it.
+    """
+    path, heading = wanted.split(" ", 1)
+    _, found, rest = (ROOT / path).read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    level = heading.partition(" ")[0]
     body = re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip("\n")
     return lead_links(body, path, uri) if found else ""
+
+
+_MAKERS: dict[str, Callable[[str], str]] = {
+    "part": find_part,
+    "output": print_output,
+    "table": lambda name: TABLES[name]() if name in TABLES else "",
+    "file": quote_file,
+}
 
 
 def _leaves(nav: list[object]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
+from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
@@ -28,7 +29,7 @@ from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.rank import Rank
-from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
+from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
@@ -36,7 +37,7 @@ from perfdoctor.reporters.write_report import PAGE, print_report, render_report,
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
-from perfdoctor.tables.catalog import build_table, check_table
+from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 
@@ -109,6 +110,15 @@ class _TableSource:
             self._last = read_longest_rank(files, replace(self.options, rank=trace.rank), ProgressTracker(files, None))
             self._last_index = index
         return self._last
+
+    def read_collectives(self) -> list[CollectiveTable]:
+        """The collectives of all ranks."""
+        found: list[CollectiveTable] = []
+        tracker = ProgressTracker(self.files, None)
+        read_longest_rank(
+            self.files, replace(self.options, rank=None), tracker, lambda rank: found.append(rank.collectives)
+        )
+        return found
 
 
 class Report(BaseReport):
@@ -186,7 +196,8 @@ class Report(BaseReport):
         number, of_trace, notes = self._read_rank(rank)
         if len(self.account) > 1 and rank is None:
             notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
-        table = build_table(of_trace, what, by)
+        several = what in COMPARING_RANKS and len(self.account) > 1
+        table = build_table(of_trace, what, by, self._table_source.read_collectives() if several else ())
         return _as_table(replace(table, rank=number, notes=(*notes, *table.notes)))
 
     def _read_rank(self, rank: int | None) -> tuple[int | None, Rank, tuple[str, ...]]:
@@ -365,10 +376,15 @@ def make_table(
     """
     by = check_table(what, by)
     _check_device(device)
-    files = _choose_files(find(), rank)
+    found = find()
+    files = _choose_files(found, rank)
     options = AnalysisOptions(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank)
-    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress))
-    table = build_table(of_rank, what, by)
+    compares, peers = what in COMPARING_RANKS and len(found) > 1, []
+    if compares and rank is not None:
+        peers = _TableSource(found, options).read_collectives()
+    visit = (lambda each: peers.append(each.collectives)) if compares and rank is None else None
+    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress), visit)
+    table = build_table(of_rank, what, by, peers)
     return _as_table(replace(table, notes=(*notes, *table.notes)))
 
 
@@ -377,6 +393,7 @@ def _mean_step_ns(account: Account) -> float:
 
 
 def _as_table(table: BaseTable) -> Table:
+    table = with_quoted_table(table, linecache.getline)
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
@@ -40,6 +40,7 @@ from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.savings.ledger import Ledger
+from perfdoctor.tables.report_tables import ReportTables, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -152,7 +153,7 @@ def summarize_rank(
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
-        tables=_tables_of(rank),
+        tables=report_tables(rank),
         breakdown=rank.breakdown if with_breakdown else None,
         charts=charts_of(rank) if with_charts else None,
     )
@@ -393,35 +394,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     )
 
 
-def _tables_of(rank: Rank) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """The ops and lines with most own time. A line has the share of a step that it has in the evidence window."""
-    step_ns, steps = rank.per_step(rank.window_ns), max(rank.steps.count, 1)
-    ops = tuple(
-        {
-            "name": each.name,
-            "count": None if each.count is None else round(each.count / steps, 2),
-            "step_ns": round(each.share * step_ns),
-            "share": each.share,
-        }
-        for each in rank.top_ops
-    )
-    lines = tuple(
-        {
-            "file": each.location.file,
-            "line": each.location.line,
-            "function": each.location.function,
-            "part": each.name or None,
-            "source": None,
-            "step_ns": round(each.share * step_ns),
-            "share": each.share,
-        }
-        for each in rank.top_lines
-        if each.location is not None
-    )
-    return {"ops": ops, "lines": lines}
-
-
-def _tables_of_longest_step(fleet: Fleet) -> dict[str, tuple[Mapping[str, Any], ...]]:
+def _tables_of_longest_step(fleet: Fleet) -> ReportTables:
     longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
     return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
 

@@ -62,9 +62,7 @@ from perfdoctor.analysis.timeline.own_time import (
     OwnTime,
     label_gpu_items,
     own_time_by_line,
-    own_time_by_op,
     own_time_of_gpu_by_line,
-    own_time_of_gpu_items,
 )
 from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
@@ -546,16 +544,8 @@ class Rank:
         return label_gpu_items(self.trace, np.arange(len(self.trace.gpu)))
 
     @cached_property
-    def top_ops(self) -> tuple[OwnTime, ...]:
-        """The ops with most own time in the window: of the GPU, else of the CPU; empty where neither was recorded."""
-        if self.device_kind == "gpu":
-            return own_time_of_gpu_items(self.trace, self.window)
-        is_cpu = self.device_kind == "cpu"
-        return own_time_by_op(self.trace, self.window, self.loader_waits.intervals) if is_cpu else ()
-
-    @cached_property
     def top_lines(self) -> tuple[OwnTime, ...]:
-        """The lines of the user's code that take most of a step, as `top_ops`; empty where no lines were recorded."""
+        """The lines of the user's code that take most of a step; empty where no lines were recorded."""
         traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
         if self.device_kind == "gpu":
             return own_time_of_gpu_by_line(traces)

@@ -6,7 +6,7 @@ What comes from a trace is escaped: it cannot open a tag, a link, a table cell o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
+from perfdoctor.reporters.finding_texts import short_cost, short_saving
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -52,12 +53,19 @@ __all__ = [
 ]
 
 _MAX_PATHS = 8  # in the heading
+# A program that reads the report has little room for it, and people have little patience.
+_MAX_LINES = 199
+_MAX_LISTED = 12  # items of a list, one-offs or warnings
+_MAX_ROWS = 30  # of findings in short
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown(Reporter):
-    """The whole report, with headings from the second level on, so that it fits into a longer text."""
+    """The report in less than 200 lines, with headings from the second level on, so that it fits into a longer text.
+
+    Where the findings take more, those that are worth least have a line each.
+    """
 
     suffix: ClassVar[str] = ".md"
 
@@ -70,7 +78,12 @@ class Markdown(Reporter):
         return "\n\n".join(_blocks(report)) + "\n"
 
 
-def _blocks(report: Report) -> Iterator[str]:
+def _blocks(report: Report) -> list[str]:
+    above, below = list(_blocks_above(report)), list(_blocks_below(report))
+    return [*above, *_finding_blocks(report, _MAX_LINES - _count_lines([*above, *below])), *below]
+
+
+def _blocks_above(report: Report) -> Iterator[str]:
     paths = ", ".join(code_span(trace.path) for trace in report.traces[:_MAX_PATHS])
     yield f"## perfdoctor: {paths or 'no trace'}"
     yield f"**{escape(verdict_of(report))}**"
@@ -85,22 +98,58 @@ def _blocks(report: Report) -> Iterator[str]:
     yield from time_split_blocks(report)
     if len(report.account) > 1:
         yield rank_table(report)
-    for number, finding in enumerate(main_findings(report), 1):
-        yield from _finding(number, finding, report)
+
+
+def _finding_blocks(report: Report, max_lines: int) -> list[str]:
+    """The findings: as many whole as there is room for, the others in a table."""
+    findings = main_findings(report)
+    whole = [list(_finding(number, finding, report)) for number, finding in enumerate(findings, 1)]
+    for count in range(len(findings), -1, -1):
+        blocks = [block for each in whole[:count] for block in each]
+        if count < len(findings):
+            blocks += ["### More findings", _finding_table(findings, count, report)]
+        if _count_lines(blocks) <= max_lines:
+            break
+    return blocks
+
+
+def _finding_table(findings: list[Finding], first: int, report: Report) -> str:
+    """The findings from a number on, a row each."""
+    rows = ["| | finding | where | costs | a fix saves |", "|---:|---|---|---:|---:|"]
+    for number, finding in enumerate(findings[first : first + _MAX_ROWS], first + 1):
+        title = f"{escape(finding.title)} ({finding.severity}, {escape(finding.rule)})"
+        cells = format_place(finding) or "-", short_cost(report, finding), short_saving(finding)
+        rows.append(f"| {number} | {title} | {' | '.join(map(escape, cells))} |")
+    left_out = len(findings) - first - _MAX_ROWS
+    return "\n".join(rows) + (f"\n\nand {left_out} more" if left_out > 0 else "")
+
+
+def _count_lines(blocks: Iterable[str]) -> int:
+    return sum(block.count("\n") + 2 for block in blocks)
+
+
+def _blocks_below(report: Report) -> Iterator[str]:
     one_offs = one_off_findings(report)
     if one_offs:
         yield "### Not in every step"
-        yield "\n".join(one_off_line(finding) for finding in one_offs)
+        yield _list_items(one_off_line(finding) for finding in one_offs)
     infos = info_findings(report)
     if infos:
         yield "### Also seen"
-        yield "\n".join(info_line(finding, per_step_suffix(report)) for finding in infos)
+        yield _list_items(info_line(finding, per_step_suffix(report)) for finding in infos)
     yield from _top_tables(report)
     yield from note_blocks(report)
 
 
+def _list_items(items: Iterable[str]) -> str:
+    """The first items of a list, and how many more there are."""
+    lines = list(items)
+    more = len(lines) - _MAX_LISTED
+    return "\n".join(lines if more <= 1 else [*lines[:_MAX_LISTED], f"- and {more} more"])
+
+
 def _top_tables(report: Report) -> Iterator[str]:
-    for table in top_tables(report):
+    for table in top_tables(report, in_full=True):
         yield f"### {table.title}"
         rows = ["| share | time | | |", "|---:|---:|---|---|"]
         rows += [f"| {escape(r.share)} | {r.time} | {escape(r.name)} | {escape(r.what)} |" for r in table.rows]
@@ -112,15 +161,15 @@ def note_blocks(report: Report) -> Iterator[str]:
     unexplained = report_notes.unexplained_lines(report, of_work=False)
     if unexplained:
         yield "### Not explained by a finding"
-        yield "\n".join(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
+        yield _list_items(f"- {escape(share)}: {escape(sentence)}" for share, sentence in unexplained)
     skipped = report_notes.skipped_rules(report)
     if skipped:
         yield "### Not judged"
-        yield "\n".join(f"- {_skipped_line(group)}" for group in skipped)
+        yield _list_items(f"- {_skipped_line(group)}" for group in skipped)
     warnings = report_notes.group_trace_warnings(report)
     if warnings:
         yield "### About the trace"
-        yield "\n".join(f"- {escape(warning)}" for warning in warnings)
+        yield _list_items(f"- {escape(warning)}" for warning in warnings)
 
 
 def _skipped_line(group: report_notes.SkippedRules) -> str:

@@ -17,11 +17,11 @@ from perfdoctor.reporters.clean_text import clean_line, shorten, shorten_path
 from perfdoctor.reporters.escape_markdown import escape
 from perfdoctor.reporters.format_values import format_count
 from perfdoctor.reporters.render_blocks import render_blocks
-from perfdoctor.reporters.table_cells import format_cell, format_column, is_number
+from perfdoctor.reporters.table_cells import format_cell, format_column, heading_of, is_number
 
 _ADDED = ("step_ns", "share")
 _LEADING = ("share", "step_ns", "count")
-_BAR_CELLS = 6
+_BAR_CELLS = 5
 _GAP = 2
 # So much of a name tells kernels apart; what is left of the width goes to further columns.
 _NAME_WIDTH = 24
@@ -113,8 +113,11 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
 
 
 def _show(column: Column) -> _Shown:
-    texts = format_column(column)
-    return _Shown(column.title, texts, max(map(cell_len, (column.title, *texts))), is_number(column))
+    texts, title = format_column(column), heading_of(column)
+    width = max(map(cell_len, texts), default=0)
+    if cell_len(title) > width:  # a heading may take two lines
+        title = title.replace(" ", "\n")
+    return _Shown(title, texts, max(width, *map(cell_len, title.split("\n"))), is_number(column))
 
 
 def _lay_out(columns: Sequence[_Shown]) -> Grid:
@@ -156,7 +159,7 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
     columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
     lines = [f"**{escape(title_of(table, len(shown)))}**", ""]
     if len(shown):
-        lines.append(f"| {' | '.join(escape(column.title) for column in columns)} |")
+        lines.append(f"| {' | '.join(escape(heading_of(column)) for column in columns)} |")
         lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
         texts = zip(*(format_column(column) for column in columns), strict=True)
         lines += [f"| {' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |" for row in texts]
@@ -184,7 +187,7 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     """The first rows as a table of HTML with the main columns, for a notebook: it takes the colours of its page."""
     shown = table.top(rows)
     columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
-    head = "".join(_html_cell("th", column.title, column) for column in columns)
+    head = "".join(_html_cell("th", heading_of(column), column) for column in columns)
     texts = zip(*(format_column(column) for column in columns), strict=True)
     body = "".join(
         f"<tr>{''.join(_html_cell('td', text, column) for text, column in zip(row, columns, strict=True))}</tr>"

@@ -8,8 +8,12 @@ import numpy as np
 
 from perfdoctor.analysis.communication.bus_bandwidth import algorithm_bytes, bus_bytes
 from perfdoctor.analysis.communication.collective_metadata import CollectiveMetadata, collective_metadata
-from perfdoctor.analysis.communication.collectives import CollectiveEvents, collective_events
-from perfdoctor.analysis.communication.match_collectives import MatchedCollectives
+from perfdoctor.analysis.communication.collectives import (
+    CollectiveEvents,
+    CollectiveTable,
+    collective_events,
+)
+from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
 from perfdoctor.report.slice_facts import format_bytes
 from perfdoctor.report.table import Column, Table
@@ -37,14 +41,14 @@ _PER_S = 1e9
 _IN_BYTES = 10_000
 
 
-def collectives_table(rank: Rank, by: str, matched: MatchedCollectives | None = None) -> Table:
+def collectives_table(rank: Rank, by: str, peers: Sequence[CollectiveTable] = ()) -> Table:
     """The collectives that start in the window, sends and receives among them.
 
     Args:
         rank: The rank.
         by: "kind", "group" for the kinds of each process group, or "size" for each size and element type of these.
-        matched: The collectives of all ranks, where several are known: then the table says how long this rank waited
-            for others, and how fast the transfers were without that.
+        peers: The collectives of all ranks, its own among them, where several are known: then the table says how long
+            this rank waited for others, and how fast the transfers were without that.
     """
     source = choose_source(rank)
     events = collective_events(rank.kernel_classes, on_gpu=rank.device_kind == "gpu")
@@ -72,7 +76,7 @@ def collectives_table(rank: Rank, by: str, matched: MatchedCollectives | None = 
         text_column("name", by, names),
         *step_columns(source, time_ns),
         _exposed_column(source, events, inside, row, count),
-        *_waiting_columns(source, matched, events, metadata, inside, row, count),
+        *_waiting_columns(source, peers, events, metadata, inside, row, count),
         count_column(source, counts),
         *_rate_columns(events, metadata, inside, row, count),
         *texts,
@@ -173,7 +177,7 @@ def _rate(amounts: FloatArray, dur_ns: Int64Array, row: Int64Array, count: int) 
 
 def _waiting_columns(
     source: Source,
-    matched: MatchedCollectives | None,
+    peers: Sequence[CollectiveTable],
     events: CollectiveEvents,
     metadata: CollectiveMetadata,
     inside: Int64Array,
@@ -181,8 +185,8 @@ def _waiting_columns(
     count: int,
 ) -> tuple[Column, ...]:
     """How long this rank waited for the last one to arrive, and the bus bandwidth of the transfer after that."""
-    tables = matched.tables if matched is not None else ()
-    mine = next((number for number, table in enumerate(tables) if table.rank == source.rank.rank), None)
+    matched = match_collectives(peers) if len(peers) > 1 else None
+    mine = None if matched is None else _place_of(source.rank, matched.tables)
     if matched is None or mine is None:
         return ()
     # The table of the rank holds the last of the events.
@@ -205,3 +209,12 @@ def _waiting_columns(
             "Bus bandwidth from the arrival of the last rank on.",
         ),
     )  # fmt: skip
+
+
+def _place_of(rank: Rank, tables: Sequence[CollectiveTable]) -> int | None:
+    """Which of the tables is that of the rank: the same object, else by its number, where the trace names it."""
+    for place, table in enumerate(tables):
+        if table is rank.collectives:
+            return place
+    numbers = [table.rank for table in tables]
+    return numbers.index(rank.rank) if rank.rank is not None and numbers.count(rank.rank) == 1 else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from perfdoctor.rank import Rank
@@ -50,7 +52,8 @@ def lines_table(rank: Rank, by: str) -> Table:
     row, idle_row = np.split(row_of[lines.code], [len(work)])
     time_ns = sum_by(row, work.time_ns, count)
     backward_ns = sum_by(row, np.where(work.in_backward, work.time_ns, 0), count)
-    launches = sum_by(row, np.ones(len(work), np.int64), count)
+    # What a program on the CPU does is cut where ops begin and end: such pieces are not counted.
+    launches = sum_by(row[: len(work.items)], np.ones(len(work.items), np.int64), count)
     known = idle.at_ns >= 0  # waits for other ranks, and what no cause explains, are no line's
     idle_ns = sum_by(idle_row[known], idle.weight_ns[known], count)
     longest = np.zeros(count, np.int64)
@@ -68,13 +71,14 @@ def lines_table(rank: Rank, by: str) -> Table:
             "The part that the backward pass launches for the ops of this line.",
         ),
         time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=on_gpu),
-        count_column(source, launches),
+        replace(count_column(source, launches), title="launches", description="Kernels, copies and sets a step."),
+        *_place_columns(list(number_of)),
         _total("flops", "FLOPs", "flops", row, costs.flops, count),
         _total("bytes", "bytes", "bytes", row, costs.bytes, count),
-        *_place_columns(list(number_of)),
         *window_columns(time_ns, launches, longest),
     )  # fmt: skip
-    table = Table("lines", by, columns, rank=rank.rank, notes=(*source.notes, _NOT_THE_SAME))
+    notes = (*source.notes, _NOT_THE_SAME) if backward_ns.any() else source.notes
+    table = Table("lines", by, columns, rank=rank.rank, notes=notes)
     return table.take(np.flatnonzero(time_ns + idle_ns).tolist()).sort("step_ns")
 
 
@@ -88,19 +92,18 @@ def _key(file: str, line: int | None, function: str | None, by: str) -> _Key:
 
 
 def _name(key: _Key) -> str:
-    """What a row is called: "train.py:12", "step (train.py)" or "train.py"."""
+    """What a row is called: "train.py:12", "train.py:step" or "train.py"."""
     file, line, function = key
     short = file.replace("\\", "/").rpartition("/")[2]
-    if line is not None:
-        return f"{short}:{line}"
-    return f"{function} ({short})" if function else short
+    place = function if line is None else line
+    return short if place is None else f"{short}:{place}"
 
 
 def _place_columns(keys: list[_Key]) -> tuple[Column, ...]:
     keys = [*keys, ("", None, None)]
     return (
-        text_column("function", "function", [function for _, _, function in keys]),
         text_column("source", "source", [None] * len(keys), "The text of the line, where it can be read."),
+        text_column("function", "function", [function for _, _, function in keys]),
         text_column("file", "file", [file for file, _, _ in keys], is_main=False),
         Column("line", "line", "count", tuple(line for _, line, _ in keys), is_main=False),
     )

@@ -29,6 +29,10 @@ UNKNOWN_LAUNCH = "launch not recorded"
 _OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
 """The rows of what belongs to no module, behind those of the modules."""
 _NO_MODULES = "Python frames were recorded, but no nn.Module is called in them"
+_NO_STACKS = (
+    "the trace has no Python frames, which name the modules: record with with_stack=True, or with `perfdoctor run`: "
+    "with_modules=True alone records no modules of eager programs"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +64,7 @@ def modules_table(rank: Rank, by: str) -> Table:
     tree = inner.module_tree
     if not source.has_need:
         has_frames = "stacks" in rank.available_data
-        return empty_table("modules", by, rank, *((_NO_MODULES,) if has_frames else source.notes))
+        return empty_table("modules", by, rank, _NO_MODULES if has_frames else _NO_STACKS)
     work = work_in_window(inner)
     call = tree.calls_of_work(inner.forward_ops, work.at_ns, work.thread, work.op)
     own = _own_amounts(inner, tree, work, call)

@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants
 from perfdoctor.analysis.timeline.own_time import cut_by_op
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import Source, number_column
-from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """The GPU items that start in the window; of a program on the CPU the window cut by its innermost ops.
+    """The GPU items that start in the window; of a program on the CPU the window cut by its innermost ops, and Python.
 
     Attributes:
         at_ns: When each was launched on the CPU; NONE where that is not known.
@@ -43,16 +45,23 @@ def work_in_window(rank: Rank) -> Work:
     """What takes the time of a rank's window."""
     in_backward = np.append(rank.forward_ops.in_backward, False)
     if rank.device_kind == "cpu":
-        pieces = cut_by_op(rank.trace, rank.window, rank.loader_waits.intervals)
-        start_ns, end_ns = pieces.intervals.T
-        thread = np.append(rank.trace.ops.thread, np.int32(0))[pieces.op]
-        at_ns = np.where(pieces.op >= 0, start_ns, NONE)
-        none = np.empty(0, np.int64)
-        return Work(at_ns, thread, pieces.op, end_ns - start_ns, in_backward[pieces.op], none)
+        return _work_on_cpu(rank, in_backward)
     items, gpu = np.flatnonzero(rank.in_window), rank.trace.gpu
     at_ns, thread = launch_instants(rank.trace)
     op = gpu.op[items]
     return Work(at_ns[items], thread[items], op, gpu.dur_ns[items], in_backward[op], items)
+
+
+def _work_on_cpu(rank: Rank, in_backward: BoolArray) -> Work:
+    """The own time of ops, and Python, which may have been in several places if it took long."""
+    pieces = cut_by_op(rank.trace, rank.window, rank.loader_waits.intervals)
+    start_ns, end_ns = pieces.intervals.T
+    python = pieces.op < 0
+    piece, middle_ns, time_ns = spread_instants(start_ns, end_ns, python & (end_ns - start_ns > ONE_LAUNCH_NS))
+    op = pieces.op[piece]
+    thread = np.where(op >= 0, np.append(rank.trace.ops.thread, np.int32(0))[op], loop_thread_of(rank.trace))
+    at_ns = np.where(op >= 0, start_ns[piece], middle_ns)
+    return Work(at_ns, thread.astype(np.int32), op, time_ns, in_backward[op], np.empty(0, np.int64))
 
 
 class Costs(NamedTuple):

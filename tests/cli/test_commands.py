@@ -11,7 +11,7 @@ import pytest
 
 import perfdoctor as package
 from perfdoctor.cli import main as main_module
-from perfdoctor.cli.explain import reflow
+from perfdoctor.reporters.manual_page import reflow
 from perfdoctor.rules.registry import load_analyzers
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoctor.analysis.communication.match_collectives import match_collectives
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
 from perfdoctor.tables.collectives_table import collectives_table
@@ -121,12 +120,18 @@ def ranks_of_a_job(late_us: float) -> list[Rank]:
 
 def test_waiting_for_a_late_rank_is_known_where_several_ranks_are() -> None:
     ranks = ranks_of_a_job(late_us=200)
-    matched = match_collectives([rank.collectives for rank in ranks])
-    tables = [collectives_table(rank, "kind", matched).rows[0] for rank in ranks]
+    peers = [rank.collectives for rank in ranks]
+    tables = [collectives_table(rank, "kind", peers).rows[0] for rank in ranks]
     assert [row["waiting_ns"] for row in tables] == [200_000, 0]
     transfer = [row["transfer_bytes_per_s"] for row in tables]
     assert transfer == [pytest.approx((4 << 20) / 100e-6)] * 2
     assert tables[0]["bus_bytes_per_s"] == pytest.approx(transfer[0] / 3)
+
+
+def test_a_rank_finds_itself_by_its_number_when_it_is_read_again() -> None:
+    peers = [rank.collectives for rank in ranks_of_a_job(200)]
+    (row,) = collectives_table(ranks_of_a_job(200)[0], "kind", peers).rows
+    assert row["waiting_ns"] == 200_000
 
 
 def test_of_one_rank_nothing_is_said_about_waiting() -> None:

@@ -60,8 +60,8 @@ def test_a_line_has_its_file_and_function() -> None:
 
 def test_by_function_and_by_file() -> None:
     assert cells(table_of(marked(), "function"), "step_ns") == {
-        "forward (model.py)": (280_000,),
-        "main (train.py)": (60_000,),
+        "model.py:forward": (280_000,),
+        "train.py:main": (60_000,),
     }
     assert cells(table_of(marked(), "file"), "step_ns", "line") == {
         "model.py": (280_000, None),
@@ -93,6 +93,13 @@ def test_stacks_give_the_line_of_the_function() -> None:
     assert cells(table_of(b), "function", "line") == {"train.py:5": ("step", 5)}
 
 
+def test_a_file_that_stacks_and_lines_name_differently_is_one() -> None:
+    b = marked()
+    b.frame("train.py(31): main", 600, 20)
+    b.kernel("late", 700, 10, launch_us=610)
+    assert cells(table_of(b), "step_ns")["train.py:31"] == (60_000,)
+
+
 def test_what_has_no_line_is_a_row_of_its_own() -> None:
     b = marked()
     b.kernel("orphan", 500, 30)
@@ -106,7 +113,7 @@ def test_without_lines_the_table_says_what_to_record() -> None:
 
 
 def test_a_program_on_the_cpu_has_the_time_of_its_ops() -> None:
-    b = TraceBuilder(device=None).step(0, 1000).range("@/home/me/model.py:11 forward", 10, 300)
+    b = TraceBuilder(device=None).step(0, 1000).range("@/home/me/model.py:11 forward", 20, 200)
     b.op("aten::mm", 20, 200, sequence=1).op(f"{ENGINE}MmBackward0", 400, 300, sequence=1)
     found = cells(table_of(b), "step_ns", "forward_ns", "backward_ns", "idle_ns")
     assert found["model.py:11"] == (500_000, 200_000, 300_000, None)

@@ -125,13 +125,15 @@ def test_the_evidence_window_of_a_capture_has_the_modules_of_steps_without_stack
     assert any("evidence" in note for note in table.notes)
 
 
-def test_a_program_on_the_cpu_has_the_time_of_its_ops() -> None:
+def test_a_program_on_the_cpu_has_the_time_of_its_ops_and_of_python() -> None:
     b = TraceBuilder(device=None).step(0, 1000)
-    b.frame("nn.Module: Net_0", 10, 300)
+    b.frame("nn.Module: Net_0", 15, 295)
     b.op("aten::addmm", 20, 200, sequence=1)
     b.op(f"{ENGINE}AddmmBackward0", 400, 300, sequence=1)
     found = cells(table_of(b), "step_ns", "forward_ns", "backward_ns", "idle_ns", "count")
-    assert found["Net_0"] == (500_000, 200_000, 300_000, None, 1.0)
+    # Of the Python from 220 to 400 us half is the module's, by instants in it.
+    assert found["Net_0"] == (590_000, 290_000, 300_000, None, 1.0)
+    assert found["outside of modules"] == (410_000, 410_000, 0, None, None)
 
 
 def test_a_work_whose_launch_is_not_recorded_has_a_row_of_its_own() -> None:

@@ -1,7 +1,7 @@
 """What the GPU had to do and what it achieved, over time: queues, bandwidth and FLOP/s, as counters.
 
-A counter of a Chrome trace has a value until the next: it cannot say "not known". So only what is known is counted, the
-name of a counter says of which share of the kernels' time that is, and a counter of which nothing is known is left out.
+A counter of a Chrome trace has a value until the next: it cannot say "not known". So only what is known is counted, its
+label says of which share of the kernels' time that is, and a counter of which next to nothing is known is left out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.rank import Rank
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int64Array
+from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import KERNEL
 
 _POINT_SHARE = 0.02
 _LEAST_POINTS, _MOST_POINTS = 100, 4000
+# A rate of fewer kernels says nothing of the GPU; above the other nothing worth a word is missing.
+_LEAST_KNOWN_SHARE, _ALL = 0.05, 0.995
 _MOST_STREAMS = 16  # the busiest; a program with more has dozens of short-lived ones
 
 
@@ -56,21 +58,17 @@ def gpu_counters(rank: Rank, most_points: int) -> Iterator[Counter]:
     edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
     copies = copy_kinds_of(rank.raw_trace).with_host
     amounts = (
-        ("kernel bandwidth, GB/s", "known bytes", kernels, rank.kernel_costs.bytes, 1.0),
-        ("kernel FLOP/s, TFLOP/s", "known FLOPs", kernels, rank.kernel_costs.flops, 1e-3),
-        ("copies from and to the host, GB/s", "known bytes", copies, np.where(gpu.bytes < 0, np.nan, gpu.bytes), 1.0),
+        ("kernel bandwidth", "GB/s", kernels, rank.kernel_costs.bytes, 1.0),
+        ("kernel FLOP/s", "TFLOP/s", kernels, rank.kernel_costs.flops, 1e-3),
+        ("host copies", "GB/s", copies, np.where(gpu.bytes < 0, np.nan, gpu.bytes), 1.0),
     )
-    for name, series, rows, amount, scale in amounts:
+    for name, unit, rows, amount, scale in amounts:
         known = rows & (amount > 0)
-        if known.any() and len(edges) > 1:
+        share = int(gpu.dur_ns[known].sum()) / max(int(gpu.dur_ns[rows].sum()), 1)
+        if share >= _LEAST_KNOWN_SHARE and len(edges) > 1:
             value = scale * _rates(gpu.start_ns[known], gpu.end_ns[known], amount[known], edges)
-            yield Counter(name + _known_share(gpu.dur_ns, rows, known), series, edges, np.append(value, 0.0))
-
-
-def _known_share(dur_ns: Int64Array, rows: BoolArray, known: BoolArray) -> str:
-    """Of which share of the time of some GPU items an amount is known; nothing where that is all."""
-    share = dur_ns[known].sum() / max(int(dur_ns[rows].sum()), 1)
-    return "" if share > 0.995 else f" (known of {100 * share:.0f}% of their time)"
+            series = unit if share > _ALL else f"{unit}, known for {100 * share:.0f}% of their time"
+            yield Counter(name, series, edges, np.append(value, 0.0))
 
 
 def _rates(start: Int64Array, end: Int64Array, amount: FloatArray, edges: Int64Array) -> FloatArray:
@@ -101,8 +99,8 @@ def _queue_depths(rank: Rank, most_points: int) -> Iterator[Counter]:
         items = rows[of_row.ravel() == key]
         launched = trace.calls.start_ns[trace.gpu.call[items]]
         time, depth = _depth(launched, np.maximum(trace.gpu.end_ns[items], launched))
-        name = f"queue, stream {stream}" + (f" of GPU {device}" if several else "")
-        yield Counter(name, "launched and not finished", *_keep_peaks(time, depth, most_points))
+        name = f"queue of stream {stream}" + (f", GPU {device}" if several else "")
+        yield Counter(name, "items", *_keep_peaks(time, depth, most_points))
 
 
 def _depth(begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:

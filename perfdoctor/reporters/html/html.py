@@ -57,6 +57,7 @@ class Html(Reporter):
             tables=[view for view, _ in tables],
             charts=chart_sections(data),
             basis_texts=BASIS_TEXTS,
+            chart_notes=data["notes"],
             data=_as_script_data(data),
             **assets,
         )

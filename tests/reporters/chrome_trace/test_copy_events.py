@@ -4,7 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdoctor.reporters.chrome_trace import copy_events
@@ -12,7 +12,7 @@ from perfdoctor.reporters.chrome_trace.copy_events import Changes, EventCopier, 
 from perfdoctor.trace.scanner import scanner_code
 from perfdoctor.trace.scanner.text_window import sliding_window
 
-ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, rename=lambda name: f"rank 3: {name}")
+ALL = Changes({1: 99}, offset_ns=1_500, pid_shift=300_000_000, id_shift=1 << 40, sort_shift=7, label="rank 3")
 NOTHING = Changes()
 
 
@@ -36,6 +36,7 @@ EVENTS = (
     b'"args": {"pid": 0, "ts": 1, "id": 4, "x": [{"pid": 3}, 1e5, "]"]}},\n'
     b' {"args":{},"dur":1.5,"tid":7,"pid":12,"ts":10,"ph":"X"} , {"ph":"s","id":5,"pid":12,"tid":1,"ts":0.5},{},'
     b'{"ph": "M", "name": "process_name", "pid": 12, "ts": 0, "args": {"name": "python", "more": 1}},'
+    b'{"ph": "M", "name": "process_sort_index", "pid": 12, "args": {"sort_index": 5}},'
     b'{"ph": "X", "pid": "Spans", "tid": "PyTorch", "ts": 1e3, "dur": 1},'
     b'{"ph": "i", "pid": -1, "ts": -2.5, "id": "0x1f"},{"ph": "C", "pid": 12, "bind_id": 6, "args": {"v": inf}}, '
     b'5, null, "text"'
@@ -58,7 +59,7 @@ def test_a_moved_event_changes_its_thread_alone():
 @both_ways
 @pytest.mark.parametrize("block", [1, 64, 1 << 20])
 def test_changes_are_at_the_top_of_events_alone(block):
-    first, second, flow, empty, name, span, instant, counter, *others = json.loads(
+    first, second, flow, empty, name, place, span, instant, counter, *others = json.loads(
         b"[" + copied(EVENTS.replace(b"inf", b"0") + b"]", ALL, block), parse_float=Decimal
     )
     assert first["pid"] == 300_000_000
@@ -68,6 +69,7 @@ def test_changes_are_at_the_top_of_events_alone(block):
     assert (flow["id"], flow["ts"]) == (5 + (1 << 40), Decimal(2))
     assert (empty, others) == ({}, [5, None, "text"])
     assert (name["pid"], name["args"]) == (300_000_012, {"name": "rank 3: python", "more": 1})
+    assert (place["pid"], place["args"]) == (300_000_012, {"sort_index": 12})
     assert (span["pid"], span["tid"], span["ts"]) == ("rank 3: Spans", "PyTorch", Decimal("1001.5"))
     assert (instant["pid"], instant["ts"], instant["id"]) == (299_999_999, Decimal(-1), "0x1000000001f")
     assert counter["bind_id"] == 6 + (1 << 40)
@@ -95,7 +97,7 @@ def _ends() -> list[int]:
 _VALUES = st.one_of(
     st.integers(-5, 10**17),
     st.decimals(0, 10**10, places=4).map(str).map(lambda text: f"<{text}>"),
-    st.text(max_size=8),
+    st.text(st.characters(exclude_characters="<>"), max_size=8),
     st.none(),
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.sampled_from(["pid", "ts", "id", "x"]), st.integers(), max_size=2),
@@ -103,6 +105,7 @@ _VALUES = st.one_of(
 _KEYS = st.sampled_from(["ph", "pid", "tid", "ts", "id", "dur", "name", "args", "bind_id", "id2", "p\u0069", "i"])
 
 
+@settings(max_examples=60)
 @given(
     st.lists(st.dictionaries(_KEYS, _VALUES, max_size=6), max_size=6),
     st.sampled_from([None, 1]),

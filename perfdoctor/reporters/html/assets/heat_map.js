@@ -43,9 +43,9 @@ class HeatMap extends CanvasChart {
     pen.fillStyle = palette.colour("quiet");
     const every = Math.ceil(14 / cell);
     data.ranks.forEach((rank, i) => { if (i % every === 0) pen.fillText(`rank ${rank ?? "?"}`, 2, i * cell + Math.max(cell, 10) / 2, HEAT_LEFT - 6); });
-    const [ticks] = axisSteps(0, this.steps - 1 || 1, width - HEAT_LEFT, 60);
-    for (const step of ticks) {
-      if (Number.isInteger(step) && step < this.steps) pen.fillText(`${step * data.steps_per_cell + 1}`, HEAT_LEFT + (step + 0.5) * across - 4, height - HEAT_BOTTOM / 2);
+    const labelled = Math.ceil(48 / across);
+    for (let step = 0; step < this.steps; step += labelled) {
+      pen.fillText(`${step * data.steps_per_cell + 1}`, HEAT_LEFT + (step + 0.5) * across - 4, height - HEAT_BOTTOM / 2);
     }
     pen.fillText(data.cell_name, 2, height - HEAT_BOTTOM / 2);
     if (this.selected) {

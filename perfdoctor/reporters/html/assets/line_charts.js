@@ -11,6 +11,7 @@ class Plot {
     this.label = label;
     this.width = 0;
     new ResizeObserver(() => this.resize()).observe(this.place);
+    DRAWINGS.push(() => this.resize());
     onTheme((palette) => {
       this.palette = palette;
       if (this.plot) this.make();
@@ -174,11 +175,17 @@ class RooflinePlot extends Plot {
     pen.lineWidth = 1.5 * scale;
     pen.font = `${12 * scale}px system-ui, sans-serif`;
     pen.textBaseline = "bottom";
-    for (const roof of flops) {
+    let nearest = -Infinity, x = 0, lastWidth = 0;
+    for (const roof of flops.sort((a, b) => b.per_s - a.per_s)) {
       const from = Number.isFinite(fastest) ? Math.max(roof.per_s / fastest, low) : low;
       line(from, roof.per_s, high, roof.per_s);
+      // Names of roofs that lie close stand beside each other.
+      const text = `${roof.name}: ${formatQuantity(roof.per_s, "FLOP/s")}`, y = plot.valToPos(roof.per_s, "y", true);
+      x = y - nearest < 15 * scale ? x - lastWidth - 14 * scale : plot.bbox.left + plot.bbox.width - 4 * scale;
+      if (y - nearest >= 15 * scale) nearest = y;
+      lastWidth = pen.measureText(text).width;
       pen.textAlign = "right";
-      pen.fillText(`${roof.name}: ${formatQuantity(roof.per_s, "FLOP/s")}`, plot.bbox.left + plot.bbox.width - 4 * scale, plot.valToPos(roof.per_s, "y", true) - 2 * scale);
+      pen.fillText(text, x, nearest - 2 * scale);
     }
     for (const roof of rates) {
       const to = Number.isFinite(highest) ? Math.min(highest / roof.per_s, high) : high;

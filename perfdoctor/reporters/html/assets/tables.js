@@ -1,6 +1,6 @@
 // Tables: all rows, sorted by any column, filtered by any text, copied for a spreadsheet or for Markdown.
 
-const ROWS_AT_ONCE = 50;
+const ROWS_AT_ONCE = 25;
 
 /** A table of the page's data in place of its first rows. */
 class DataTable {

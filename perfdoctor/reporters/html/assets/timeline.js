@@ -82,7 +82,7 @@ class TimelineChart extends ZoomChart {
   }
 
   drawName(pen, track, row, left, width, y, palette) {
-    const text = fitText(pen, this.model.nameOf(track, row), width - 8);
+    const text = fitText(pen, this.model.labelOf(track, row), width - 8);
     if (!text) return;
     const [colour, pattern] = palette.styleOf(this.model.categoryOf(track, row));
     const start = Math.max(left, 0) + 4;

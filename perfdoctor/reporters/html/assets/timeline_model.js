@@ -71,6 +71,12 @@ class TimelineModel {
     return name === this.categoryOf(track, row) ? categoryLabel(name) : name;
   }
 
+  /** What fits into a box of it: a kernel's name without its namespaces, which all begin alike. */
+  labelOf(track, row) {
+    const name = this.nameOf(track, row);
+    return track.kind === "stream" ? name.replace(/^void /, "").replace(/^(?:(?:\w+|\(anonymous namespace\))::)+/, "") : name;
+  }
+
   categoryOf(track, row) {
     return this.categories[track.category[row]];
   }

@@ -1,7 +1,7 @@
-"""A real headless Chromium, driven by its own DevTools protocol over a pipe.
+"""A real headless Chromium, driven by its own DevTools protocol over a pipe; tests of the page use it as well.
 
-The protocol answers exactly what the tests ask (requests, console, emulated media, keys, print), needs nothing but the
-browser that a distribution ships, and no driver whose version must fit the browser's.
+The protocol answers exactly what they ask (requests, console, emulated media, keys, print, paint), needs nothing but
+the browser that a distribution ships, and no driver whose version must fit the browser's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,37 @@
+"""`perfdoctor mcp`: the same answers for programs that speak the Model Context Protocol."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from perfdoctor.cli import parameters
+from perfdoctor.cli.config import load_config
+from perfdoctor.errors import UsageError
+
+
+@click.command(
+    short_help="Serve analyses to coding agents, by the Model Context Protocol.",
+    epilog=parameters.format_examples(
+        "perfdoctor mcp",
+        "perfdoctor mcp --root ~/traces --root ~/project",
+    ),
+)
+@click.option("--root", "roots", multiple=True, metavar="FOLDER", help="Read nothing outside it; can be repeated.")
+def mcp(roots: tuple[str, ...]) -> None:
+    """Serve analyze, show, explain and compare as tools of the Model Context Protocol, on standard input and output.
+
+    A client starts it: see docs/mcp.md. It reads local files only and writes none. Rules and thresholds of the nearest
+    pyproject.toml count as they do for the other commands.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    config = load_config((), (), (), Path.cwd())
+    try:
+        from perfdoctor.integrations.mcp_server import serve
+    except ImportError as error:
+        raise UsageError(
+            f"the SDK of the protocol cannot be imported ({error}): pip install 'perfdoctor[mcp]'"
+        ) from error
+    serve(roots, select=config.select, ignore=config.ignore, settings=config.settings)
