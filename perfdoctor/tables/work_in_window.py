@@ -9,12 +9,13 @@ import numpy as np
 
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
 from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants
 from perfdoctor.analysis.timeline.own_time import cut_by_op
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import Source, number_column
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,26 @@ def _work_on_cpu(rank: Rank, in_backward: BoolArray) -> Work:
     thread = np.where(op >= 0, np.append(rank.trace.ops.thread, np.int32(0))[op], loop_thread_of(rank.trace))
     at_ns = np.where(op >= 0, start_ns[piece], middle_ns)
     return Work(at_ns, thread.astype(np.int32), op, time_ns, in_backward[op], np.empty(0, np.int64))
+
+
+UNKNOWN_LAUNCH = "launch not recorded"
+OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
+"""What is named instead of a module where there is none."""
+
+
+def modules_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray) -> Int64Array:
+    """For each piece of work the number of its module in `Rank.module_tree`; for others behind these that in `OUTSIDE`.
+
+    Args:
+        rank: The rank.
+        at_ns: When each was launched on the CPU; NONE where that is not known.
+        thread: On which thread.
+        op: The innermost op that launched it, or NONE.
+    """
+    tree, joins = rank.module_tree, rank.forward_ops
+    module = np.append(tree.module, NONE)[tree.calls_of_work(joins, at_ns, thread, op)]
+    outside = np.where(at_ns < 0, 2, np.where(np.append(joins.in_backward, False)[op], 1, 0))
+    return np.where(module >= 0, module, len(tree) + outside)
 
 
 class Costs(NamedTuple):
