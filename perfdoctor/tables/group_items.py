@@ -127,7 +127,7 @@ def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     """By the module alone, wherever in the tree; work of a backward pass by that of its forward op."""
     del of_what
     at_ns, thread = launch_instants(rank.trace)
-    module = modules_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items])
+    module = modules_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items], items)
     names, of_module = number_texts([*rank.module_tree.names, *OUTSIDE])
     code = of_module[module]
     groups = Groups.of_gpu(rank.trace, items, code)

@@ -82,7 +82,7 @@ def modules_table(rank: Rank, by: str) -> Table:
 
 def _own_amounts(rank: Rank, work: Work) -> _Amounts:
     count = len(rank.module_tree) + len(OUTSIDE)
-    row = modules_of_work(rank, work.at_ns, work.thread, work.op)
+    row = modules_of_work(rank, work.at_ns, work.thread, work.op, work.items)
     costs = costs_of_work(rank, work)
     return _Amounts(
         forward_ns=sum_by(row, np.where(work.in_backward, 0, work.time_ns), count),

@@ -65,12 +65,14 @@ def _work_on_cpu(rank: Rank, in_backward: BoolArray) -> Work:
     return Work(at_ns, thread.astype(np.int32), op, time_ns, in_backward[op], np.empty(0, np.int64))
 
 
-UNKNOWN_LAUNCH = "launch not recorded"
-OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
-"""What is named instead of a module where there is none."""
+UNKNOWN_LAUNCH, COLLECTIVES = "launch not recorded", "collectives"
+OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH, COLLECTIVES)
+"""What is named instead of a module where there is none; collectives are mostly launched by hooks on gradients."""
 
 
-def modules_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray) -> Int64Array:
+def modules_of_work(
+    rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray, items: Int64Array | None = None
+) -> Int64Array:
     """For each piece of work the number of its module in `Rank.module_tree`; for others behind these that in `OUTSIDE`.
 
     Args:
@@ -78,10 +80,14 @@ def modules_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArra
         at_ns: When each was launched on the CPU; NONE where that is not known.
         thread: On which thread.
         op: The innermost op that launched it, or NONE.
+        items: Their rows in `Trace.gpu`, where they are GPU items.
     """
     tree, joins = rank.module_tree, rank.forward_ops
     module = np.append(tree.module, NONE)[tree.calls_of_work(joins, at_ns, thread, op)]
     outside = np.where(at_ns < 0, 2, np.where(np.append(joins.in_backward, False)[op], 1, 0))
+    if items is not None and len(items):
+        communicates = rank.kernel_classes.match_rows(lambda kernel: kernel.category == "communication")
+        outside[communicates[items]] = OUTSIDE.index(COLLECTIVES)
     return np.where(module >= 0, module, len(tree) + outside)
 
 
