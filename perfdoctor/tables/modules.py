@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def modules_table(rank: Rank, by: str) -> Table:
     own = _own_amounts(inner, work)
     calls = np.append(_calls_in_window(inner, tree), np.zeros(len(OUTSIDE), np.int64))
     rows = _rows_of_classes(tree) if by == "class" else _rows_of_tree(tree, own.forward_ns + own.backward_ns)
-    return _build(source, by, rows, own, calls)
+    return replace(_build(source, by, rows, own, calls), rank=rank.rank)
 
 
 def _own_amounts(rank: Rank, work: Work) -> _Amounts:
@@ -236,12 +236,12 @@ def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Arra
             "window_count", "in window", "count", count, "Calls in the analysed time.", known=count > 0, is_main=False
         ),
         number_column(
-            "window_ns", "window time", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
+            "window_ns", "recorded", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
             is_main=False,
         ),
     )  # fmt: skip
     unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
     notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
-    table = Table("modules", by, columns, rank=source.rank.rank, notes=notes)
+    table = Table("modules", by, columns, notes=notes)
     table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
     return table if by == "module" else table.sort("step_ns")
