@@ -151,7 +151,9 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .html, .json, .md, .sarif, .txt, .json.gz (annotated trace).
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt or .json.gz (annotated trace).
+
+        For code reviews and continuous integration: .sarif, .xml (JUnit), .github (annotations), .pr.md (a comment).
 
         A page has charts and tables of the rank with the longest step, whose trace is read again for them; where it
         cannot be read any more the page says so and has the rest.
@@ -171,7 +173,11 @@ class Report(BaseReport):
             number, rank, _ = self._read_rank(None)
         except PerfdoctorError:
             return self
-        return replace(self, charts=replace(pipeline.charts_of(rank), rank=number))
+        applied = {outcome.rule for outcome in self.outcomes}
+        rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
+        # The rules once more: the findings of several ranks do not keep what time they claim on each.
+        again = pipeline.summarize_rank(rank, rules, self._table_source.options.settings, with_charts=True)
+        return self if again.charts is None else replace(self, charts=replace(again.charts, rank=number))
 
     def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
         """A table of what was recorded, as `perfdoctor show` prints it.

@@ -155,18 +155,18 @@ def summarize_rank(
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
         tables=report_tables(rank),
         breakdown=rank.breakdown if with_breakdown else None,
-        charts=charts_of(rank) if with_charts else None,
+        charts=charts_of(rank, findings) if with_charts else None,
     )
 
 
-def charts_of(rank: Rank) -> RankCharts:
-    """What the page draws of a rank: its charts, and the largest rows of its tables."""
+def charts_of(rank: Rank, findings: Iterable[Finding] = ()) -> RankCharts:
+    """What the page draws of a rank: its charts, where the findings on it claim time, the top of its tables."""
     # Few reports are pages: others do without these imports.
     from perfdoctor.charts.rank_charts import rank_charts_of
     from perfdoctor.tables.catalog import TABLES as CATALOG
     from perfdoctor.tables.catalog import build_table
 
-    return rank_charts_of(rank, {name: partial(build_table, name=name) for name in CATALOG})
+    return rank_charts_of(rank, {name: partial(build_table, name=name) for name in CATALOG}, findings)
 
 
 def report_on_summaries(

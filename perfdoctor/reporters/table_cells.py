@@ -20,8 +20,6 @@ from perfdoctor.reporters.kernel_names import name_kernels
 # Rates stand in one unit in a column.
 _RATES: Mapping[Unit, tuple[str, float]] = {"flops_per_s": ("TFLOP/s", 1e12), "bytes_per_s": ("GB/s", 1e9)}
 _OF_KERNELS = ("kernel", "op")
-# What a column of rates is called where its unit says all.
-_JUST_RATES = ("FLOP/s", "memory", "rate")
 
 
 def format_cell(unit: Unit, value: Cell) -> str:
@@ -53,11 +51,11 @@ _FORMATS = {
 
 
 def heading_of(column: Column) -> str:
-    """What stands above a column: its title, and the unit of a rate, which then stands once."""
+    """What stands above a column: its title, with the unit of a rate, which then stands once: "bus GB/s"."""
     if column.unit not in _RATES:
         return column.title
     unit = _RATES[column.unit][0]
-    return unit if column.title in _JUST_RATES else f"{column.title} {unit}"
+    return unit if column.title in unit else f"{column.title} {unit}"
 
 
 def format_column(column: Column) -> list[str]:

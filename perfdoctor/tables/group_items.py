@@ -126,12 +126,22 @@ def _by_op(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
 def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     """By the module alone, wherever in the tree; work of a backward pass by that of its forward op."""
     del of_what
-    at_ns, thread = launch_instants(rank.trace)
-    module = modules_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items], items)
-    names, of_module = number_texts([*rank.module_tree.names, *OUTSIDE])
-    code = of_module[module]
-    groups = Groups.of_gpu(rank.trace, items, code)
+    trace = rank.trace
+    at_ns, thread = launch_instants(trace)
+    names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items], items)
+    groups = Groups.of_gpu(trace, items, code)
     return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+
+
+def code_modules(
+    rank: Rank, at_ns: Int64Array, thread: Int32Array, op: Int32Array, items: Int64Array | None = None
+) -> tuple[list[str], Int64Array]:
+    """Names of modules, and for each instant of a thread, with the op that runs there, the number of its module's name.
+
+    In a backward pass it is the module of the forward op. Behind the modules stands what belongs to none.
+    """
+    names, of_module = number_texts([*rank.module_tree.names, *OUTSIDE])
+    return names, of_module[modules_of_work(rank, at_ns, thread, op, items)]
 
 
 def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:

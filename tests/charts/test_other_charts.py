@@ -13,6 +13,7 @@ from perfdoctor.charts.rank_heat_map import rank_heat_map_of
 from perfdoctor.charts.roofline import roofline_of
 from perfdoctor.charts.step_series import _extremes, step_series_of
 from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column, Table
 from perfdoctor.testing import TraceBuilder
 from perfdoctor.trace.tables.model import Trace
 
@@ -144,6 +145,39 @@ def test_ranks_without_steps_show_their_window_and_one_rank_has_no_map() -> None
     assert heat_map.step_ns.tolist() == [[7 * US], [7 * US]]
     assert rank_heat_map_of([account(0, 10)], {}) is None
     assert rank_heat_map_of([], {}) is None
+
+
+def tree(rank: Rank) -> Table:
+    """A module with 300 small ones in it, of which the last is large, and a module beside it."""
+    paths = ["top", *(f"top.{number}" for number in range(300)), "side"]
+    columns = (
+        Column("name", "module", "text", tuple(paths)),
+        Column("step_ns", "time", "ns", (900, *(1 for _ in range(299)), 500, 700)),
+    )
+    return Table("modules", "module", columns, rank=rank.rank)
+
+
+def test_of_a_long_table_the_rows_with_most_time_stay_in_their_order() -> None:
+    rank = Rank(Trace("empty.json"))
+    (table,) = rank_charts_of(rank, {"modules": tree}).tables
+    names = table.column("name").values
+    assert len(names) == 200
+    assert (names[0], names[-2], names[-1]) == ("top", "top.299", "side")
+    assert names[1:4] == ("top.0", "top.1", "top.2")
+
+
+def test_a_table_without_rows_is_left_out() -> None:
+    assert rank_charts_of(Rank(Trace("empty.json")), {"none": lambda _: Table("none", "name", ())}).tables == ()
+
+
+def test_what_fails_costs_only_itself_and_is_said() -> None:
+    def broken(rank: Rank) -> Table:
+        raise ZeroDivisionError(f"rank {rank.rank}")
+
+    charts = rank_charts_of(Rank(products().trace()), {"broken": broken, "modules": tree})
+    assert charts.timeline is not None
+    assert [table.name for table in charts.tables] == ["modules"]
+    assert charts.notes == ("the table of broken could not be made, which is our fault: ZeroDivisionError: rank None",)
 
 
 def test_an_empty_trace_has_no_charts() -> None:

@@ -15,6 +15,8 @@ from perfdoctor.fleet.rank_tasks import FailedFile, FileResult
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
 from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank, reduce_parts
+from perfdoctor.reporters.html.page_data import page_data
+from perfdoctor.rules import registry
 from perfdoctor.testing import TraceBuilder
 
 
@@ -80,3 +82,21 @@ def test_as_results_come_each_job_keeps_one_set_of_charts(order: tuple[int, ...]
     }
     assert kept == {(0, 1), (4, 1)}
     assert isinstance(results[1], FailedFile)
+
+
+def test_findings_of_several_ranks_are_marked_on_the_timeline_of_the_longest() -> None:
+    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    rules = [rule for rule in registry.load_analyzers() if rule.rule == "PD101"]
+    made = []
+    for rank in (0, 1):
+        trace, length = TraceBuilder(rank=rank, world_size=2), 10_000 + 500 * rank
+        for at in range(0, 4 * length, length):
+            trace.step(at, length).range(loading, at, 6_000)
+            trace.kernel("ampere_sgemm_128x64_nn", at + 6_200, length - 6_300, launch_us=at + 6_110)
+        made.append(pipeline.summarize_rank(Rank(trace.trace()), rules, with_charts=True))
+    report = pipeline.report_on_summaries(map(from_rank, made), rules)
+    (finding,) = report.findings
+    assert not len(finding.claim.intervals)
+    (marked,) = page_data(report)["timeline"]["findings"]
+    assert marked["finding"] == 0
+    assert 5_000_000 < sum(marked["dur"]) < 7_000_000

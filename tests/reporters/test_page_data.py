@@ -24,7 +24,20 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
-KEYS = {"version", "rank", "timeline", "flames", "roofline", "modules", "steps", "ranks", "account", "tables", "notes"}
+KEYS = {
+    "version",
+    "rank",
+    "on_cpu",
+    "timeline",
+    "flames",
+    "roofline",
+    "modules",
+    "steps",
+    "ranks",
+    "account",
+    "tables",
+    "notes",
+}
 US = 1_000
 
 
@@ -32,7 +45,7 @@ def report_on(*traces: TraceBuilder) -> Report:
     """The report on some ranks, with the charts of the first."""
     ranks = [Rank(trace.trace()) for trace in traces]
     report = diagnose_run(Run(tuple(ranks)), registry.load_analyzers())
-    return replace(report, charts=rank_charts_of(ranks[0]))
+    return replace(report, charts=rank_charts_of(ranks[0], findings=report.findings))
 
 
 def starved(rank: int | None = None) -> TraceBuilder:
@@ -150,6 +163,21 @@ def test_tables_have_the_short_form_marked_and_clean_texts() -> None:
     assert table["rows"] == [{"name": "ab", "n": 1}, {"name": None, "n": 2}]
     assert [column["main"] for column in table["columns"]] == [True, False]
     assert table["title"]
+
+
+def test_the_modules_are_a_tree() -> None:
+    texts = {"name": ("net", "layer", "outside"), "path": ("net", "net/layer", None), "parent": (None, "net", None)}
+    columns = [Column(name, name, "text", values) for name, values in texts.items()]
+    times = ("step_ns", "own_ns", "forward_ns", "backward_ns", "idle_ns")
+    columns += [Column(name, name, "ns", (30, 20, 10)) for name in times]
+    charts = RankCharts(0, tables=(Table("modules", "module", tuple(columns)),))
+    modules = page_data(replace(report_on(starved()), charts=charts))["modules"]
+    assert [(each["name"], each["parent"], each["step_ns"]) for each in modules] == [
+        ("net", -1, 30),
+        ("layer", 0, 20),
+        ("outside", -1, 10),
+    ]
+    assert set(modules[0]) == {"name", "parent", *times}
 
 
 def test_joined_items_say_how_many_they_are() -> None:
