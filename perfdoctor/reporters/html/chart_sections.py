@@ -20,6 +20,9 @@ class ChartSection(NamedTuple):
     is_there: bool
 
 
+_ROOFS = "The line above is the most that the device can do with such work."
+
+
 def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
     """The charts in the order of the page; the heat map of ranks only where there are several ranks.
 
@@ -30,6 +33,8 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
     moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
     series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}
     steps = len(series["recorded_ns"]) + len(series["unprofiled_ns"])
+    has_roofs = bool((data["roofline"] or {}).get("roofs"))
+    roofs = _ROOFS if has_roofs else "What the device can do is not known: `--device` names it."
     charts = [
         ChartSection(
             "timeline", "timeline", "Timeline", f"Timeline of {moment}",
@@ -40,13 +45,13 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
         _flames_section(data),
         ChartSection(
             "roofline", "roofline", "Roofline", "Roofline: how near the kernels come to what the device can do",
-            "Each point is a kernel with its shape. The line above is the most that the device can do with such work.",
+            f"Each point is a kernel with its shape. {roofs}",
             f"No kernel's work is known: {REQUIREMENTS['shapes']}.",
             data["roofline"] is not None,
         ),
         ChartSection(
             "modules", "modules", "Modules", "GPU time by module",
-            "Each area is a module, as large as the GPU time that it and its parts take.",
+            "Each area is a module, the larger the more GPU time it and its parts take. A colour is a kind of module.",
             "No modules were recorded: record with `perfdoctor run`, or with with_stack=True and with_modules=True.",
             bool(data["modules"]),
         ),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from perfdoctor.report.table import Column
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.table_cells import format_column, is_number
+from perfdoctor.reporters.table_cells import format_column, heading_of, is_number
 
 # What a reader without a script sees of a table, and what a script that failed leaves.
 STATIC_ROWS = 15
@@ -23,7 +23,7 @@ class ShownColumn(NamedTuple):
     @property
     def title(self) -> str:
         """Its heading."""
-        return clean_line(self.column.title)
+        return clean_line(heading_of(self.column))
 
 
 class ShownTable(NamedTuple):

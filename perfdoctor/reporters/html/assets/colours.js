@@ -81,22 +81,26 @@ class Palette {
   }
 }
 
-/** The items of a legend: the categories that occur, each with its fill. */
+/** A legend of the categories that occur. */
 function makeLegend(categories) {
-  const list = document.createElement("ul");
-  list.className = "chart-legend";
-  const canvases = categories.map((category) => {
-    const item = list.appendChild(document.createElement("li"));
-    const box = item.appendChild(document.createElement("canvas"));
+  return legendOf(categories.map((category) => [categoryLabel(category), (palette) => palette.fill(category)]));
+}
+
+/** A legend of labels, each with what gives its fill in a palette. */
+function legendOf(entries) {
+  const list = element("ul", "chart-legend");
+  const canvases = entries.map(([label, fillOf]) => {
+    const item = list.appendChild(element("li"));
+    const box = item.appendChild(element("canvas"));
     box.width = 28;
     box.height = 20;
-    item.append(` ${categoryLabel(category)}`);
-    return [box, category];
+    item.append(` ${label}`);
+    return [box, fillOf];
   });
   onTheme((palette) => {
-    for (const [box, category] of canvases) {
+    for (const [box, fillOf] of canvases) {
       const pen = box.getContext("2d");
-      pen.fillStyle = palette.fill(category);
+      pen.fillStyle = fillOf(palette);
       pen.fillRect(0, 0, 28, 20);
     }
   });
