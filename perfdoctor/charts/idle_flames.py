@@ -54,13 +54,12 @@ def idle_flames_of(rank: Rank) -> FlameGraph | None:
     Of a program on the CPU alone the root is the thread with most ops, and all of the window counts.
     """
     idle_ns = sum(map(iv.total, _time_by_thread(rank).values()))
-    source = rank
-    if not len(rank.trace.frames) and rank.evidence_trace is not None and len(rank.evidence_trace.frames):
-        evidence = Rank(rank.evidence_trace, rank.device_name, min_roof_share=rank.min_roof_share)
-        source = evidence if _time_by_thread(evidence) else rank
-    idle = _time_by_thread(source)
     if not idle_ns:
         return None
+    source, evidence = rank, rank.evidence
+    if not len(rank.trace.frames) and evidence is not None and len(evidence.trace.frames) and _time_by_thread(evidence):
+        source = evidence
+    idle = _time_by_thread(source)
     runs = find_runs(source.trace, idle)
     threads = [f"thread {source.trace.threads[thread].rpartition('/')[2]}" for thread in idle]
     graph = _flame_graph(_shorten(_nodes_of(runs, idle)), (*runs.names, *threads), rank.per_step(idle_ns))
