@@ -1,4 +1,4 @@
-// The flame graph: the calls that the CPU was in while the GPU idled, from the outermost down.
+// The flame graph: the calls that the CPU was in while the GPU idled, or in all of the step, from the outermost down.
 
 const FLAME_ROW = 19,
   FLAME_MOST_HEIGHT = 640,
@@ -9,6 +9,7 @@ class FlameModel {
   constructor(data) {
     this.names = data.names;
     this.categories = data.categories;
+    this.of = data.of;
     this.nameId = decodeColumn(data.name_id, Uint32Array);
     this.parent = decodeColumn(data.parent, Int32Array);
     this.time = decodeColumn(data.time_ns, Float64Array);
@@ -50,12 +51,16 @@ class FlameModel {
 
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
+<<<<<<< HEAD
     super(
       `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of idle time`,
       100,
       model.total,
       model.total * 1e-6,
     );
+=======
+    super(`Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`, 100, model.total, model.total * 1e-6);
+>>>>>>> i16
     this.model = model;
     this.scroll = scroll;
     this.total = model.levels * FLAME_ROW + 2;
@@ -108,7 +113,7 @@ class FlameChart extends ZoomChart {
     const { model } = this;
     return [
       model.nameOf(node),
-      `${formatDuration(model.time[node])} of idle time (${formatShare(model.time[node] / model.total)})`,
+      `${formatDuration(model.time[node])} of ${model.of} (${formatShare(model.time[node] / model.total)})`,
       `${formatDuration(model.own[node])} in itself, ${categoryLabel(model.categories[model.category[node]])}`,
     ];
   }
@@ -220,6 +225,7 @@ function makeFlames(data) {
     ),
   );
   const used = [...new Set(model.category)].map((code) => model.categories[code]);
+<<<<<<< HEAD
   const help = element(
     "p",
     "quiet help",
@@ -239,5 +245,11 @@ function makeFlames(data) {
           formatShare(model.time[i] / model.total),
         ]),
   );
+=======
+  const help = element("p", "quiet help", "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.");
+  const alternative = tableAlternative("The calls with most time of their own", ["call", "own", "with what it calls", "share"], () =>
+    [...model.own.keys()].sort((a, b) => model.own[b] - model.own[a]).slice(0, 30).map((i) =>
+      [model.nameOf(i), formatDuration(model.own[i]), formatDuration(model.time[i]), formatShare(model.time[i] / model.total)]));
+>>>>>>> i16
   return [tools, inScrollBox(chart, scroll), makeLegend(used), help, alternative];
 }
