@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _STYLES = ("vendor/uplot/uPlot.min.css", "assets/page.css", "assets/charts.css", "assets/print.css")
 _LIBRARY = "vendor/uplot/uPlot.iife.min.js"
 _SCRIPTS = (
-    "decode", "format_values", "colours", "theme", "canvas_chart", "timeline_model", "timeline", "flames", "treemap",
-    "line_charts", "heat_map", "tables", "page",
+    "decode", "format_values", "colours", "theme", "canvas_chart", "timeline_model", "timeline_findings", "timeline",
+    "flames", "treemap", "heat_map", "plot", "roofline", "steps", "tables", "page",
 )  # fmt: skip
 _FOLDER = "perfdoctor.reporters.html"
 

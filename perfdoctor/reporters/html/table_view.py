@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perfdoctor.report.table import Column
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.table_cells import format_column, is_number
 
 # What a reader without a script sees of a table, and what a script that failed leaves.
 STATIC_ROWS = 15
+# A longer name fills a screen; the script shows the whole of it beside the cell.
+_MAX_CELL = 96
 
 
 class ShownColumn(NamedTuple):
@@ -77,7 +79,8 @@ def _shown_column(described: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     name, unit = described["name"], described["unit"]
     values = tuple(row[name] for row in rows)
     column = Column(name, described["title"], unit, values, described["description"], described["main"])
-    return ShownColumn(column, is_number(column), format_column(column))
+    texts = [shorten(text, _MAX_CELL) for text in format_column(column)]
+    return ShownColumn(column, is_number(column), texts)
 
 
 def _column_data(shown: ShownColumn) -> dict[str, Any]:

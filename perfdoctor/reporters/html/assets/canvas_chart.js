@@ -40,7 +40,8 @@ class CanvasChart {
   }
 
   drawNow() {
-    const width = this.canvas.clientWidth, scale = devicePixelRatio || 1;
+    const width = this.canvas.clientWidth,
+      scale = devicePixelRatio || 1;
     if (!width) return;
     this.width = width;
     this.canvas.style.height = `${this.height}px`;
@@ -100,7 +101,8 @@ class ZoomChart extends CanvasChart {
   }
 
   zoom(factor, x = this.width / 2) {
-    const value = this.valueAt(x), length = (this.to - this.from) / factor;
+    const value = this.valueAt(x),
+      length = (this.to - this.from) / factor;
     const from = value - length * (x / this.width);
     this.show(from, from + length);
   }
@@ -157,7 +159,9 @@ class ZoomChart extends CanvasChart {
       return;
     }
     const other = [...this.pointers.values()].find((each) => each.pointerId !== event.pointerId);
-    const [x, y] = this.at(event), [oldX] = this.at(before), [otherX] = this.at(other);
+    const [x] = this.at(event),
+      [oldX] = this.at(before),
+      [otherX] = this.at(other);
     const [now, old] = [Math.abs(x - otherX), Math.abs(oldX - otherX)];
     if (now > 8 && old > 8) this.zoom(now / old, (x + otherX) / 2);
   }
@@ -165,9 +169,13 @@ class ZoomChart extends CanvasChart {
   onKey(key) {
     const step = this.width / 8;
     const actions = {
-      ArrowLeft: () => this.pan(-step), ArrowRight: () => this.pan(step),
-      "+": () => this.zoom(1.5), "=": () => this.zoom(1.5), "-": () => this.zoom(1 / 1.5),
-      Home: () => this.show(0, this.span), 0: () => this.show(0, this.span),
+      ArrowLeft: () => this.pan(-step),
+      ArrowRight: () => this.pan(step),
+      "+": () => this.zoom(1.5),
+      "=": () => this.zoom(1.5),
+      "-": () => this.zoom(1 / 1.5),
+      Home: () => this.show(0, this.span),
+      0: () => this.show(0, this.span),
     };
     if (!actions[key]) return false;
     actions[key]();
@@ -178,7 +186,9 @@ class ZoomChart extends CanvasChart {
   zoomButtons() {
     const group = element("span", "zoom");
     for (const [text, label, action] of [
-      ["+", "Zoom in", () => this.zoom(2)], ["\u2212", "Zoom out", () => this.zoom(0.5)], ["All", "Show all", () => this.show(0, this.span)],
+      ["+", "Zoom in", () => this.zoom(2)],
+      ["\u2212", "Zoom out", () => this.zoom(0.5)],
+      ["All", "Show all", () => this.show(0, this.span)],
     ]) {
       const button = group.appendChild(element("button", "", text));
       button.type = "button";
@@ -213,7 +223,9 @@ function hideTip() {
 
 /** The text that a reader sees on a fill, by its lightness. */
 function inkOn(colour) {
-  const [r, g, b] = colour.startsWith("#") ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)) : colour.match(/\d+/g).map(Number);
+  const [r, g, b] = colour.startsWith("#")
+    ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16))
+    : colour.match(/\d+/g).map(Number);
   return 0.299 * r + 0.587 * g + 0.114 * b > 100 ? "#000" : "#fff";
 }
 
@@ -235,7 +247,7 @@ function axisSteps(from, to, width, spacing = 110) {
   const step = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= rough);
   const steps = [];
   for (let at = Math.ceil(from / step) * step; at <= to; at += step) steps.push(at);
-  return [steps, step];
+  return steps;
 }
 
 /** A search box; `find(text)` is called as one types and gives the sentence to show, `next()` on Enter. */
@@ -246,7 +258,9 @@ function searchBox(find, next) {
   input.placeholder = "part of a name";
   const status = element("span", "quiet");
   status.setAttribute("role", "status");
-  input.addEventListener("input", () => { status.textContent = find(input.value.trim().toLowerCase()); });
+  input.addEventListener("input", () => {
+    status.textContent = find(input.value.trim().toLowerCase());
+  });
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
       event.preventDefault();

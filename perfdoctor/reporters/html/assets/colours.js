@@ -1,23 +1,62 @@
 // The colour and pattern of each category: the palette of Okabe and Ito, and hatching where one colour stands for two.
 
-const SOLID = "", HATCH = "hatch", BACK = "hatch-back", DOTS = "dots", LINES = "lines", CROSS = "cross";
+const SOLID = "",
+  HATCH = "hatch",
+  BACK = "hatch-back",
+  DOTS = "dots",
+  LINES = "lines",
+  CROSS = "cross";
 
 const CATEGORY_STYLES = {
-  gemm: ["blue", SOLID], convolution: ["sky", SOLID], attention: ["green", SOLID], elementwise: ["orange", SOLID],
-  reduction: ["yellow", SOLID], norm: ["red", SOLID], softmax: ["yellow", HATCH], copy: ["grey", SOLID],
-  indexing: ["grey", HATCH], optimizer: ["red", HATCH], communication: ["pink", DOTS], random: ["orange", HATCH],
-  other: ["grey", DOTS], memcpy: ["blue", LINES], memset: ["sky", LINES],
-  idle_dataloader: ["red", HATCH], idle_sync: ["sky", BACK], idle_launch: ["orange", HATCH],
-  idle_communication: ["pink", HATCH], idle_allocator: ["blue", CROSS], idle_unexplained: ["grey", BACK],
-  loader: ["red", SOLID], forward: ["green", SOLID], backward: ["blue", SOLID], compute: ["green", LINES], sync: ["sky", BACK],
-  launch: ["orange", SOLID], allocator: ["blue", CROSS],
-  python: ["sky", SOLID], annotation: ["green", SOLID], op: ["orange", SOLID], call: ["pink", SOLID], thread: ["grey", SOLID],
+  gemm: ["blue", SOLID],
+  convolution: ["sky", SOLID],
+  attention: ["green", SOLID],
+  elementwise: ["orange", SOLID],
+  reduction: ["yellow", SOLID],
+  norm: ["red", SOLID],
+  softmax: ["yellow", HATCH],
+  copy: ["grey", SOLID],
+  indexing: ["grey", HATCH],
+  optimizer: ["red", HATCH],
+  communication: ["pink", DOTS],
+  random: ["orange", HATCH],
+  other: ["grey", DOTS],
+  memcpy: ["blue", LINES],
+  memset: ["sky", LINES],
+  idle_dataloader: ["red", HATCH],
+  idle_sync: ["sky", BACK],
+  idle_launch: ["orange", HATCH],
+  idle_communication: ["pink", HATCH],
+  idle_allocator: ["blue", CROSS],
+  idle_unexplained: ["grey", BACK],
+  loader: ["red", SOLID],
+  forward: ["green", SOLID],
+  backward: ["blue", SOLID],
+  compute: ["green", LINES],
+  sync: ["sky", BACK],
+  launch: ["orange", SOLID],
+  allocator: ["blue", CROSS],
+  python: ["sky", SOLID],
+  annotation: ["green", SOLID],
+  op: ["orange", SOLID],
+  call: ["pink", SOLID],
+  thread: ["grey", SOLID],
 };
 
 const CATEGORY_LABELS = {
-  memcpy: "memory copy", memset: "memory set", copy: "copy kernel or phase", op: "PyTorch op", call: "runtime call", annotation: "annotation", python: "Python",
-  idle_dataloader: "idle: DataLoader", idle_sync: "idle: synchronisation", idle_launch: "idle: launches",
-  idle_communication: "idle: other ranks", idle_allocator: "idle: allocation", idle_unexplained: "idle: unexplained",
+  memcpy: "memory copy",
+  memset: "memory set",
+  copy: "copy kernel or phase",
+  op: "PyTorch op",
+  call: "runtime call",
+  annotation: "annotation",
+  python: "Python",
+  idle_dataloader: "idle: DataLoader",
+  idle_sync: "idle: synchronisation",
+  idle_launch: "idle: launches",
+  idle_communication: "idle: other ranks",
+  idle_allocator: "idle: allocation",
+  idle_unexplained: "idle: unexplained",
 };
 
 const SPARE_COLOURS = ["green", "blue", "orange", "pink", "sky", "red", "yellow"];
@@ -31,7 +70,23 @@ class Palette {
   constructor() {
     const style = getComputedStyle(document.documentElement);
     this.colours = {};
-    for (const name of ["paper", "raised", "ink", "quiet", "line", "accent", "track", "blue", "sky", "green", "orange", "yellow", "red", "pink", "grey"]) {
+    for (const name of [
+      "paper",
+      "raised",
+      "ink",
+      "quiet",
+      "line",
+      "accent",
+      "track",
+      "blue",
+      "sky",
+      "green",
+      "orange",
+      "yellow",
+      "red",
+      "pink",
+      "grey",
+    ]) {
       this.colours[name] = style.getPropertyValue(`--${name}`).trim();
     }
     this.fills = new Map();
@@ -68,7 +123,23 @@ class Palette {
     pen.fillRect(0, 0, 8, 8);
     pen.strokeStyle = pen.fillStyle = "rgb(0 0 0 / 40%)";
     pen.lineWidth = 1.6;
-    const strokes = { [HATCH]: [[0, 8, 8, 0], [-2, 2, 2, -2], [6, 10, 10, 6]], [BACK]: [[0, 0, 8, 8], [-2, 6, 2, 10], [6, -2, 10, 2]], [LINES]: [[0, 4, 8, 4]], [CROSS]: [[0, 4, 8, 4], [4, 0, 4, 8]] };
+    const strokes = {
+      [HATCH]: [
+        [0, 8, 8, 0],
+        [-2, 2, 2, -2],
+        [6, 10, 10, 6],
+      ],
+      [BACK]: [
+        [0, 0, 8, 8],
+        [-2, 6, 2, 10],
+        [6, -2, 10, 2],
+      ],
+      [LINES]: [[0, 4, 8, 4]],
+      [CROSS]: [
+        [0, 4, 8, 4],
+        [4, 0, 4, 8],
+      ],
+    };
     pen.beginPath();
     if (kind === DOTS) pen.arc(4, 4, 1.4, 0, 7);
     for (const [x1, y1, x2, y2] of strokes[kind] ?? []) {
@@ -108,7 +179,13 @@ function legendOf(entries) {
 }
 
 /** The five stops of cividis, which people with any sight read as an order from low to high. */
-const CIVIDIS = [[0, 34, 78], [65, 77, 107], [124, 123, 120], [188, 175, 111], [254, 232, 56]];
+const CIVIDIS = [
+  [0, 34, 78],
+  [65, 77, 107],
+  [124, 123, 120],
+  [188, 175, 111],
+  [254, 232, 56],
+];
 
 /** The colour of a share from 0 to 1. */
 function sequentialColour(share) {

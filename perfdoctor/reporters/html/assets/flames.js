@@ -1,6 +1,8 @@
 // The flame graph: the calls that the CPU was in while the GPU idled, or in all of the step, from the outermost down.
 
-const FLAME_ROW = 19, FLAME_MOST_HEIGHT = 640, FLAME_FROM = 0.4;
+const FLAME_ROW = 19,
+  FLAME_MOST_HEIGHT = 640,
+  FLAME_FROM = 0.4;
 
 /** The nodes of the tree with their places along x; parents stand before their children. */
 class FlameModel {
@@ -45,16 +47,20 @@ class FlameModel {
   nameOf(node) {
     return this.names[this.nameId[node]];
   }
-
-  isWithin(node, ancestor) {
-    for (let i = node; i >= 0; i = this.parent[i]) if (i === ancestor) return true;
-    return false;
-  }
 }
 
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
+<<<<<<< HEAD
+    super(
+      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of idle time`,
+      100,
+      model.total,
+      model.total * 1e-6,
+    );
+=======
     super(`Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`, 100, model.total, model.total * 1e-6);
+>>>>>>> i16
     this.model = model;
     this.scroll = scroll;
     this.total = model.levels * FLAME_ROW + 2;
@@ -65,12 +71,16 @@ class FlameChart extends ZoomChart {
   }
 
   draw(pen, width, height, palette) {
-    const { model, scale } = this, offset = this.scroll.scrollTop;
+    const { model, scale } = this,
+      offset = this.scroll.scrollTop;
     for (let i = 0; i < model.count; i++) {
-      const boxWidth = model.time[i] * scale, x = this.xOf(model.x[i]);
+      const boxWidth = model.time[i] * scale,
+        x = this.xOf(model.x[i]);
       const y = model.depth[i] * FLAME_ROW - offset;
       if (boxWidth < FLAME_FROM || x > width || x + boxWidth < 0 || y > height || y + FLAME_ROW < 0) continue;
-      const category = model.categories[model.category[i]], left = Math.max(x, 0), right = Math.min(x + boxWidth, width);
+      const category = model.categories[model.category[i]],
+        left = Math.max(x, 0),
+        right = Math.min(x + boxWidth, width);
       pen.globalAlpha = this.matches && !this.matches[model.nameId[i]] ? 0.2 : 1;
       pen.fillStyle = palette.fill(category);
       pen.fillRect(left, y, Math.max(right - left - 0.5, 0.5), FLAME_ROW - 1);
@@ -87,8 +97,10 @@ class FlameChart extends ZoomChart {
   }
 
   nodeAt(x, y) {
-    const value = this.valueAt(x), depth = Math.floor((y + this.scroll.scrollTop) / FLAME_ROW);
-    let nodes = this.model.roots, found = -1;
+    const value = this.valueAt(x),
+      depth = Math.floor((y + this.scroll.scrollTop) / FLAME_ROW);
+    let nodes = this.model.roots,
+      found = -1;
     for (let level = 0; level <= depth; level++) {
       found = nodes.find((i) => this.model.x[i] <= value && value < this.model.x[i] + this.model.time[i]) ?? -1;
       if (found < 0) return -1;
@@ -120,7 +132,10 @@ class FlameChart extends ZoomChart {
 
   /** Make a node as wide as the chart; the same node again leads back to the one above it. */
   zoomTo(node) {
-    const isShown = this.selected === node && this.from === this.model.x[node] && this.to === this.model.x[node] + this.model.time[node];
+    const isShown =
+      this.selected === node &&
+      this.from === this.model.x[node] &&
+      this.to === this.model.x[node] + this.model.time[node];
     const target = isShown && this.model.parent[node] >= 0 ? this.model.parent[node] : node;
     this.select(target);
     this.show(this.model.x[target], this.model.x[target] + this.model.time[target]);
@@ -134,14 +149,18 @@ class FlameChart extends ZoomChart {
       return;
     }
     const y = this.model.depth[node] * FLAME_ROW;
-    if (y < this.scroll.scrollTop || y + FLAME_ROW > this.scroll.scrollTop + this.height) this.scroll.scrollTop = y - this.height / 2;
-    const box = this.canvas.getBoundingClientRect(), x = Math.min(Math.max(this.xOf(this.model.x[node]), 0), this.width);
+    if (y < this.scroll.scrollTop || y + FLAME_ROW > this.scroll.scrollTop + this.height)
+      this.scroll.scrollTop = y - this.height / 2;
+    const box = this.canvas.getBoundingClientRect(),
+      x = Math.min(Math.max(this.xOf(this.model.x[node]), 0), this.width);
     showTip(box.left + x, box.top + y - this.scroll.scrollTop, this.describe(node));
   }
 
   onKey(key, shift) {
-    const { model } = this, node = this.selected;
-    if (shift || key === "+" || key === "-" || key === "=" || (node < 0 && key.startsWith("ArrowL"))) return super.onKey(key);
+    const { model } = this,
+      node = this.selected;
+    if (shift || key === "+" || key === "-" || key === "=" || (node < 0 && key.startsWith("ArrowL")))
+      return super.onKey(key);
     if (key === "Escape") {
       this.select(-1);
       this.show(0, this.span);
@@ -152,10 +171,15 @@ class FlameChart extends ZoomChart {
       return key === "ArrowDown" || key === "ArrowRight" || super.onKey(key);
     }
     const siblings = model.parent[node] < 0 ? model.roots : model.children[model.parent[node]];
-    const largest = model.children[node].reduce((best, i) => (best < 0 || model.time[i] > model.time[best] ? i : best), -1);
+    const largest = model.children[node].reduce(
+      (best, i) => (best < 0 || model.time[i] > model.time[best] ? i : best),
+      -1,
+    );
     const next = {
-      ArrowUp: model.parent[node], ArrowDown: largest,
-      ArrowLeft: siblings[siblings.indexOf(node) - 1], ArrowRight: siblings[siblings.indexOf(node) + 1],
+      ArrowUp: model.parent[node],
+      ArrowDown: largest,
+      ArrowLeft: siblings[siblings.indexOf(node) - 1],
+      ArrowRight: siblings[siblings.indexOf(node) + 1],
     };
     if (key === "Enter" || key === " ") this.zoomTo(node);
     else if (key in next) {
@@ -176,7 +200,8 @@ class FlameChart extends ZoomChart {
   }
 
   hasMatchAbove(node) {
-    for (let i = this.model.parent[node]; i >= 0; i = this.model.parent[i]) if (this.matches[this.model.nameId[i]]) return true;
+    for (let i = this.model.parent[node]; i >= 0; i = this.model.parent[i])
+      if (this.matches[this.model.nameId[i]]) return true;
     return false;
   }
 
@@ -192,11 +217,39 @@ function makeFlames(data) {
   const scroll = element("div", "scroll-box");
   const chart = new FlameChart(model, scroll);
   const tools = element("div", "tools");
-  tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
+  tools.append(
+    chart.zoomButtons(),
+    ...searchBox(
+      (text) => chart.find(text),
+      (isBack) => chart.findNext(isBack),
+    ),
+  );
   const used = [...new Set(model.category)].map((code) => model.categories[code]);
+<<<<<<< HEAD
+  const help = element(
+    "p",
+    "quiet help",
+    "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
+  );
+  const alternative = tableAlternative(
+    "The calls with most idle time of their own",
+    ["call", "own", "with what it calls", "share"],
+    () =>
+      [...model.own.keys()]
+        .sort((a, b) => model.own[b] - model.own[a])
+        .slice(0, 30)
+        .map((i) => [
+          model.nameOf(i),
+          formatDuration(model.own[i]),
+          formatDuration(model.time[i]),
+          formatShare(model.time[i] / model.total),
+        ]),
+  );
+=======
   const help = element("p", "quiet help", "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.");
   const alternative = tableAlternative("The calls with most time of their own", ["call", "own", "with what it calls", "share"], () =>
     [...model.own.keys()].sort((a, b) => model.own[b] - model.own[a]).slice(0, 30).map((i) =>
       [model.nameOf(i), formatDuration(model.own[i]), formatDuration(model.time[i]), formatShare(model.time[i] / model.total)]));
+>>>>>>> i16
   return [tools, inScrollBox(chart, scroll), makeLegend(used), help, alternative];
 }

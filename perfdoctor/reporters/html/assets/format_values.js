@@ -10,7 +10,11 @@ function threeDigits(value) {
 /** A time in the unit that suits it: "43.1 ms", "812 us"; "n/a" for null. */
 function formatDuration(ns) {
   if (ns === null || ns === undefined || Number.isNaN(ns)) return UNKNOWN;
-  for (const [factor, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "us"]]) {
+  for (const [factor, unit] of [
+    [1e9, "s"],
+    [1e6, "ms"],
+    [1e3, "us"],
+  ]) {
     if (ns >= 0.9995 * factor) return `${threeDigits(ns / factor)} ${unit}`;
   }
   return ns < 0.5 ? "0 ms" : `${ns.toFixed(0)} ns`;
@@ -26,7 +30,13 @@ function formatShare(share) {
 
 /** A figure with the prefix of its unit: "1.31 GB", "312 TFLOP/s". */
 function formatQuantity(value, unit) {
-  for (const [factor, prefix] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [factor, prefix] of [
+    [1e15, "P"],
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (value >= 0.9995 * factor) return `${threeDigits(value / factor)} ${prefix}${unit}`;
   }
   return `${threeDigits(value)} ${unit}`;

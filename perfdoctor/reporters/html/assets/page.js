@@ -1,7 +1,12 @@
 // What starts first, and what waits until it comes into sight.
 
 const CHARTS = {
-  timeline: makeTimeline, flames: makeFlames, roofline: makeRoofline, modules: makeTreemap, steps: makeSteps, ranks: makeHeatMap,
+  timeline: makeTimeline,
+  flames: makeFlames,
+  roofline: makeRoofline,
+  modules: makeTreemap,
+  steps: makeSteps,
+  ranks: makeHeatMap,
 };
 
 function element(name, className = "", text = "") {
@@ -13,11 +18,14 @@ function element(name, className = "", text = "") {
 
 /** Call `start` once the element is nearly in sight. */
 function whenNear(target, start) {
-  const observer = new IntersectionObserver((entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
-    observer.disconnect();
-    start();
-  }, { rootMargin: "300px" });
+  const observer = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      start();
+    },
+    { rootMargin: "300px" },
+  );
   observer.observe(target);
 }
 
@@ -32,7 +40,9 @@ async function copyText(button, text) {
     isCopied = copyBySelection(text); // a page from disk, or a browser that asks for permission
   }
   button.textContent = isCopied ? "Copied" : "Not copied";
-  setTimeout(() => { button.textContent = title; }, 1500);
+  setTimeout(() => {
+    button.textContent = title;
+  }, 1500);
 }
 
 function copyBySelection(text) {

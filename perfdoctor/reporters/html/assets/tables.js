@@ -9,7 +9,11 @@ class DataTable {
     this.data = data;
     this.count = data.columns[0].texts.length;
     this.words = Array.from({ length: this.count }, (_, row) =>
-      data.columns.map((column) => `${column.texts[row]}\n${column.whole?.[row] ?? ""}`).join("\n").toLowerCase());
+      data.columns
+        .map((column) => `${column.texts[row]}\n${column.whole?.[row] ?? ""}`)
+        .join("\n")
+        .toLowerCase(),
+    );
     this.sortedBy = data.columns.findIndex((column) => column.name === data.sorted_by);
     this.descending = true;
     this.order = Array.from({ length: this.count }, (_, row) => row);
@@ -40,7 +44,10 @@ class DataTable {
         this.render();
       });
     }
-    for (const [title, makeText] of [["Copy as TSV", toTsv], ["Copy as Markdown", toMarkdown]]) {
+    for (const [title, makeText] of [
+      ["Copy as TSV", toTsv],
+      ["Copy as Markdown", toMarkdown],
+    ]) {
       const button = tools.appendChild(element("button", "", title));
       button.type = "button";
       button.addEventListener("click", () => copyText(button, makeText(this.cells())));
@@ -68,7 +75,10 @@ class DataTable {
   /** All shown cells as texts, the heading first; what is copied is what one sees, of all rows that the filter leaves. */
   cells() {
     const columns = this.columns;
-    return [columns.map((column) => column.title), ...this.rows.map((row) => columns.map((column) => column.texts[row]))];
+    return [
+      columns.map((column) => column.title),
+      ...this.rows.map((row) => columns.map((column) => column.texts[row])),
+    ];
   }
 
   sort(column) {
@@ -87,7 +97,8 @@ class DataTable {
   }
 
   render() {
-    const rows = this.rows, columns = this.columns;
+    const rows = this.rows,
+      columns = this.columns;
     const head = element("tr");
     for (const column of columns) head.append(this.heading(column));
     this.table.tHead.replaceChildren(head);
@@ -135,11 +146,21 @@ function cellOf(column, row) {
 function startOutcomes(table) {
   const rows = [...table.tBodies[0].rows];
   const data = {
-    id: "outcomes", title: "outcomes", sorted_by: "",
+    id: "outcomes",
+    title: "outcomes",
+    sorted_by: "",
     columns: [...table.tHead.rows[0].cells].map((head, at) => {
       const figure = head.classList.contains("figure");
       const texts = rows.map((row) => row.cells[at].textContent);
-      const column = { name: head.textContent, title: head.textContent, description: "", main: true, figure, bar: false, texts };
+      const column = {
+        name: head.textContent,
+        title: head.textContent,
+        description: "",
+        main: true,
+        figure,
+        bar: false,
+        texts,
+      };
       if (figure) column.values = texts.map(parseFloat);
       return column;
     }),

@@ -11,7 +11,8 @@ function onTheme(listener) {
 }
 
 const currentPalette = (() => {
-  let palette = null, key = null;
+  let palette = null,
+    key = null;
   return () => {
     const now = isDark();
     if (key !== now || palette === null) [palette, key] = [new Palette(), now];
@@ -43,7 +44,8 @@ function startTheme() {
 
 /** Draw everything in the colours of now, and offer the others. */
 function changeTheme() {
-  const button = document.getElementById("theme"), other = isDark() ? "Light" : "Dark";
+  const button = document.getElementById("theme"),
+    other = isDark() ? "Light" : "Dark";
   button.textContent = other;
   button.setAttribute("aria-label", `${other} colours`);
   for (const listener of themeListeners) listener(currentPalette());

@@ -1,8 +1,12 @@
 // The timeline of a step on a canvas: only what is in sight is drawn, and of what is narrower than a pixel one item.
 
-const LANE = 16, TRACK_HEAD = 20, AXIS = 24, MOST_HEIGHT = 580;
+const LANE = 16,
+  TRACK_HEAD = 20,
+  AXIS = 24,
+  MOST_HEIGHT = 580;
 // Above the tracks the findings have a row each; of more than so many the last share one.
-const FINDING_LANE = 14, MOST_FINDING_LANES = 8;
+const FINDING_LANE = 14,
+  MOST_FINDING_LANES = 8;
 
 class TimelineChart extends ZoomChart {
   constructor(model, scroll) {
@@ -13,6 +17,7 @@ class TimelineChart extends ZoomChart {
     this.matches = null;
     this.selected = null;
     this.finding = null;
+    this.numbers = model.findings.map((finding) => findingNumber(finding.finding));
     this.layOut();
     scroll.addEventListener("scroll", () => this.redraw());
   }
@@ -54,13 +59,16 @@ class TimelineChart extends ZoomChart {
   }
 
   drawLane(pen, lane, y, palette) {
-    const { track, rows } = lane, { from, to, scale, matches } = this;
+    const { track, rows } = lane,
+      { from, to, scale, matches } = this;
     const { start, dur, category, nameId } = track;
-    let i = lane.firstEndingAfter(from), last = -1;
+    let i = lane.firstEndingAfter(from),
+      last = -1;
     while (i < lane.length) {
       const row = rows[i];
       if (start[row] > to) break;
-      const x = (start[row] - from) * scale, width = dur[row] * scale;
+      const x = (start[row] - from) * scale,
+        width = dur[row] * scale;
       if (category[row] !== last) {
         last = category[row];
         pen.fillStyle = palette.fill(this.model.categories[last]);
@@ -72,7 +80,8 @@ class TimelineChart extends ZoomChart {
         pen.fillRect(pixel, y, 1, LANE - 2);
         i = lane.firstEndingAfter(from + (pixel + 1) / scale, i + 1);
       } else {
-        const left = Math.max(x, -2), right = Math.min(x + width, this.width + 2);
+        const left = Math.max(x, -2),
+          right = Math.min(x + width, this.width + 2);
         pen.fillRect(left, y, Math.max(right - left - (width > 3 ? 0.5 : 0), 0.5), LANE - 2);
         if (right - left > 30) {
           this.drawName(pen, track, row, left, right - left, y, palette);
@@ -100,15 +109,14 @@ class TimelineChart extends ZoomChart {
   drawHead(pen, width, palette) {
     pen.fillStyle = palette.colour("paper");
     pen.fillRect(0, 0, width, this.fixed);
-    const [steps] = axisSteps(this.from, this.to, width);
-    for (const at of steps) {
+    for (const at of axisSteps(this.from, this.to, width)) {
       const x = this.xOf(at);
       pen.fillStyle = palette.colour("line");
       pen.fillRect(x, 0, 1, this.fixed);
       pen.fillStyle = palette.colour("quiet");
       pen.fillText(formatDuration(at * this.model.unit), x + 4, AXIS / 2);
     }
-    this.model.findings.forEach((finding, i) => this.drawFindingMarks(pen, finding, this.findingTop(i), palette));
+    this.model.findings.forEach((finding, i) => this.drawFindingMarks(pen, finding, i, palette));
     pen.fillStyle = palette.colour("line");
     pen.fillRect(0, this.fixed - 1, width, 1);
   }
@@ -118,11 +126,14 @@ class TimelineChart extends ZoomChart {
   }
 
   /** The time that a finding claims, behind its number. */
-  drawFindingMarks(pen, finding, y, palette) {
-    const isChosen = this.finding === finding, number = `${findingNumber(finding.finding)}`;
+  drawFindingMarks(pen, finding, i, palette) {
+    const isChosen = this.finding === finding,
+      y = this.findingTop(i),
+      number = this.numbers[i];
     pen.fillStyle = isChosen ? palette.colour("accent") : palette.colour("grey");
     finding.start.forEach((start, i) => {
-      const x = this.xOf(start), width = Math.max(finding.dur[i] * this.scale, 1);
+      const x = this.xOf(start),
+        width = Math.max(finding.dur[i] * this.scale, 1);
       if (x <= this.width && x + width >= 0) pen.fillRect(x, y, width, FINDING_LANE - 3);
     });
     if (!number) return;
@@ -181,13 +192,21 @@ class TimelineChart extends ZoomChart {
   }
 
   findingAt(x, y) {
-    const lane = Math.floor((y - AXIS - 2) / FINDING_LANE), time = this.valueAt(x), reach = 3 / this.scale;
-    return this.model.findings.find((finding, i) => Math.min(i, MOST_FINDING_LANES - 1) === lane
-      && finding.start.some((start, each) => start - reach <= time && time <= start + finding.dur[each] + reach)) ?? null;
+    const lane = Math.floor((y - AXIS - 2) / FINDING_LANE),
+      time = this.valueAt(x),
+      reach = 3 / this.scale;
+    return (
+      this.model.findings.find(
+        (finding, i) =>
+          Math.min(i, MOST_FINDING_LANES - 1) === lane &&
+          finding.start.some((start, each) => start - reach <= time && time <= start + finding.dur[each] + reach),
+      ) ?? null
+    );
   }
 
   hover(x, y, event) {
-    const finding = this.findingAt(x, y), item = finding ? null : this.itemAt(x, y);
+    const finding = this.findingAt(x, y),
+      item = finding ? null : this.itemAt(x, y);
     this.canvas.style.cursor = finding || item ? "pointer" : "grab";
     if (finding) showTip(event.clientX, event.clientY, findingLines(finding));
     else if (item) showTip(event.clientX, event.clientY, this.describe(...item));
@@ -204,14 +223,19 @@ class TimelineChart extends ZoomChart {
 
   describe(track, row) {
     const { model } = this;
-    const merged = track.merged ? track.merged[row] : 1, linked = model.linkedTo(track, row);
+    const merged = track.merged ? track.merged[row] : 1,
+      linked = model.linkedTo(track, row);
     return [
       model.nameOf(track, row),
-      merged > 1 ? `${formatCount(merged, "item")} within ${formatDuration(track.dur[row] * model.unit)}, the longest is named`
+      merged > 1
+        ? `${formatCount(merged, "item")} within ${formatDuration(track.dur[row] * model.unit)}, the longest is named`
         : `${formatDuration(track.dur[row] * model.unit)}, at ${formatDuration(track.start[row] * model.unit)}`,
       `${categoryLabel(model.categoryOf(track, row))}, ${track.name}`,
-      linked.length === 1 ? `${track.kind === "stream" ? "launched by" : "launches"} ${model.nameOf(...linked[0])}`
-        : linked.length ? `launches ${formatCount(linked.length, "item")}` : "",
+      linked.length === 1
+        ? `${track.kind === "stream" ? "launched by" : "launches"} ${model.nameOf(...linked[0])}`
+        : linked.length
+          ? `launches ${formatCount(linked.length, "item")}`
+          : "",
     ];
   }
 
@@ -225,12 +249,18 @@ class TimelineChart extends ZoomChart {
     }
     const [track, row] = item;
     if (reveal) this.reveal(track, row);
-    const box = this.canvas.getBoundingClientRect(), [x, y] = this.boxOf(track, row);
-    showTip(box.left + Math.min(Math.max(x, 0), this.width), box.top + Math.min(Math.max(y, 0), this.height), this.describe(track, row));
+    const box = this.canvas.getBoundingClientRect(),
+      [x, y] = this.boxOf(track, row);
+    showTip(
+      box.left + Math.min(Math.max(x, 0), this.width),
+      box.top + Math.min(Math.max(y, 0), this.height),
+      this.describe(track, row),
+    );
   }
 
   reveal(track, row) {
-    const start = track.start[row], end = start + track.dur[row];
+    const start = track.start[row],
+      end = start + track.dur[row];
     if (end < this.from || start > this.to || (end - start) * this.scale < 1) {
       const room = Math.max((end - start) * 8, (this.to - this.from) / 4);
       this.show((start + end - room) / 2, (start + end + room) / 2);
@@ -244,7 +274,8 @@ class TimelineChart extends ZoomChart {
   /** Choose a finding and show all of its time. */
   showFinding(finding) {
     this.finding = finding;
-    const first = finding.start[0], end = finding.start.at(-1) + finding.dur.at(-1);
+    const first = finding.start[0],
+      end = finding.start.at(-1) + finding.dur.at(-1);
     const margin = Math.max((end - first) * 0.1, this.shortest);
     this.show(first - margin, end + margin);
   }
@@ -256,7 +287,8 @@ class TimelineChart extends ZoomChart {
       return true;
     }
     if (key === "Enter" && this.selected) {
-      const [track, row] = this.selected, room = track.dur[row] * 0.2;
+      const [track, row] = this.selected,
+        room = track.dur[row] * 0.2;
       this.show(track.start[row] - room, track.start[row] + track.dur[row] + room);
       return true;
     }
@@ -273,7 +305,8 @@ class TimelineChart extends ZoomChart {
   /** Choose the next item of the same lane, or the first in sight. */
   selectNeighbour(by) {
     if (!this.selected) return this.selectLane(0);
-    const [track, row] = this.selected, lane = track.lanes[track.depth[row]];
+    const [track, row] = this.selected,
+      lane = track.lanes[track.depth[row]];
     const i = lane.rows.indexOf(row) + by;
     if (i >= 0 && i < lane.length) this.select([track, lane.rows[i]], { reveal: true });
     return true;
@@ -296,7 +329,9 @@ class TimelineChart extends ZoomChart {
     this.found = this.matches ? this.model.itemsNamed(this.matches) : [];
     this.foundAt = -1;
     this.redraw();
-    return this.matches ? `${formatCount(this.found.length, "item")}${this.found.length ? ", Enter for the next" : ""}` : "";
+    return this.matches
+      ? `${formatCount(this.found.length, "item")}${this.found.length ? ", Enter for the next" : ""}`
+      : "";
   }
 
   findNext(isBack) {
@@ -306,51 +341,34 @@ class TimelineChart extends ZoomChart {
   }
 }
 
-/** The number by which the page calls a finding of the report; "" for one that it shows in a line. */
-function findingNumber(position) {
-  const button = document.querySelector(`.show-in-timeline[data-finding="${position}"]`);
-  return button ? button.closest(".finding").id.replace("finding-", "") : "";
-}
-
-function findingLines(finding) {
-  const number = findingNumber(finding.finding);
-  const title = number ? document.getElementById(`title-${number}`).textContent : "a finding that is shown in a line";
-  return [title, formatCount(finding.start.length, "time")];
-}
-
 function makeTimeline(data) {
   const model = new TimelineModel(data);
   const scroll = element("div", "scroll-box");
   const chart = new TimelineChart(model, scroll);
   const tools = element("div", "tools");
-  tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
-  const used = [...new Set(model.tracks.flatMap((track) => [...new Set(track.category)]))].map((code) => model.categories[code]);
-  const help = element("p", "quiet help",
-    "Click the timeline, then turn the wheel to zoom (or pinch, or + and \u2212) and drag to pan (or \u2190 \u2192). "
-    + "Shift and an arrow walks from item to item, Enter zooms to it, Home shows all, Escape lets go.");
-  const joined = model.leftOut ? element("p", "quiet",
-    `${formatCount(model.leftOut, "short item")} are joined with their neighbours of the same row.`) : "";
+  tools.append(
+    chart.zoomButtons(),
+    ...searchBox(
+      (text) => chart.find(text),
+      (isBack) => chart.findNext(isBack),
+    ),
+  );
+  const used = [...new Set(model.tracks.flatMap((track) => [...new Set(track.category)]))].map(
+    (code) => model.categories[code],
+  );
+  const help = element(
+    "p",
+    "quiet help",
+    "Click the timeline, then turn the wheel to zoom (or pinch, or + and \u2212) and drag to pan (or \u2190 \u2192). " +
+      "Shift and an arrow walks from item to item, Enter zooms to it, Home shows all, Escape lets go.",
+  );
+  const joined = model.leftOut
+    ? element(
+        "p",
+        "quiet",
+        `${formatCount(model.leftOut, "short item")} are joined with their neighbours of the same row.`,
+      )
+    : "";
   timelineChart = chart;
   return [tools, inScrollBox(chart, scroll), makeLegend(used), joined, help];
-}
-
-let timelineChart = null;
-
-/** Buttons of the findings whose time is in the timeline lead there. */
-function startFindingButtons() {
-  const findings = pageData().timeline?.findings ?? [];
-  const withTime = new Set(findings.filter((each) => each.start.length).map((each) => each.finding));
-  for (const button of document.querySelectorAll(".show-in-timeline")) {
-    const position = Number(button.dataset.finding);
-    if (!withTime.has(position)) continue;
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      const place = document.querySelector('[data-chart="timeline"]');
-      startChart(place, CHARTS.timeline);
-      timelineChart.drawNow();
-      timelineChart.showFinding(timelineChart.model.findings.find((each) => each.finding === position));
-      document.getElementById("timeline").scrollIntoView();
-      timelineChart.canvas.focus({ preventScroll: true });
-    });
-  }
 }

@@ -19,7 +19,8 @@ class Lane {
 
   /** The first item from `low` on that ends after a time; searched in steps that double, as it is mostly near. */
   firstEndingAfter(time, low = 0) {
-    let step = 1, high = low;
+    let step = 1,
+      high = low;
     while (high < this.length && this.end(high) <= time) {
       low = high + 1;
       high += step;
@@ -37,7 +38,8 @@ class Lane {
   /** The item at a time, or the nearest within `reach`; -1 where there is none. */
   itemAt(time, reach) {
     const i = this.firstEndingAfter(time - reach);
-    let best = -1, nearest = reach;
+    let best = -1,
+      nearest = reach;
     for (let each = i; each < Math.min(i + 64, this.length); each++) {
       const away = Math.max(this.start(each) - time, time - this.end(each), 0);
       if (away === 0) return this.rows[each];
@@ -54,13 +56,14 @@ class TimelineModel {
     this.categories = data.categories;
     this.unit = data.unit_ns;
     this.span = data.span_ns / data.unit_ns;
-    this.step = data.step;
     this.leftOut = data.left_out;
     this.findings = data.findings;
     this.tracks = data.tracks.map((track, number) => makeTrack(track, number));
     this.links = data.links && {
-      fromTrack: decodeColumn(data.links.from_track, Uint16Array), fromItem: decodeColumn(data.links.from_item, Uint32Array),
-      toTrack: decodeColumn(data.links.to_track, Uint16Array), toItem: decodeColumn(data.links.to_item, Uint32Array),
+      fromTrack: decodeColumn(data.links.from_track, Uint16Array),
+      fromItem: decodeColumn(data.links.from_item, Uint32Array),
+      toTrack: decodeColumn(data.links.to_track, Uint16Array),
+      toItem: decodeColumn(data.links.to_item, Uint32Array),
     };
     this.count = this.tracks.reduce((sum, track) => sum + track.start.length, 0);
   }
@@ -74,7 +77,9 @@ class TimelineModel {
   /** What fits into a box of it: a kernel's name without its namespaces, which all begin alike. */
   labelOf(track, row) {
     const name = this.nameOf(track, row);
-    return track.kind === "stream" ? name.replace(/^void /, "").replace(/^(?:(?:\w+|\(anonymous namespace\))::)+/, "") : name;
+    return track.kind === "stream"
+      ? name.replace(/^void /, "").replace(/^(?:(?:\w+|\(anonymous namespace\))::)+/, "")
+      : name;
   }
 
   categoryOf(track, row) {
@@ -122,17 +127,24 @@ class TimelineModel {
 
 function makeTrack(data, number) {
   const track = {
-    number, name: data.name, kind: data.kind,
-    start: decodeColumn(data.start, Uint32Array), dur: decodeColumn(data.dur, Uint32Array),
-    nameId: decodeColumn(data.name_id, Uint32Array), category: decodeColumn(data.category, Uint8Array),
-    depth: decodeColumn(data.depth, Uint8Array), merged: decodeColumn(data.merged, Uint32Array),
+    number,
+    name: data.name,
+    kind: data.kind,
+    start: decodeColumn(data.start, Uint32Array),
+    dur: decodeColumn(data.dur, Uint32Array),
+    nameId: decodeColumn(data.name_id, Uint32Array),
+    category: decodeColumn(data.category, Uint8Array),
+    depth: decodeColumn(data.depth, Uint8Array),
+    merged: decodeColumn(data.merged, Uint32Array),
   };
   const deepest = track.depth.reduce((most, depth) => Math.max(most, depth), 0);
   const counts = new Uint32Array(deepest + 1);
   for (const depth of track.depth) counts[depth]++;
   const rows = [...counts].map((count) => new Uint32Array(count));
   counts.fill(0);
-  track.depth.forEach((depth, row) => { rows[depth][counts[depth]++] = row; });
+  track.depth.forEach((depth, row) => {
+    rows[depth][counts[depth]++] = row;
+  });
   track.lanes = rows.map((each) => new Lane(track, each));
   return track;
 }

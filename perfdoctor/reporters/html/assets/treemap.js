@@ -1,6 +1,8 @@
 // The treemap: each module an area as large as its GPU time, within the area of the module that holds it.
 
-const TREEMAP_HEIGHT = 420, TREEMAP_HEAD = 18, TREEMAP_LEAST = 3;
+const TREEMAP_HEIGHT = 420,
+  TREEMAP_HEAD = 18,
+  TREEMAP_LEAST = 3;
 // Of the kinds of modules with most time of their own; all others are grey.
 const KIND_COLOURS = ["blue", "orange", "green", "pink", "sky", "yellow", "red"];
 
@@ -31,15 +33,19 @@ class ModuleTree {
 
 /** Rectangles for `values` in a rectangle, near squares: Bruls, Huizing and van Wijk, Squarified Treemaps (2000). */
 function squarify(values, x, y, width, height) {
-  const total = values.reduce((sum, value) => sum + value, 0), boxes = [];
+  const total = values.reduce((sum, value) => sum + value, 0),
+    boxes = [];
   if (!total) return boxes;
   const areas = values.map((value) => (value / total) * width * height);
   let at = 0;
   while (at < areas.length) {
     const side = Math.min(width, height);
-    let count = 1, sum = areas[at], worst = worstRatio(areas[at], areas[at], sum, side);
+    let count = 1,
+      sum = areas[at],
+      worst = worstRatio(areas[at], areas[at], sum, side);
     while (at + count < areas.length) {
-      const next = sum + areas[at + count], ratio = worstRatio(areas[at], areas[at + count], next, side);
+      const next = sum + areas[at + count],
+        ratio = worstRatio(areas[at], areas[at + count], next, side);
       if (ratio > worst) break;
       [sum, worst, count] = [next, ratio, count + 1];
     }
@@ -88,13 +94,20 @@ class TreemapChart extends CanvasChart {
 
   drawAll(pen, modules, [x, y, width, height], palette, level) {
     const shown = modules.filter((i) => this.tree.modules[i].step_ns > 0);
-    const boxes = squarify(shown.map((i) => this.tree.modules[i].step_ns), x, y, width, height);
+    const boxes = squarify(
+      shown.map((i) => this.tree.modules[i].step_ns),
+      x,
+      y,
+      width,
+      height,
+    );
     shown.forEach((module, i) => this.drawModule(pen, module, boxes[i], palette, level));
   }
 
   drawModule(pen, module, [x, y, width, height], palette, level) {
     if (width < TREEMAP_LEAST || height < TREEMAP_LEAST) return;
-    const { tree } = this, each = tree.modules[module];
+    const { tree } = this,
+      each = tree.modules[module];
     this.boxes.push([module, x, y, width, height]);
     const colour = tree.colourOf(module);
     pen.fillStyle = palette.colour(colour);
@@ -122,17 +135,26 @@ class TreemapChart extends CanvasChart {
   }
 
   moduleAt(x, y) {
-    const box = this.boxes.findLast(([, left, top, width, height]) => x >= left && x < left + width && y >= top && y < top + height);
+    const box = this.boxes.findLast(
+      ([, left, top, width, height]) => x >= left && x < left + width && y >= top && y < top + height,
+    );
     return box ? box[0] : -1;
   }
 
   describe(module) {
     const each = this.tree.modules[module];
-    const halves = [["forward", each.forward_ns], ["backward", each.backward_ns], ["idle caused", each.idle_ns]];
+    const halves = [
+      ["forward", each.forward_ns],
+      ["backward", each.backward_ns],
+      ["idle caused", each.idle_ns],
+    ];
     return [
       each.name,
       `${formatDuration(each.step_ns)} a step (${formatShare(each.step_ns / this.tree.total)}), ${formatDuration(each.own_ns)} in itself`,
-      halves.filter(([, ns]) => ns).map(([name, ns]) => `${name} ${formatDuration(ns)}`).join(", "),
+      halves
+        .filter(([, ns]) => ns)
+        .map(([name, ns]) => `${name} ${formatDuration(ns)}`)
+        .join(", "),
     ];
   }
 
@@ -170,12 +192,22 @@ class TreemapChart extends CanvasChart {
     const parent = selected < 0 ? -1 : tree.modules[selected].parent;
     const siblings = parent < 0 ? tree.roots : tree.children[parent];
     const at = siblings.indexOf(selected);
-    const next = selected < 0 ? (this.root < 0 ? tree.roots[0] : this.root)
-      : { ArrowLeft: siblings[at - 1], ArrowRight: siblings[at + 1], ArrowUp: parent, ArrowDown: tree.children[selected][0] }[key];
+    const next =
+      selected < 0
+        ? this.root < 0
+          ? tree.roots[0]
+          : this.root
+        : {
+            ArrowLeft: siblings[at - 1],
+            ArrowRight: siblings[at + 1],
+            ArrowUp: parent,
+            ArrowDown: tree.children[selected][0],
+          }[key];
     if (next !== undefined && next >= 0) {
       this.selected = next;
       this.drawNow();
-      const box = this.boxes.find(([module]) => module === next), outer = this.canvas.getBoundingClientRect();
+      const box = this.boxes.find(([module]) => module === next),
+        outer = this.canvas.getBoundingClientRect();
       showTip(outer.left + (box?.[1] ?? 0), outer.top + (box?.[2] ?? 0) + 8, this.describe(next));
     }
     return true;
@@ -184,7 +216,12 @@ class TreemapChart extends CanvasChart {
 
 /** What kind of module it is: its class, or its name among those of its parent, without a number. */
 function kindOf(name) {
-  return name.split(".").findLast((part) => !/^\d+$/.test(part))?.replace(/_\d+$/, "") ?? name;
+  return (
+    name
+      .split(".")
+      .findLast((part) => !/^\d+$/.test(part))
+      ?.replace(/_\d+$/, "") ?? name
+  );
 }
 
 /** The last part of a module's path, which names it within its parent. */
@@ -202,10 +239,27 @@ function makeTreemap(data) {
   all.type = "button";
   all.addEventListener("click", () => chart.onKey("Escape"));
   tools.append(status);
-  const help = element("p", "quiet help", "Click a module to fill the chart with it; Escape shows all. With the keys: arrows and Enter.");
-  const alternative = tableAlternative("The modules as a table", ["module", "GPU time a step", "in itself", "share"], () =>
-    data.map((module) => [`${"\u2003".repeat(tree.depth(module.parent))}${module.name}`, formatDuration(module.step_ns), formatDuration(module.own_ns), formatShare(module.step_ns / tree.total)]));
-  const shown = tree.kinds.filter((kind) => data.some((_, i) => kindOf(data[i].name) === kind && tree.colourOf(i) !== "raised"));
-  const legend = legendOf(shown.map((kind) => [kind, (palette) => palette.colour(KIND_COLOURS[tree.kinds.indexOf(kind)])]));
+  const help = element(
+    "p",
+    "quiet help",
+    "Click a module to fill the chart with it; Escape shows all. With the keys: arrows and Enter.",
+  );
+  const alternative = tableAlternative(
+    "The modules as a table",
+    ["module", "GPU time a step", "in itself", "share"],
+    () =>
+      data.map((module) => [
+        `${"\u2003".repeat(tree.depth(module.parent))}${module.name}`,
+        formatDuration(module.step_ns),
+        formatDuration(module.own_ns),
+        formatShare(module.step_ns / tree.total),
+      ]),
+  );
+  const shown = tree.kinds.filter((kind) =>
+    data.some((_, i) => kindOf(data[i].name) === kind && tree.colourOf(i) !== "raised"),
+  );
+  const legend = legendOf(
+    shown.map((kind) => [kind, (palette) => palette.colour(KIND_COLOURS[tree.kinds.indexOf(kind)])]),
+  );
   return [tools, chart.canvas, legend, help, alternative];
 }

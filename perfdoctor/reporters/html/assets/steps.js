@@ -1,0 +1,84 @@
+// The steps one after another: as recorded, and without the profiler.
+
+class StepsPlot extends Plot {
+  constructor(data) {
+    const recorded = [data.recorded_ns.map((_, i) => data.first + i), data.recorded_ns];
+    const joined = data.unprofiled_ns.length
+      ? uPlot.join([recorded, [data.unprofiled_number, data.unprofiled_ns]])
+      : [...recorded, recorded[0].map(() => null)];
+    super(`Lengths of ${formatCount(data.recorded_ns.length, "recorded step")}`, joined, (palette) =>
+      this.options(palette),
+    );
+    this.count = joined[0].length;
+    this.hasUnprofiled = data.unprofiled_ns.length > 0;
+  }
+
+  options(palette) {
+    const few = this.count < 400;
+    const highest = Math.max(...this.data.slice(1).flatMap((column) => column.filter((ns) => ns != null)));
+    return {
+      scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high ?? highest) * 1.08] } },
+      axes: [
+        axisStyle(palette, {
+          label: "step",
+          labelSize: 20,
+          size: 46,
+          incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000],
+        }),
+        axisStyle(palette, { size: 74, values: (_, at) => at.map((ns) => formatDuration(ns)) }),
+      ],
+      series: [
+        {},
+        {
+          stroke: palette.colour("red"),
+          width: 2,
+          points: { show: few, size: 7, fill: palette.colour("red") },
+          spanGaps: true,
+        },
+        {
+          stroke: palette.colour("blue"),
+          width: 1.5,
+          dash: [5, 4],
+          points: { show: few, size: 5, fill: palette.colour("paper") },
+          spanGaps: true,
+        },
+      ],
+      cursor: { y: false, points: { size: 9 } },
+    };
+  }
+
+  placeOf(index) {
+    const ns = this.data[1][index] ?? this.data[2][index];
+    return [this.plot.valToPos(this.data[0][index], "x"), this.plot.valToPos(ns, "y")];
+  }
+
+  nearest(x) {
+    return this.plot.posToIdx(x);
+  }
+
+  describe(index) {
+    const [number, recorded, unprofiled] = this.data.map((column) => column[index]);
+    return [
+      `step ${number}`,
+      recorded == null ? "" : `${formatDuration(recorded)} recorded`,
+      unprofiled == null ? "" : `${formatDuration(unprofiled)} without the profiler`,
+    ];
+  }
+}
+
+function makeSteps(data) {
+  const chart = new StepsPlot(data);
+  const legend = element("ul", "chart-legend");
+  legend.append(element("li", "key-recorded", "recorded"));
+  if (chart.hasUnprofiled) legend.append(element("li", "key-unprofiled", "without the profiler (dashed)"));
+  const alternative = tableAlternative("The steps as a table", ["step", "recorded", "without the profiler"], () =>
+    chart.data[0]
+      .slice(0, 1000)
+      .map((number, i) => [
+        `${number}`,
+        formatDuration(chart.data[1][i] ?? null),
+        formatDuration(chart.data[2][i] ?? null),
+      ]),
+  );
+  return [chart.place, legend, alternative];
+}
