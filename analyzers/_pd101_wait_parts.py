@@ -76,7 +76,7 @@ def _find_busiest_line(rank: Rank, evidence: Trace, waits: LoaderWaits) -> Sourc
     for line in rank.top_lines:
         place = line.location
         is_long = line.name == LOADER and line.share >= _MIN_LINE_SHARE
-        if place is not None and is_long and not _is_same_function(place, loop):
+        if is_long and not _is_same_function(place, loop):
             return place
     return None
 

@@ -106,7 +106,7 @@ class TransferBound(RankAnalyzer):
         hidden_ns = _hideable_ns(rank, group)
         most_ns, edit = _best_edit(rank, group, purpose, hidden_ns)
         advice = advice_for(rank, purpose, group, hidden_ns / max(group.exposed_ns, 1))
-        limit = copy_limit_bytes_per_s(group, rank.facts, rank.device)
+        limit = copy_limit_bytes_per_s(group.direction, rank.facts, rank.device)
         count = len(group) / max(rank.steps.count, 1)
         size = "" if group.bytes is None else f", {_format_size(group.bytes / max(rank.steps.count, 1))}"
         return self.finding(

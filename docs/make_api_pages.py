@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import perfdoctor
 import perfdoctor.rules
 import perfdoctor.testing
 
-KINDS = {
+KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "functions": ("Functions", inspect.isfunction),
     "classes": ("Classes", lambda value: inspect.isclass(value) and not issubclass(value, Exception)),
     "exceptions": ("Exceptions", lambda value: inspect.isclass(value) and issubclass(value, Exception)),

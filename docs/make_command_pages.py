@@ -9,9 +9,10 @@ import click
 from make_rule_pages import escape, own_changes
 
 from perfdoctor.cli.main import COMMANDS, cli
+from perfdoctor.tables.catalog import TABLES
 
 _NEEDS = {"": "", "cuda": "a GPU", "ranks": "several ranks"}
-_CONTEXT = click.Context(cli, info_name="perfdoctor")
+_CONTEXT = cli.make_context("perfdoctor", [], resilient_parsing=True)
 
 
 def make_pages() -> Iterator[tuple[str, str]]:
@@ -41,6 +42,12 @@ def describe_changes() -> str:
         effect = f"numerics: {each.effect_on_results}" if each.alters_numerics else each.effect_on_results
         rows.append(f"| `{each.name}` | {escape(each.summary)} | {rules} | {_NEEDS[each.needs]} | {escape(effect)} |")
     return "\n".join(("| change | does | advised by | needs | may change in results |\n|---|---|---|---|---|", *rows))
+
+
+def describe_tables() -> str:
+    """What `perfdoctor show` can show, as the rows of a table."""
+    rows = (f"| `{name}` | {escape(table.title)} | {', '.join(table.by)} |" for name, table in TABLES.items())
+    return "\n".join(rows)
 
 
 def describe_command(name: str) -> str:

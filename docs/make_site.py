@@ -11,7 +11,8 @@ mkdocstrings' work.
 What a page may say to the hook, each in a line of its own (on GitHub one sees nothing of it):
 
     <!-- part: Where a step -->                     the part of the sample's report that begins so
-    <!-- table: rules -->                           a table of the package: rules, commands, names, changes
+    <!-- output: perfdoctor show -->                what a command prints
+    <!-- table: rules -->                           a table of the package: rules, commands, names, ...
     <!-- include: benchmarks/README.md ## Title --> a section of another file
     <!-- file: docs/rules/examples/setting.py -->   a file as code
 """
@@ -19,8 +20,12 @@ What a page may say to the hook, each in a line of its own (on GitHub one sees n
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -50,12 +55,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": make_command_pages.describe_commands,
     "names": make_api_pages.describe_names,
     "changes": make_command_pages.describe_changes,
+    "tables": make_command_pages.describe_tables,
 }
 # Where the pages of each kind stand in the menu: behind the page that introduces them.
 SECTIONS = {"rules/index.md": make_rule_pages, "commands/index.md": make_command_pages, "api/index.md": make_api_pages}
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
-_MARK = re.compile(r"^<!-- (part|table|include|file): (.+?) -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- (part|output|table|include|file): (.+?) -->$", re.MULTILINE)
 log = logging.getLogger("mkdocs.hooks.make_site")
 
 
@@ -121,11 +127,7 @@ def fill_marks(markdown: str, uri: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, wanted = match[1], match[2]
-        if kind == "table":
-            return TABLES[wanted]()
-        if kind == "file":
-            return f"```python\n{(ROOT / wanted).read_text(encoding='utf-8')}```"
-        text = find_part(wanted) if kind == "part" else _section(*wanted.split(" ", 1), uri)
+        text = include_section(wanted, uri) if kind == "include" else _MAKERS[kind](wanted)
         if not text:
             log.warning("%s asks for the %s '%s', which does not exist", uri, kind, wanted)
         return text
@@ -139,6 +141,19 @@ def find_part(start: str) -> str:
     return f"```text\n{found}\n```" if found else ""
 
 
+def print_output(line: str) -> str:
+    """What a command prints in the repository's folder, as a block.
+
+    Raises:
+        CalledProcessError: It failed.
+    """
+    program, *words = shlex.split(line)
+    environment = os.environ | {"COLUMNS": str(REPORT_WIDTH), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", program, *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return f"```text\n{done.stdout.strip(chr(10))}\n```"
+
+
 @cache
 def sample_report() -> str:
     """The report of the sample trace, as a terminal without colours shows it."""
@@ -148,13 +163,31 @@ def sample_report() -> str:
     return Terminal(width=REPORT_WIDTH, color=False).render(perfdoctor.analyze(ROOT / SAMPLE)).strip("\n")
 
 
-def _section(path: str, heading: str, uri: str) -> str:
-    """The text below a heading of a file, up to the next heading of its level; empty where there is no such heading."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    _, found, rest = text.partition(f"\n{heading}\n")
-    level = heading.split(" ", 1)[0]
+def quote_file(path: str) -> str:
+    """A file of Python as a block."""
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8')}```"
+
+
+def include_section(wanted: str, uri: str) -> str:
+    """The text below a heading of a file, up to the next heading of its level; empty where there is no such heading.
+
+    Args:
+        wanted: The file and the heading, as "README.md ## Many ranks".
+        uri: The address of the page that includes it.
+    """
+    path, heading = wanted.split(" ", 1)
+    _, found, rest = (ROOT / path).read_text(encoding="utf-8").partition(f"\n{heading}\n")
+    level = heading.partition(" ")[0]
     body = re.split(rf"^#{{1,{len(level)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip("\n")
     return lead_links(body, path, uri) if found else ""
+
+
+_MAKERS: dict[str, Callable[[str], str]] = {
+    "part": find_part,
+    "output": print_output,
+    "table": lambda name: TABLES[name]() if name in TABLES else "",
+    "file": quote_file,
+}
 
 
 def _leaves(nav: list[object]) -> Iterator[str]:

@@ -13,11 +13,12 @@ from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from perfdoctor import pipeline
+from perfdoctor.analysis.communication.collectives import CollectiveTable
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.comparison.comparison import Comparison as BaseComparison
 from perfdoctor.comparison.comparison import compare_recordings
 from perfdoctor.comparison.inputs import find_inputs
-from perfdoctor.errors import InputError, UsageError
+from perfdoctor.errors import InputError, PerfdoctorError, UsageError
 from perfdoctor.fleet.analyze_files import analyze_files, analyze_jobs
 from perfdoctor.fleet.discover import TraceFile, find_traces
 from perfdoctor.fleet.longest_rank import read_longest_rank
@@ -28,15 +29,15 @@ from perfdoctor.gpu.calibration import find_calibration
 from perfdoctor.gpu.device_table import read_table, user_devices_path
 from perfdoctor.gpu.devices import similar_names
 from perfdoctor.rank import Rank
-from perfdoctor.report.quote_lines import with_quoted_rows, with_source_lines
+from perfdoctor.report.quote_lines import with_quoted_rows, with_quoted_table, with_source_lines
 from perfdoctor.report.report import Report as BaseReport
 from perfdoctor.report.table import Table as BaseTable
 from perfdoctor.reporters.write_comparison import print_comparison, render_comparison, save_comparison
-from perfdoctor.reporters.write_report import print_report, render_report, save_report
+from perfdoctor.reporters.write_report import PAGE, print_report, render_report, save_report, suffix_of
 from perfdoctor.reporters.write_table import print_table, save_table
 from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Analyzer
-from perfdoctor.tables.catalog import build_table, check_table
+from perfdoctor.tables.catalog import COMPARING_RANKS, build_table, check_table
 from perfdoctor.trace import read
 from perfdoctor.trace.io.remote import redact
 
@@ -110,6 +111,15 @@ class _TableSource:
             self._last_index = index
         return self._last
 
+    def read_collectives(self) -> list[CollectiveTable]:
+        """The collectives of all ranks."""
+        found: list[CollectiveTable] = []
+        tracker = ProgressTracker(self.files, None)
+        read_longest_rank(
+            self.files, replace(self.options, rank=None), tracker, lambda rank: found.append(rank.collectives)
+        )
+        return found
+
 
 class Report(BaseReport):
     """The result of an analysis; `perfdoctor.report.report.Report` describes its fields."""
@@ -121,9 +131,16 @@ class Report(BaseReport):
         findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
         return f"<perfdoctor.Report: {findings}; report.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import NotebookHtml
+
+        return NotebookHtml().render(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The report as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        """The report as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_report(self, ".md"), "text/plain": render_report(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the report to standard output.
@@ -134,13 +151,33 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .html, .json, .md, .txt, or .json.gz (annotated trace).
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt or .json.gz (annotated trace).
+
+        For code reviews and continuous integration: .sarif, .xml (JUnit), .github (annotations), .pr.md (a comment).
+
+        A page has charts and tables of the rank with the longest step, whose trace is read again for them; where it
+        cannot be read any more the page says so and has the rest.
 
         Raises:
             UsageError: The suffix is another one.
             InputError: The file cannot be written.
         """
-        save_report(self, path)
+        report = self._with_charts() if suffix_of(path) == PAGE else self
+        save_report(report, path)
+
+    def _with_charts(self) -> BaseReport:
+        """The same report with what a page draws; as it is where the traces cannot be read again."""
+        if self.charts is not None or not self.account:
+            return self
+        try:
+            number, rank, _ = self._read_rank(None)
+        except PerfdoctorError:
+            return self
+        applied = {outcome.rule for outcome in self.outcomes}
+        rules = [rule for rule in registry.load_analyzers() if rule.rule in applied]
+        # The rules once more: the findings of several ranks do not keep what time they claim on each.
+        again = pipeline.summarize_rank(rank, rules, self._table_source.options.settings, with_charts=True)
+        return self if again.charts is None else replace(self, charts=replace(again.charts, rank=number))
 
     def table(self, what: str, by: str | None = None, *, rank: int | None = None) -> Table:
         """A table of what was recorded, as `perfdoctor show` prints it.
@@ -160,6 +197,15 @@ class Report(BaseReport):
             InputError: The trace cannot be read again.
         """
         by = check_table(what, by)
+        number, of_trace, notes = self._read_rank(rank)
+        if len(self.account) > 1 and rank is None:
+            notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
+        several = what in COMPARING_RANKS and len(self.account) > 1
+        table = build_table(of_trace, what, by, self._table_source.read_collectives() if several else ())
+        return _as_table(replace(table, rank=number, notes=(*notes, *table.notes)))
+
+    def _read_rank(self, rank: int | None) -> tuple[int | None, Rank, tuple[str, ...]]:
+        """A rank as read again, by default that with the longest step: its number in the report, it, and notes."""
         source: _TableSource | None = getattr(self, "_table_source", None)
         if source is None or not self.account:
             raise UsageError("tables are made of traces, which this report does not name; analyze them again")
@@ -167,16 +213,12 @@ class Report(BaseReport):
         if not of_rank:
             raise UsageError(f"none of the traces is of rank {rank}")
         index = max(of_rank, key=lambda i: _mean_step_ns(self.account[i]))
-        of_trace, notes = source.read(self, index)
-        if len(self.account) > 1 and rank is None:
-            notes = (*notes, f"of {len(self.account)} ranks this is the one with the longest step")
-        table = build_table(of_trace, what, by)
-        return _as_table(replace(table, rank=self.traces[index].rank, notes=(*notes, *table.notes)))
+        return (self.traces[index].rank, *source.read(self, index))
 
     def export_chrome_trace(self, path: PathLike) -> None:
-        """Write the analysed trace with steps, account and findings as additional tracks.
+        """Write the analysed traces with steps, account, findings and counters as additional tracks.
 
-        The file opens in Perfetto and chrome://tracing.
+        The file opens in Perfetto and chrome://tracing. Several ranks stand in it on one clock.
 
         Raises:
             InputError: The trace cannot be read again, or the file cannot be written.
@@ -194,9 +236,16 @@ class Comparison(BaseComparison):
     def __repr__(self) -> str:
         return f"<perfdoctor.Comparison: {self.step.verdict}; comparison.print() shows it>"
 
+    def _repr_html_(self) -> str:
+        """The short form as a notebook shows it."""
+        from perfdoctor.reporters.notebook_html import render_comparison_html
+
+        return render_comparison_html(self)
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """The comparison as a notebook shows it: Markdown, or text where that cannot be shown."""
-        return {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        """The comparison as a notebook shows it: the short form in HTML, else all of it as Markdown or text."""
+        whole = {"text/markdown": render_comparison(self, ".md"), "text/plain": render_comparison(self, ".txt")}
+        return {"text/html": self._repr_html_(), **whole}
 
     def print(self, *, color: bool | None = None) -> None:
         """Print the comparison to standard output.
@@ -283,12 +332,21 @@ def analyze_traces(
     jobs: int | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
+    charts: bool = False,
 ) -> Report:
-    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right."""
+    """The same as `analyze`, of traces that `find` returns; it is called once the options are known to be right.
+
+    `charts` makes what a page draws at once, which spares reading a trace again for it.
+    """
     chosen = _check_options(select, ignore, device, settings, jobs)
     files = _choose_files(find(), rank)
     options = AnalysisOptions(
-        settings=settings or {}, device=device, steps=steps or slice(None), rank=rank, whole=len(files) == 1
+        settings=settings or {},
+        device=device,
+        steps=steps or slice(None),
+        rank=rank,
+        whole=len(files) == 1,
+        charts=charts,
     )
     report = analyze_files(files, options, chosen, ProgressTracker(files, progress), jobs=jobs, dask=dask)
     if options.steps != slice(None) and not any(len(account.steps) for account in report.account):
@@ -322,10 +380,15 @@ def make_table(
     """
     by = check_table(what, by)
     _check_device(device)
-    files = _choose_files(find(), rank)
+    found = find()
+    files = _choose_files(found, rank)
     options = AnalysisOptions(settings=settings or {}, device=device, steps=steps or slice(None), rank=rank)
-    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress))
-    table = build_table(of_rank, what, by)
+    compares, peers = what in COMPARING_RANKS and len(found) > 1, []
+    if compares and rank is not None:
+        peers = _TableSource(found, options).read_collectives()
+    visit = (lambda each: peers.append(each.collectives)) if compares and rank is None else None
+    of_rank, notes = read_longest_rank(files, options, ProgressTracker(files, progress), visit)
+    table = build_table(of_rank, what, by, peers)
     return _as_table(replace(table, notes=(*notes, *table.notes)))
 
 
@@ -334,6 +397,7 @@ def _mean_step_ns(account: Account) -> float:
 
 
 def _as_table(table: BaseTable) -> Table:
+    table = with_quoted_table(table, linecache.getline)
     return Table(**{field.name: getattr(table, field.name) for field in fields(table)})
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from perfdoctor.analysis.captured_facts import captured_part
 from perfdoctor.analysis.context.context import UNKNOWN_CONTEXT
 from perfdoctor.analysis.kernels.roof_classes import MIN_ROOF_SHARE
 from perfdoctor.errors import UsageError
 from perfdoctor.rank import Rank
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding, FindingScope, describe_error, finding_of_failure
 from perfdoctor.report.merge_findings import merge_findings
 from perfdoctor.report.pricing import price_findings, prioritize_fleet, step_after_fixes_ns
@@ -38,6 +40,7 @@ from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, RankAnalyzer, Run
 from perfdoctor.rules.registry import find_broken_plugins
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.savings.ledger import Ledger
+from perfdoctor.tables.report_tables import ReportTables, report_tables
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -55,6 +58,7 @@ def diagnose_run(
     missing: Iterable[TraceSummary] = (),
     *,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> Report:
     """The Report on ranks that are all in this process.
 
@@ -64,6 +68,7 @@ def diagnose_run(
         settings: Thresholds by rule id, as {"PD101": {"min_share": 0.1}}.
         missing: Ranks that could not be read.
         with_breakdown: Whether the report says what the steps hold, for a comparison.
+        with_charts: Whether it has what the page draws.
 
     Raises:
         UsageError: `settings` names a rule or threshold that does not exist.
@@ -88,6 +93,7 @@ def diagnose_run(
             known_findings=by_rank[rank.rank],
             is_only_rank=is_only_rank,
             with_breakdown=with_breakdown,
+            with_charts=with_charts,
         )
         for rank in run.ranks
     ]
@@ -104,6 +110,7 @@ def summarize_rank(
     known_findings: Sequence[Finding] = (),
     is_only_rank: bool = False,
     with_breakdown: bool = False,
+    with_charts: bool = False,
 ) -> RankSummary:
     """The summary of one rank with the findings of the rules on it. Pure.
 
@@ -115,6 +122,7 @@ def summarize_rank(
         is_only_rank: Whether the report has no other rank. Then the summary keeps the intervals of account and claims,
             which an annotated trace needs, and leaves out what only comparisons of ranks need.
         with_breakdown: Whether to break down its steps, which takes a tenth of the time of an analysis.
+        with_charts: Whether to make what the page draws.
     """
     findings, outcomes = list(known_findings), []
     run = Run((rank,))
@@ -145,9 +153,20 @@ def summarize_rank(
         context=rank.context,
         limit=Limit(rank.limit.step_ns, rank.limit.known_share, basis=rank.limit.basis),
         unexplained=find_unexplained(_facts_of_slices(rank), (finding.claim.intervals for finding in findings)),
-        tables=_tables_of(rank),
+        tables=report_tables(rank),
         breakdown=rank.breakdown if with_breakdown else None,
+        charts=charts_of(rank, findings) if with_charts else None,
     )
+
+
+def charts_of(rank: Rank, findings: Iterable[Finding] = ()) -> RankCharts:
+    """What the page draws of a rank: its charts, where the findings on it claim time, the top of its tables."""
+    # Few reports are pages: others do without these imports.
+    from perfdoctor.charts.rank_charts import rank_charts_of
+    from perfdoctor.tables.catalog import TABLES as CATALOG
+    from perfdoctor.tables.catalog import build_table
+
+    return rank_charts_of(rank, {name: partial(build_table, name=name) for name in CATALOG}, findings)
 
 
 def report_on_summaries(
@@ -201,6 +220,7 @@ def report_on_summaries(
         program_folders=_program_folders(fleet),
         program_name=_program_name(fleet),
         breakdowns=tuple(s.breakdown for s in fleet.summaries if s.breakdown is not None),
+        charts=next((s.charts for s in fleet.summaries if s.charts is not None), None),
     )
 
 
@@ -374,35 +394,7 @@ def _summarize_steps(rank: Rank) -> StepSummary:
     )
 
 
-def _tables_of(rank: Rank) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """The ops and lines with most own time. A line has the share of a step that it has in the evidence window."""
-    step_ns, steps = rank.per_step(rank.window_ns), max(rank.steps.count, 1)
-    ops = tuple(
-        {
-            "name": each.name,
-            "count": None if each.count is None else round(each.count / steps, 2),
-            "step_ns": round(each.share * step_ns),
-            "share": each.share,
-        }
-        for each in rank.top_ops
-    )
-    lines = tuple(
-        {
-            "file": each.location.file,
-            "line": each.location.line,
-            "function": each.location.function,
-            "part": each.name or None,
-            "source": None,
-            "step_ns": round(each.share * step_ns),
-            "share": each.share,
-        }
-        for each in rank.top_lines
-        if each.location is not None
-    )
-    return {"ops": ops, "lines": lines}
-
-
-def _tables_of_longest_step(fleet: Fleet) -> dict[str, tuple[Mapping[str, Any], ...]]:
+def _tables_of_longest_step(fleet: Fleet) -> ReportTables:
     longest = max(fleet.summaries, key=lambda summary: summary.per_step(summary.window_ns), default=None)
     return {name: () if longest is None else longest.tables.get(name, ()) for name in TABLES}
 

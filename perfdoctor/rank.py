@@ -16,10 +16,12 @@ from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
+from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
 from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
-from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line
+from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
+from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line, loop_thread_of
 from perfdoctor.analysis.kernels.flops_utilization import NO_UTILIZATION, flops_utilization
 from perfdoctor.analysis.kernels.hardware import Hardware, hardware_of
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses, kernel_classes_of
@@ -54,14 +56,13 @@ from perfdoctor.analysis.timeline.account import (
 from perfdoctor.analysis.timeline.clock_shift import ClockShift, clock_shift_of, shift_gpu_clock
 from perfdoctor.analysis.timeline.cpu_waits import cpu_wait_ns, cpu_waits_of
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps, find_idle_gaps, idle_cause_layers
+from perfdoctor.analysis.timeline.idle_pieces import IdleInstants, IdlePieces, idle_instants_of, idle_pieces_of
 from perfdoctor.analysis.timeline.own_time import (
     GpuLabels,
     OwnTime,
     label_gpu_items,
     own_time_by_line,
-    own_time_by_op,
     own_time_of_gpu_by_line,
-    own_time_of_gpu_items,
 )
 from perfdoctor.analysis.timeline.pauses import PauseGroup, find_pauses, pause_threshold_ns
 from perfdoctor.analysis.timeline.phases import cpu_phases, gpu_phases
@@ -543,16 +544,8 @@ class Rank:
         return label_gpu_items(self.trace, np.arange(len(self.trace.gpu)))
 
     @cached_property
-    def top_ops(self) -> tuple[OwnTime, ...]:
-        """The ops with most own time in the window: of the GPU, else of the CPU; empty where neither was recorded."""
-        if self.device_kind == "gpu":
-            return own_time_of_gpu_items(self.trace, self.window)
-        is_cpu = self.device_kind == "cpu"
-        return own_time_by_op(self.trace, self.window, self.loader_waits.intervals) if is_cpu else ()
-
-    @cached_property
     def top_lines(self) -> tuple[OwnTime, ...]:
-        """The lines of the user's code that take most of a step, as `top_ops`; empty where no lines were recorded."""
+        """The lines of the user's code that take most of a step; empty where no lines were recorded."""
         traces = (self.trace,) if self.evidence_trace is None else (self.evidence_trace, self.trace)
         if self.device_kind == "gpu":
             return own_time_of_gpu_by_line(traces)
@@ -587,6 +580,29 @@ class Rank:
             return breakdown
         evidence = Rank(self.evidence_trace, self.device_name, min_roof_share=self.min_roof_share)
         return complete_with_evidence(breakdown, evidence.breakdown)
+
+    # --- what launched it, for tables ---------------------------------------------------------------------------------
+
+    @cached_property
+    def forward_ops(self) -> ForwardOps:
+        """The forward op to which each op of a backward pass belongs."""
+        return forward_ops_of(self.trace)
+
+    @cached_property
+    def module_tree(self) -> ModuleTree:
+        """The nn.Modules that the program calls; empty where they were not recorded."""
+        return module_tree_of(self.trace, self.forward_ops)
+
+    @cached_property
+    def idle_pieces(self) -> IdlePieces:
+        """The idle time of the account in pieces, each with its cause and the call that made the GPU wait."""
+        return idle_pieces_of(self.trace, self.gaps, self.account.parts)
+
+    @cached_property
+    def idle_instants(self) -> IdleInstants:
+        """Where on the CPU the idle time comes from."""
+        thread = self.launching_thread if self.launching_thread >= 0 else loop_thread_of(self.trace)
+        return idle_instants_of(self.trace, self.idle_pieces, thread)
 
     # --- other ranks ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.model import Trace
 
@@ -97,3 +97,12 @@ def find_outermost_ops(trace: Trace, op: Int32Array, through: Callable[[str], bo
             return outermost, around
         outermost[rows] = around[rows]
         around[rows] = ops.parent[around[rows]]
+
+
+def launch_instants(trace: Trace) -> tuple[Int64Array, Int32Array]:
+    """When and on which thread each GPU item was launched: by its call, else by its op; NONE where neither is known."""
+    gpu, calls, ops = trace.gpu, trace.calls, trace.ops
+    by_call = gpu.call >= 0
+    start_ns = np.where(by_call, np.append(calls.start_ns, NONE)[gpu.call], np.append(ops.start_ns, NONE)[gpu.op])
+    thread = np.where(by_call, np.append(calls.thread, 0)[gpu.call], np.append(ops.thread, 0)[gpu.op])
+    return start_ns.astype(np.int64), thread.astype(np.int32)

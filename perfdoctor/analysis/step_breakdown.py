@@ -18,6 +18,7 @@ import numpy as np
 
 from perfdoctor.analysis.communication.collective_metadata import collective_metadata
 from perfdoctor.analysis.communication.collectives import gpu_collectives
+from perfdoctor.analysis.host.module_tree import find_module_calls, innermost_calls
 from perfdoctor.analysis.kernels.kernel_classes import KernelClasses
 from perfdoctor.analysis.kernels.tensor_core_verdicts import MATRIX_CATEGORIES
 from perfdoctor.analysis.launching_ops import match_op_names
@@ -27,7 +28,6 @@ from perfdoctor.gpu import classify_op
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
-from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
@@ -275,14 +275,11 @@ def module_keys(trace: Trace, at_ns: Int64Array, thread: IntArray, names: Sequen
         thread: Their threads.
         names: The name of the op of each.
     """
-    frames = trace.frames
-    rows = np.flatnonzero(trace.match_rows(frames, vocabulary.MODULE_FRAME))
+    rows = find_module_calls(trace)
     if not len(rows):
         return [], np.empty(0, np.int64)
-    start, end = frames.start_ns[rows], frames.end_ns[rows]
-    inside = nesting.innermost(start, end, frames.thread[rows], at_ns, thread.astype(np.int32))
-    inside = np.where(at_ns >= 0, inside, NONE)
-    code = np.where(inside >= 0, np.append(frames.name[rows], NONE)[inside], NONE)
+    inside = innermost_calls(trace, rows, at_ns, thread)
+    code = np.where(inside >= 0, np.append(trace.frames.name[rows], NONE)[inside], NONE)
     outside = np.array([_OUTSIDE.index(_name_outside(name)) for name in names], np.int64)
     modules, row = _distinct_keys(code, np.where(code >= 0, 0, outside))
     keys = [

@@ -52,8 +52,9 @@ def roofline_of(rank: Rank) -> Roofline | None:
 
 
 def _shape_of(cost: OpCost) -> str:
-    """What tells the costs of one kernel's launches apart: "4096 x 4096 x 1024 bf16" (M, N, K)."""
-    sizes = " x ".join(str(size) for size in (cost.batch, cost.m, cost.n, cost.k) if size is not None)
+    """What tells the costs of one kernel's launches apart: "(4096 x 4096 x 1024, bf16)" of a product (M, N, K)."""
+    batch = cost.batch if cost.batch != 1 else None
+    sizes = " x ".join(str(size) for size in (batch, cost.m, cost.n, cost.k) if size is not None)
     if not sizes and cost.channels_in is not None:
         sizes = f"{cost.channels_in} to {cost.channels_out} channels"
     return f"({sizes or f'{cost.bytes:,} bytes'}, {cost.dtype})"

@@ -15,7 +15,8 @@ from perfdoctor.charts.timeline_items import MAX_ITEMS, Items, concatenate, join
 from perfdoctor.gpu.kernel_rules.rule import Category
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import Link, StepTimeline, Track
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, occurring
@@ -55,6 +56,7 @@ def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
         *_sequence("phases", "phases", rank.phases, span),
         *_sequence("idle gaps", "gaps", _idle_parts(rank), span),
         *_streams(rank, start_ns, end_ns),
+        *_marked_steps(rank, start_ns, end_ns),
         *_threads(rank, start_ns, end_ns),
     ]
     names = (*rank.trace.strings, *_CATEGORIES)
@@ -68,18 +70,21 @@ def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
         items.append(part)
     heads = [head for head, _ in parts]
     joined = join_short_items(concatenate(items), end_ns - start_ns, most)
-    used_names, used_colours = occurring(joined.name), occurring(joined.category)
+    # By their texts, because codes depend on how the file was read.
+    used_names = sorted(occurring(joined.name).tolist(), key=names.__getitem__)
+    used_colours = occurring(joined.category).tolist()
+    name_id, colour_id = _number(used_names, len(names)), _number(used_colours, len(_CATEGORIES))
     first = np.searchsorted(joined.track, np.arange(len(heads) + 1))
     return StepTimeline(
         step=step,
         start_ns=start_ns,
         span_ns=end_ns - start_ns,
         tracks=tuple(
-            _track(head, joined, slice(first[number], first[number + 1]), used_names, used_colours)
+            _track(head, joined.take(np.arange(first[number], first[number + 1])), name_id, colour_id)
             for number, head in enumerate(heads)
         ),
-        names=tuple(names[code] for code in used_names.tolist()),
-        categories=tuple(_CATEGORIES[code] for code in used_colours.tolist()),
+        names=tuple(names[code] for code in used_names),
+        categories=tuple(_CATEGORIES[code] for code in used_colours),
         links=_links(rank, heads, joined, first),
         left_out=int(joined.merged[joined.merged > 1].sum()),
     )
@@ -132,11 +137,31 @@ def _streams(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, It
         yield _Head(f"GPU {device}, stream {stream}" if len(devices) > 1 else f"stream {stream}", "stream"), items
 
 
+def _marked_steps(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, Items]]:
+    """The track of the profiler's marks around steps of the CPU, which may run ahead of the GPU.
+
+    On their thread they would begin within the profiler's own functions, outlive these, and push the rest down.
+    """
+    ranges = rank.trace.ranges
+    rows = _rows_during(ranges, start_ns, end_ns)
+    rows = rows[_is_step_mark(rank)[ranges.name[rows]]]
+    if len(rows):
+        items = _items(ranges.start_ns[rows], ranges.end_ns[rows], ranges.name[rows], _CODE["annotation"], rows)
+        items.depth[:] = side_lanes(items.start_ns, items.end_ns)
+        yield _Head("steps of the CPU", "phases"), items
+
+
+def _is_step_mark(rank: Rank) -> BoolArray:
+    """For each string whether it names a mark of the profiler around a step."""
+    return rank.trace.match_strings(rank.trace.ranges, vocabulary.PROFILER_STEP)
+
+
 def _threads(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, Items]]:
     """A track for each thread with what it was in: Python, annotations, ops, calls; the launching thread first."""
     trace = rank.trace
     tables: tuple[Frames | Ranges | Ops | Calls, ...] = (trace.frames, trace.ranges, trace.ops, trace.calls)
     found = [_rows_during(table, start_ns, end_ns) for table in tables]
+    found[1] = found[1][~_is_step_mark(rank)[trace.ranges.name[found[1]]]]
     start = np.concatenate([table.start_ns[rows] for table, rows in zip(tables, found, strict=True)])
     end = np.concatenate([table.end_ns[rows] for table, rows in zip(tables, found, strict=True)])
     name = np.concatenate([table.name[rows] for table, rows in zip(tables, found, strict=True)])
@@ -151,8 +176,7 @@ def _threads(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, It
     )
     for number in busiest_first:
         rows = np.flatnonzero(thread == number)
-        items = _items(start[rows], end[rows], name[rows], colour[rows], row[rows])
-        items.depth[:] = depth[rows]
+        items = _items(start[rows], end[rows], name[rows], colour[rows], row[rows], depth[rows])
         label = f"thread {trace.threads[number].rpartition('/')[2]}"
         yield _Head(f"{label}, which launches" if number == rank.launching_thread else label, "thread"), items
 
@@ -175,9 +199,14 @@ def _rows_during(table: Table, start_ns: int, end_ns: int) -> Int64Array:
 
 
 def _items(
-    start_ns: Int64Array, end_ns: Int64Array, name: IntArray | int, category: IntArray | int, row: IntArray | int
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    name: IntArray | int,
+    category: IntArray | int,
+    row: IntArray | int,
+    depth: IntArray | int = 0,
 ) -> Items:
-    """Items of one track in the order of their starts, each by itself, at depth 0."""
+    """Items of one track in the order of their starts, each by itself."""
     order, count = np.argsort(start_ns, kind="stable"), len(start_ns)
 
     def column(values: IntArray | int, kind: type[np.signedinteger[Any]]) -> IntArray:
@@ -189,23 +218,29 @@ def _items(
         end_ns[order],
         column(name, np.int32),
         column(category, np.int8),
-        np.zeros(count, np.int8),
+        column(depth, np.int8),
         column(row, np.int32),
         np.ones(count, np.int32),
     )
 
 
-def _track(head: _Head, items: Items, where: slice, names: Int64Array, colours: Int64Array) -> Track:
-    """A track; `names` and `colours` are the codes that occur, ascending."""
+def _number(codes: list[int], size: int) -> Int32Array:
+    """For each code below `size` its position among those in use."""
+    number = np.full(size, NONE, np.int32)
+    number[codes] = np.arange(len(codes))
+    return number
+
+
+def _track(head: _Head, items: Items, name_id: Int32Array, colour_id: Int32Array) -> Track:
     return Track(
         head.name,
         head.kind,
-        items.start_ns[where],
-        items.end_ns[where] - items.start_ns[where],
-        np.searchsorted(names, items.name[where]).astype(np.int32),
-        np.searchsorted(colours, items.category[where]).astype(np.int8),
-        items.depth[where],
-        items.merged[where],
+        items.start_ns,
+        items.end_ns - items.start_ns,
+        name_id[items.name],
+        colour_id[items.category].astype(np.int8),
+        items.depth,
+        items.merged,
     )
 
 

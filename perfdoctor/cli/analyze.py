@@ -14,7 +14,14 @@ from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.gates import check_gate, check_program, check_ranks_complete, open_gate, save_baseline
 from perfdoctor.cli.progress_bar import open_progress_bar
-from perfdoctor.cli.report_output import ReportOutput, check_folder, check_outputs, print_analysis, save_outputs
+from perfdoctor.cli.report_output import (
+    ReportOutput,
+    check_folder,
+    check_outputs,
+    has_page,
+    print_analysis,
+    save_outputs,
+)
 from perfdoctor.cli.shell_values import complete_files
 from perfdoctor.errors import UsageError
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     short_help="Say why a recorded step is slow, and what to change.",
     epilog=parameters.format_examples(
         "perfdoctor analyze trace.json.gz",
+        "perfdoctor analyze trace.json.gz -o report.html --open",
         "perfdoctor analyze capture/ -o report.md -o report.json",
         "perfdoctor analyze trace.json --select PD1,PD201 --set PD101.min_share=0.1",
         "perfdoctor analyze run/ --jobs 4 --strict          # the traces of all ranks",
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there.")
 @parameters.output_format
 @parameters.output
+@parameters.open_page
 @parameters.select
 @parameters.ignore
 @parameters.settings
@@ -58,6 +67,7 @@ def analyze(
     as_json: bool,
     output_format: str | None,
     output: tuple[str, ...],
+    opens: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     settings: tuple[str, ...],
@@ -93,6 +103,8 @@ def analyze(
     if jobs is not None and dask is not None:
         raise UsageError("--jobs and --dask exclude each other: the cluster decides how many workers it has")
     check_outputs(output)
+    if opens and not has_page(output):
+        raise UsageError("--open opens a page, and none is written: give -o report.html")
     if update_baseline and baseline is not None:
         check_folder(baseline)
     shown = parameters.parse_output_format(as_json, output_format)
@@ -105,7 +117,7 @@ def analyze(
     from perfdoctor.fleet.split_jobs import split_jobs
 
     gate = open_gate(fail_on, baseline, updates=update_baseline)
-    put_out = ReportOutput(shown, output, rank, no_color, verbosity, gate)
+    put_out = ReportOutput(shown, output, rank, no_color, verbosity, gate, opens)
     silent = quiet or (shown != "text" and not sys.stdout.isatty())
 
     def analyze_job(job: Job | None) -> Report:
@@ -121,6 +133,7 @@ def analyze(
                 jobs=jobs,
                 dask=dask,
                 progress=progress,
+                charts=has_page(output),
             )
 
     # One rank of one job, or a cluster that sees files which this machine may not see: nothing to split.

@@ -20,10 +20,11 @@ from perfdoctor.reporters.clean_text import clean_line
     short_help="Annotate a trace for Perfetto and chrome://tracing.",
     epilog=parameters.format_examples(
         "perfdoctor export trace.json.gz -o annotated.json.gz",
+        "perfdoctor export capture/ -o all-ranks.json.gz",
         "perfdoctor export capture/ -o rank3.json.gz --rank 3 --steps 2:4",
     ),
 )
-@click.argument("trace", metavar="TRACE", shell_complete=complete_files)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "-o",
     "--output",
@@ -39,7 +40,7 @@ from perfdoctor.reporters.clean_text import clean_line
 @parameters.rank
 @parameters.steps
 def export(
-    trace: str,
+    traces: tuple[str, ...],
     output: str,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -48,28 +49,42 @@ def export(
     rank: int | None,
     steps: str | None,
 ) -> None:
-    """Write the trace with its steps, account and findings as additional tracks.
+    r"""Write the trace with its steps, account, findings and counters as additional tracks.
 
-    TRACE is a trace, a capture folder, or a folder with the traces of several ranks, of which --rank chooses one.
-    Open the written file in ui.perfetto.dev or chrome://tracing.
+    TRACE is a trace, a capture folder, or a folder with the traces of several ranks, which become one trace on one
+    clock; --rank chooses one of them. Open the written file in ui.perfetto.dev or chrome://tracing.
+
+    \b
+    Examples:
+      perfdoctor export trace.json.gz -o annotated.json.gz
+      perfdoctor export traces/ -o all_ranks.json.gz
+      perfdoctor export traces/ --rank 3 -o rank3.json.gz
     """
     if not output.lower().endswith((".json.gz", ".json")):
         raise UsageError(f"{output}: an annotated trace must be called .json.gz or .json")
     check_folder(output)
     config = load_config(select, ignore, settings, Path.cwd())
     from perfdoctor.api import analyze as analyze_traces
+    from perfdoctor.fleet.rank_tasks import AnalysisOptions
     from perfdoctor.reporters.chrome_trace.annotate_trace import export_chrome_trace
+
+    chosen_steps = parameters.parse_steps(steps)
 
     with open_progress_bar() as progress:
         report = analyze_traces(
-            trace,
+            traces,
             select=config.select,
             ignore=config.ignore,
             device=device,
             rank=rank,
-            steps=parameters.parse_steps(steps),
+            steps=chosen_steps,
             settings=config.settings,
             progress=progress,
         )
-    export_chrome_trace(report, output, rank=rank)
+    options = AnalysisOptions(settings=config.settings, device=device, steps=chosen_steps or slice(None))
+    clocks = export_chrome_trace(report, output, rank=rank, options=options)
+    for trace in report.missing:
+        sys.stderr.write(f"{clean_line(trace.path)} is left out: {clean_line('; '.join(trace.warnings))}\n")
+    if clocks is not None:
+        sys.stderr.write(f"{clean_line(clocks)}\n")
     sys.stderr.write(f"wrote {clean_line(output)}; open it in https://ui.perfetto.dev or chrome://tracing\n")

@@ -75,6 +75,7 @@ def module_of(command: str) -> str:
 Examples:
   perfdoctor run train.py --epochs 1
   perfdoctor analyze trace.json.gz
+  perfdoctor show kernels trace.json.gz
   perfdoctor explain PD101
   perfdoctor try train.py --epochs 1
   perfdoctor compare before/ after/""",

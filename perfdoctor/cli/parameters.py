@@ -40,9 +40,10 @@ output = click.option(
     multiple=True,
     metavar="FILE",
     shell_complete=complete_files,
-    help="Also write .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github (annotations), .txt "
-    "or .json.gz (annotated trace); may be given several times.",
+    help="Also write .html (a page), .json, .md, .pr.md (short, for a pull request), .sarif, .xml (JUnit), .github "
+    "(annotations), .txt or .json.gz (annotated trace); may be given several times.",
 )
+open_page = click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 output_format = click.option(
     "--output-format",
     type=click.Choice(tuple(OUTPUT_FORMATS)),

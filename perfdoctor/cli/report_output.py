@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from perfdoctor.errors import InputError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
 from perfdoctor.reporters.render_options import RenderOptions
-from perfdoctor.reporters.write_report import OUTPUT_FORMATS, print_report, render_report, save_report, suffix_of
+from perfdoctor.reporters.write_report import OUTPUT_FORMATS, PAGE, print_report, render_report, save_report, suffix_of
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 if TYPE_CHECKING:
     from perfdoctor.report.report import Report
@@ -52,6 +55,7 @@ class ReportOutput:
         no_color: Whether a terminal gets no colours.
         verbosity: Of the text: -1, 0 or 1. A quiet terminal makes no file shorter.
         gate: What the report has to pass, for the formats that show it.
+        opens: Whether to open pages in the browser.
     """
 
     format: str = "text"
@@ -60,6 +64,7 @@ class ReportOutput:
     no_color: bool = False
     verbosity: int = 0
     gate: Gate | None = None
+    opens: bool = False
 
 
 def print_analysis(report: Report, output: ReportOutput) -> None:
@@ -76,6 +81,23 @@ def save_outputs(report: Report, output: ReportOutput) -> None:
     for path in output.files:
         save_report(report, path, rank=output.rank, options=options)
         sys.stderr.write(f"wrote {clean_line(path)}\n")
+        if output.opens and suffix_of(path) == PAGE:
+            open_page(Path(path))
+
+
+def has_page(paths: Sequence[str]) -> bool:
+    """Whether one of the files is a page, which needs charts."""
+    return any(suffix_of(path) == PAGE for path in paths)
+
+
+def open_page(path: Path) -> None:
+    """Open a page in the browser; a line on stderr says so where there is none to open it in."""
+    import webbrowser  # takes 10 ms, and few want it
+
+    # Without a display `webbrowser` would start a browser of the terminal, over what is printed there.
+    lacks_display = sys.platform == "linux" and not any(map(os.environ.get, _DISPLAYS))
+    if lacks_display or not webbrowser.open(path.absolute().as_uri()):
+        sys.stderr.write(f"perfdoctor: there is no browser to open here; the page is {clean_line(str(path))}\n")
 
 
 def shown_path(folder: Path) -> str:

@@ -17,7 +17,7 @@ _INDENT = " " * 7
     short_help="List the rules.",
     epilog=parameters.format_examples(
         "perfdoctor rules",
-        "perfdoctor rules | grep -A 2 needs.facts",
+        "perfdoctor rules | grep -A 2 'needs facts'",
     ),
 )
 def rules() -> None:

@@ -27,6 +27,8 @@ from perfdoctor.cli.report_output import (
     ReportOutput,
     check_folder,
     check_outputs,
+    has_page,
+    open_page,
     print_analysis,
     save_outputs,
     shown_path,
@@ -97,6 +99,7 @@ _LONG_ANALYSIS_S = 10.0
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, after the program's output.")
 @parameters.output_format
 @parameters.output
+@parameters.open_page
 @parameters.select
 @parameters.ignore
 @parameters.settings
@@ -124,6 +127,7 @@ def run(
     as_json: bool,
     output_format: str | None,
     output: tuple[str, ...],
+    opens: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     settings: tuple[str, ...],
@@ -160,6 +164,7 @@ def run(
             json=as_json,
             output_format=output_format is not None,
             o=bool(output),
+            open=opens,
             fail_on=fail_on is not None,
             baseline=baseline is not None,
         )
@@ -187,10 +192,9 @@ def run(
         try:
             config = load_config(select, ignore, settings, Path.cwd())
             report = _analyze(result.folder, config, shows_progress=not quiet and shown == "text")
-            _put_out(report, result.folder, ReportOutput(shown, output, None, no_color, verbosity, gate))
+            _put_out(report, result.folder, ReportOutput(shown, output, None, no_color, verbosity, gate, opens))
         except Exception as error:  # the program has run: its exit code stands, even if the report fails
-            kind = "" if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: "
-            _print_line(f"the recording was not reported: {kind}{error}")
+            _print_line(f"the recording was not reported: {_describe(error)}")
     if gate is None or launcher_rank():  # of several ranks that run perfdoctor, rank 0 reports and judges
         return result.exit_code
     return _apply_gate(report, gate, baseline if update_baseline else None, result.exit_code)
@@ -229,6 +233,11 @@ def check_rules(select: Sequence[str], ignore: Sequence[str], settings: Sequence
     registry.choose_analyzers(analyzers, config.select, config.ignore)
 
 
+def _describe(error: Exception) -> str:
+    """What went wrong; with the type of what is no error of ours."""
+    return str(error) if isinstance(error, PerfdoctorError) else f"{type(error).__name__}: {error}"
+
+
 def _print_line(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"perfdoctor: {clean_line(text)}\n")
@@ -252,14 +261,20 @@ def _print_notes(result: CaptureResult, *, is_reported: bool) -> None:
 
 def _analyze(folder: Path, config: Config, *, shows_progress: bool) -> Report:
     """The report on a capture; stderr says so where that takes long."""
-    from perfdoctor.api import analyze as analyze_traces
+    from perfdoctor.api import analyze_traces
+    from perfdoctor.fleet.discover import find_traces
 
     with (
         open_progress_bar(enabled=shows_progress) as progress,
         announce_long_analysis(folder, enabled=shows_progress and progress is None),
     ):
         return analyze_traces(
-            folder, select=config.select, ignore=config.ignore, settings=config.settings, progress=progress
+            lambda: find_traces([folder]),
+            select=config.select,
+            ignore=config.ignore,
+            settings=config.settings,
+            progress=progress,
+            charts=True,
         )
 
 
@@ -291,7 +306,7 @@ def announce_long_analysis(folder: Path, *, enabled: bool, after_s: float = _LON
 
 
 def _put_out(report: Report, folder: Path, output: ReportOutput) -> None:
-    """Write report.json into the capture, print the report, and write the files of -o."""
+    """Write report.json and report.html into the capture, print the report, and write the files of -o."""
     from perfdoctor.reporters.write_report import save_report
 
     save_report(report, folder / "report.json")
@@ -303,8 +318,24 @@ def _put_out(report: Report, folder: Path, output: ReportOutput) -> None:
         sys.stdout.write("\n")
     print_analysis(report, output)
     save_outputs(report, output)
+    _write_page(report, folder / "report.html", output)
     if output.verbosity >= 0:
         _print_line(f"to see it on a time line: perfdoctor export {shown_path(folder)} -o annotated.json.gz")
+
+
+def _write_page(report: Report, path: Path, output: ReportOutput) -> None:
+    """Write the page; the report is out already, so a failure costs a line."""
+    from perfdoctor.reporters.write_report import save_report
+
+    try:
+        save_report(report, path)
+    except Exception as error:
+        _print_line(f"the page was not written: {_describe(error)}")
+        return
+    if output.verbosity >= 0:
+        _print_line(f"with charts and tables, as a page: {shown_path(path)}")
+    if output.opens and not has_page(output.files):
+        open_page(path)
 
 
 def _apply_gate(report: Report | None, gate: Gate, updated: str | None, exit_code: int) -> int:

@@ -1,4 +1,4 @@
-"""What a shell fills in for the values of arguments and options: files, rules, changes.
+"""What a shell fills in for the values of arguments and options: files, rules, changes, tables.
 
 It asks at each press of a key, so that no rule is loaded: entry points have the names.
 """
@@ -46,6 +46,14 @@ def complete_changes(ctx: click.Context, param: click.Parameter, incomplete: str
     del ctx, param
     before, comma, last = incomplete.rpartition(",")
     return _match(_read_names("perfdoctor.changes"), last, before + comma)
+
+
+def complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Tables of `perfdoctor show`."""
+    del ctx, param
+    from perfdoctor.tables.catalog import TABLES
+
+    return _match(((name, table.title) for name, table in TABLES.items()), incomplete)
 
 
 def _read_names(group: str) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from perfdoctor.cli import parameters
 from perfdoctor.cli.config import load_config
 from perfdoctor.cli.progress_bar import open_progress_bar
 from perfdoctor.cli.report_output import check_folder
+from perfdoctor.cli.shell_values import complete_files, complete_tables
 from perfdoctor.errors import UsageError
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.output import write_stdout
@@ -30,8 +31,8 @@ _ROWS = 20
         "perfdoctor show gemms trace.json.gz -o gemms.csv -o gemms.md",
     ),
 )
-@click.argument("what", required=False, metavar="[WHAT]")
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.argument("what", required=False, metavar="[WHAT]", shell_complete=complete_tables)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=complete_files)
 @click.option("--by", metavar="KEY", help="Group the rows by name, shape, category, op, module or line.")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column, as --csv and --json name it: count, mean_ns, ...")
 @click.option(

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from perfdoctor.comparison.match_findings import SAME_CODE, pair_findings
-from perfdoctor.comparison.noise import BETWEEN_RECORDINGS, StepSample, compare_steps
+from perfdoctor.comparison.noise import StepSample, compare_steps
 from perfdoctor.comparison.seen_finding import SeenFinding, finding_of_report
 from perfdoctor.errors import InputError
 from perfdoctor.report.report import Report
@@ -20,6 +20,7 @@ BaselineState: TypeAlias = Literal["new", "dearer", "accepted"]
 
 DEARER_BY = 0.2
 """A known finding that costs so much more, as a share of what it did, is no longer the one that was accepted."""
+_MOST_NOISE = 0.10
 _ENGINE_RULE = "PD901"
 
 
@@ -151,21 +152,28 @@ def match_baseline(baseline: Baseline, report: Report) -> BaselineMatch:
 
 
 def _describe_known(old: SeenFinding, new: SeenFinding, before: Baseline, after: Baseline) -> FindingState:
-    """Whether a known finding costs over 20 % more, and that by more than recordings of one program differ.
+    """Whether a known finding costs over 20 % more, and that by more than the noise.
 
-    A cost varies as the median step does, and anything in a step by `BETWEEN_RECORDINGS` of it. The cost of a recording
-    without steps is that of its whole window, whose length is an accident: then shares of the window are compared.
+    The cost of a recording without steps is that of its whole window, whose length is an accident: then shares of the
+    window are compared.
     """
     old_ns, new_ns, step_ns = float(old.cost_ns), float(new.cost_ns), before.steps.median_ns or 0.0
     if not (before.has_steps and after.has_steps):
         new_ns *= step_ns / max(after.steps.median_ns or 0.0, 1.0)
     growth = new_ns / old_ns - 1 if old_ns else None
-    if growth is not None and growth <= DEARER_BY:
-        return FindingState("accepted", old.cost_ns, growth)
-    noise = compare_steps([replace(before.steps, median_ns=old_ns)], [replace(after.steps, median_ns=new_ns)])
-    at_least_ns = new_ns - old_ns if noise.low_ns is None else noise.low_ns
-    is_dearer = at_least_ns > BETWEEN_RECORDINGS * step_ns
+    is_dearer = new_ns > (1 + DEARER_BY) * old_ns and new_ns - old_ns > _noise_ns(before.steps, after.steps)
     return FindingState("dearer" if is_dearer else "accepted", old.cost_ns, growth)
+
+
+def _noise_ns(before: StepSample, after: StepSample) -> float:
+    """By how much a cost may differ between two recordings of one program.
+
+    By as much as the median step: all that varies in it may be this cost. One slow step of many makes that large and
+    moves no median, and of few steps it is not known; so it is never more than what makes a finding high.
+    """
+    most_ns = _MOST_NOISE * (before.median_ns or 0.0)
+    visible_ns = compare_steps([before], [after]).visible_ns
+    return most_ns if visible_ns is None else min(visible_ns, most_ns)
 
 
 def update_baseline(baseline: Baseline | None, report: Report, path: str) -> Baseline:

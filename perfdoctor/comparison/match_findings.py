@@ -122,12 +122,18 @@ def pair_findings(
                 come.remove(found)
     for old in list(gone):
         # Of the same rule without a place on one side: a capture knows lines that a bare trace does not.
-        found = next((new for new in come if new.rule == old.rule and None in (old.file, new.file)), None)
+        lacking = (new for new in come if new.rule == old.rule and None in (old.file, new.file))
+        found = next((new for new in lacking if keys is _SAME or _is_alike(old, new)), None)
         if found is not None:
             pairs.append((old, found))
             gone.remove(old)
             come.remove(found)
     return [*pairs, *((old, None) for old in gone), *((None, new) for new in come)]
+
+
+def _is_alike(old: SeenFinding, new: SeenFinding) -> bool:
+    """Whether two findings are about the same thing, wherever it is."""
+    return old.kind == new.kind or bool(old.subject and old.subject == new.subject)
 
 
 def _is_smaller(old: SeenFinding, new: SeenFinding) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from perfdoctor.fleet.reconcile_ranks import reconcile_ranks
 from perfdoctor.fleet.worker_count import choose_worker_count, estimate_text_bytes
 from perfdoctor.rank import Rank
 from perfdoctor.report.rank_summary import RankSummary
-from perfdoctor.report.reduce_ranks import from_rank
+from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.rules.analyzer import Analyzer, FleetAnalyzer, Run
 from perfdoctor.trace.kineto import reader_choice
@@ -81,13 +81,32 @@ def analyze_jobs(
     skipped = [a.rule for a in analyzers if pipeline.needs_all_ranks(a) and "ranks" in a.needs]
     of_single_ranks = [a.rule for a in analyzers if not issubclass(a, FleetAnalyzer) and a.rule not in skipped]
     options = replace(options, rule_ids=tuple(of_single_ranks))
-    results = dict(_analyze_each(files, options, tracker, workers, dask))
+    results = _keep_one_set_of_charts(_analyze_each(files, options, tracker, workers, dask), job_files)
     first, reports = 0, []
     for job in job_files:
         of_job = [results[index] for index in range(first, first + len(job))]
         reports.append(_report_on_results(of_job, options, analyzers, skipped))
         first += len(job)
     return reports
+
+
+def _keep_one_set_of_charts(
+    found: Iterable[tuple[int, FileResult]], job_files: Sequence[Sequence[TraceFile]]
+) -> dict[int, FileResult]:
+    """The results by file; of each job only the rank with the longest step so far keeps its charts."""
+    job_of = [number for number, job in enumerate(job_files) for _ in job]
+    results: dict[int, FileResult] = {}
+    longest: dict[int, tuple[int, Sequence[RankSummary]]] = {}
+    for index, result in found:
+        results[index] = result
+        if isinstance(result, FailedFile):
+            continue
+        before, of_longest = longest.get(job_of[index], (index, ()))
+        both = drop_charts_of_shorter_steps([*of_longest, *result])
+        results[before], results[index] = both[: len(of_longest)], both[len(of_longest) :]
+        if before == index or any(summary.charts is not None for summary in both[len(of_longest) :]):
+            longest[job_of[index]] = index, both[len(of_longest) :]
+    return results
 
 
 def _report_on_results(
@@ -154,7 +173,14 @@ def _analyze_in_memory(
     ranks = _reconcile_in_memory(_select_rank(ranks, failures, options), failures, options)
     missing = [failure.summary() for failure in failures]
     run = Run(tuple(ranks))
-    return pipeline.diagnose_run(run, analyzers, options.settings, missing, with_breakdown=options.breakdown)
+    return pipeline.diagnose_run(
+        run,
+        analyzers,
+        options.settings,
+        missing,
+        with_breakdown=options.breakdown,
+        with_charts=options.charts,
+    )
 
 
 def _reconcile_in_memory(ranks: list[Rank], failures: Sequence[FailedFile], options: AnalysisOptions) -> list[Rank]:

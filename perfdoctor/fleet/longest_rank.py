@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perfdoctor.errors import InputError, UsageError
 from perfdoctor.fleet.discover import TraceFile
@@ -12,7 +12,10 @@ from perfdoctor.rank import Rank
 
 
 def read_longest_rank(
-    files: Sequence[TraceFile], options: AnalysisOptions, tracker: ProgressTracker
+    files: Sequence[TraceFile],
+    options: AnalysisOptions,
+    tracker: ProgressTracker,
+    visit: Callable[[Rank], object] | None = None,
 ) -> tuple[Rank, tuple[str, ...]]:
     """The rank with the longest step, and sentences that say which it is and what could not be read.
 
@@ -22,6 +25,7 @@ def read_longest_rank(
         files: The files.
         options: Which rank and which steps; the rules do not matter.
         tracker: Gets the progress.
+        visit: Called with each rank while its trace is in memory.
 
     Raises:
         InputError: None of the files can be read: the reason of the first.
@@ -41,6 +45,8 @@ def read_longest_rank(
             tracker.finish(index)
         for rank in ranks:
             count += 1
+            if visit is not None:
+                visit(rank)
             if longest is None or _step_ns(rank) > _step_ns(longest):
                 longest = rank
     if longest is None:

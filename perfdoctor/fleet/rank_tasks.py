@@ -40,6 +40,7 @@ class AnalysisOptions:
         read_threads: Threads to read a file with; None for as many as are worth it.
         breakdown: Whether a summary says what the steps hold, for a comparison; what is only for an annotated trace is
             left out then.
+        charts: Whether a summary has what the page draws.
     """
 
     rule_ids: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class AnalysisOptions:
     whole: bool = False
     read_threads: int | None = None
     breakdown: bool = False
+    charts: bool = False
 
 
 # A dataclass, because a NamedTuple would be a sequence as the summaries are, of length 2.
@@ -130,7 +132,14 @@ def summarize_file(file: TraceFile, options: AnalysisOptions, progress: Progress
     ranks = read_ranks(file, options, progress)
     whole = options.whole and len(ranks) == 1
     summaries = [
-        pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=whole, with_breakdown=options.breakdown)
+        pipeline.summarize_rank(
+            rank,
+            rules,
+            options.settings,
+            is_only_rank=whole,
+            with_breakdown=options.breakdown,
+            with_charts=options.charts,
+        )
         for rank in ranks
     ]
     if not options.breakdown:

@@ -28,13 +28,39 @@ def contiguous_dimensions(kernel: str) -> frozenset[GemmDimension]:
 
     N and K where the name does not say: the layout of a linear layer's forward pass.
     """
+    operands = _contiguous_operands(kernel)
+    return frozenset({"N", "K"}) if operands is None else frozenset({"N", *operands})
+
+
+def _contiguous_operands(kernel: str) -> tuple[GemmDimension, GemmDimension] | None:
+    """Return the dimensions along which the left and the right operand lie contiguous; None where no name says so."""
     if match := _TENSILE_INDICES.search(kernel):
         right_along_n, left_along_m = match[1] == "ilk", match[2] == "jlk"
     elif match := _LAYOUT_LETTERS.search(kernel):
         right_along_n, left_along_m = match[1] == "n", match[2] == "t"
     else:
-        return frozenset({"N", "K"})
-    return frozenset({"N", "N" if right_along_n else "K", "M" if left_along_m else "K"})
+        return None
+    return "M" if left_along_m else "K", "N" if right_along_n else "K"
+
+
+def layout_of_name(kernel: str) -> str | None:
+    """Return the layout letters of a gemm kernel's name as BLAS means them, "tn"; None where it has none.
+
+    For BLAS a matrix lies by columns, and PyTorch hands it the right operand first: "t" as the first letter is a right
+    operand whose K lies contiguous, as the weight of a linear layer in its forward pass; "n" as the second letter is a
+    left operand whose K does.
+    """
+    operands = _contiguous_operands(kernel)
+    return None if operands is None else _letters(*operands)
+
+
+def layout_of_strides(left: tuple[int, ...], right: tuple[int, ...]) -> str:
+    """Return the same letters by the recorded strides of the operands [..., M, K] and [..., K, N]."""
+    return _letters("K" if left[-1] == 1 else "M", "N" if right[-1] == 1 else "K")
+
+
+def _letters(left: GemmDimension, right: GemmDimension) -> str:
+    return f"{'n' if right == 'N' else 't'}{'t' if left == 'M' else 'n'}"
 
 
 def misaligned_dimensions(cost: OpCost, kernel: str) -> tuple[tuple[GemmDimension, int], ...]:

@@ -89,6 +89,10 @@ _NVJET_TYPES = {
 _TENSORRT_LLM = r"^(?:bmm|gemm)_[a-z0-9]+_(?:mx|nv)?(e\dm\d|bfloat16|fp16)\w*?_(fp32|fp16)_"
 _TENSORRT_LLM_TYPES = {"bfloat16": "bf16", "fp16": "fp16", "e4m3": "fp8", "e5m2": "fp8", "e2m1": "fp4"}
 
+# Types in mangled names, and "S8_", which repeats a part of the name and is no signed integer of 8 bits.
+_MANGLED = r"(DF16b|DF16_|[IE]t{3,}f)"
+_SUBSTITUTION = re.compile(r"S[0-9A-Z]*_")
+
 # xmma: two pairs of types, the second one of operand and accumulator, `..._bf16bf16_bf16f32_f32_...`; the instruction
 # shape, `tensor16x8x16`.
 _XMMA_TYPE = r"(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|u8|s8|i32|i4)"
@@ -199,7 +203,18 @@ def _parse_types(name: str, text: str) -> tuple[str | None, str | None]:
     if match := _search(_BARE_LETTER, text, "gemm", "cudnn"):
         accumulate = _ACCUMULATE_TYPE[match[1]]
         return _find_type_word(text, narrow_only=True) or accumulate, accumulate
+    if name.startswith("_Z"):
+        return _parse_mangled_type(name) or _find_type_word(_SUBSTITUTION.sub("", name).lower()), None
     return _find_type_word(text), None
+
+
+def _parse_mangled_type(name: str) -> str | None:
+    """Return the type of the operands in a name that a C++ compiler mangled, where it is one of those without a word.
+
+    Composable Kernel has bfloat16 as an unsigned short in older versions: operands come before the accumulator, "tttf".
+    """
+    match = _search(_MANGLED, name, "DF16", "ttt")
+    return None if match is None else "fp16" if match[1] == "DF16_" else "bf16"
 
 
 def _find_type_word(text: str, *, narrow_only: bool = False) -> str | None:

@@ -5,12 +5,17 @@ A chart whose data the trace lacks is None, and the page says what to record for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
 from perfdoctor.report.table import Table
 from perfdoctor.trace.arrays import FloatArray, Int8Array, Int32Array, Int64Array
+from perfdoctor.trace.tables.intervals import Intervals
+
+ClaimKey: TypeAlias = tuple[str, str, int | None]
 
 
 def _no_times() -> Int64Array:
@@ -22,8 +27,8 @@ class Track:
     """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
 
     Attributes:
-        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps".
-        kind: "stream", "thread", "phases" or "gaps".
+        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps", "steps of the CPU".
+        kind: "stream", "thread", "gaps", or "phases" for any other sequence.
         start_ns: When each item starts, from the start of the timeline; ascending.
         dur_ns: How long it takes.
         name_id: Its name, as an index into `StepTimeline.names`.
@@ -81,13 +86,16 @@ class StepTimeline:
 class FlameGraph:
     """What the CPU was in while the GPU had nothing to do: a tree with the idle time of each node, in the window.
 
+    Of a program on the CPU alone it is what its main thread was in, all the time.
+
     Attributes:
         names: The names.
         name_id: Of each node its name; the nodes are in the order of depth first.
         parent: Of each node the index of its parent, before it; -1 for roots, which are threads.
-        time_ns: Idle time in which the node was on the stack, per step without the profiler.
+        time_ns: Time in which the node was on the stack, per step without the profiler.
         category: "python", "op", "call", "annotation", "thread" as an index into `categories`.
         categories: See there.
+        is_idle_time: Whether these times are idle time of a GPU.
     """
 
     names: tuple[str, ...]
@@ -96,6 +104,7 @@ class FlameGraph:
     time_ns: Int64Array
     category: Int8Array
     categories: tuple[str, ...]
+    is_idle_time: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,10 @@ class RankCharts:
         idle_flames: See `FlameGraph`; None without a GPU that was idle.
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
+        claims: Where the findings on this rank claim time of the timeline, from its start on; of each the longest
+            intervals. By rule, subject and line of the finding, which it keeps when findings of ranks are merged.
         tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
+        notes: What could not be made because of a fault of ours, a sentence each.
     """
 
     rank: int | None
@@ -183,4 +195,6 @@ class RankCharts:
     idle_flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
+    claims: Mapping[ClaimKey, Intervals] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()

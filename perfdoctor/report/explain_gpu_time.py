@@ -200,7 +200,7 @@ def explain_copies(facts: SliceFacts, time: Intervals) -> str:
 def describe_copies(facts: SliceFacts, group: CopyGroup) -> str:
     """One group of copies, as a clause."""
     gpu = facts.trace.gpu
-    limit = copy_limit_bytes_per_s(group, facts.captured, facts.hardware.device)
+    limit = copy_limit_bytes_per_s(group.direction, facts.captured, facts.hardware.device)
     stream = (
         "on the stream of the kernels, so nothing computes meanwhile"
         if group.on_kernel_stream_share > 0.5

@@ -9,6 +9,7 @@ from os.path import isabs
 from typing import Any
 
 from perfdoctor.report.finding import SOURCE_LINE, Evidence, Finding
+from perfdoctor.report.table import Table
 
 # A Python frame has the line of the function's definition, which is not the line that ran.
 _DEFINITION = re.compile(r"(async )?def |class |@")
@@ -34,6 +35,20 @@ def with_quoted_rows(
     """The tables of a report, each row of "lines" with the text of its line; see `with_source_lines`."""
     lines = tuple({**row, "source": _text_of(row["file"], row["line"], text_of)} for row in tables.get("lines", ()))
     return {**tables, "lines": lines}
+
+
+def with_quoted_table(table: Table, text_of: Callable[[str, int], str]) -> Table:
+    """The table, its column "source" with the text of each line; see `with_source_lines`."""
+    columns = {column.name: column for column in table.columns}
+    if "source" not in columns:
+        return table
+    places = zip(columns["file"].values, columns["line"].values, strict=True)
+    texts = [
+        _text_of(file, line, text_of) if isinstance(file, str) and isinstance(line, int) else None
+        for file, line in places
+    ]
+    columns["source"] = replace(columns["source"], values=tuple(texts))
+    return replace(table, columns=tuple(columns.values()))
 
 
 def _text_of(file: str, line: int | None, text_of: Callable[[str, int], str]) -> str | None:

@@ -19,6 +19,7 @@ from perfdoctor.analysis.host.time_by_line import TimeAtLine
 from perfdoctor.analysis.step_breakdown import StepBreakdown
 from perfdoctor.analysis.timeline.account import Account
 from perfdoctor.analysis.timeline.timeline import Timeline
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import UNKNOWN_LIMIT, Limit, Outcome, StepSummary, TraceSummary, UnexplainedSlice
 
@@ -47,6 +48,7 @@ class RankSummary:
         unexplained: The slices of its account that no finding on it claims.
         tables: Rows of `Report.tables`, by name.
         breakdown: What its steps hold; None unless asked for, see `AnalysisOptions.breakdown`.
+        charts: What the page draws; None unless asked for, see `AnalysisOptions.charts`.
     """
 
     trace: TraceSummary
@@ -66,6 +68,7 @@ class RankSummary:
     unexplained: tuple[UnexplainedSlice, ...] = ()
     tables: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     breakdown: StepBreakdown | None = field(default=None, repr=False, compare=False)
+    charts: RankCharts | None = field(default=None, repr=False, compare=False)
 
     @property
     def rank(self) -> int | None:
@@ -102,6 +105,7 @@ class RankSummary:
             unexplained=tuple(replace(each, rank=rank) for each in self.unexplained),
             collectives=None if self.collectives is None else replace(self.collectives, rank=rank),
             findings=tuple(map(renumber_finding, self.findings)),
+            charts=None if self.charts is None else replace(self.charts, rank=rank),
         )
 
 

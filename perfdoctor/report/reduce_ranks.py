@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
@@ -66,10 +66,20 @@ def _merge(parts: list[FleetPart]) -> FleetPart:
     for outcome in chain.from_iterable(part.outcomes.values() for part in parts):
         outcomes[outcome.rule].append(outcome)
     return FleetPart(
-        tuple(summaries),
+        tuple(drop_charts_of_shorter_steps(summaries)),
         merge_groups(part.shared for part in parts),
         {rule: _merge_outcomes(of_parts) for rule, of_parts in outcomes.items()},
     )
+
+
+def drop_charts_of_shorter_steps(summaries: Sequence[RankSummary]) -> list[RankSummary]:
+    """The summaries, of which only the rank with the longest step keeps its charts: they take megabytes.
+
+    Of equally long steps it is the first rank.
+    """
+    candidates = sorted((summary for summary in summaries if summary.charts is not None), key=_rank_order)
+    longest = max(candidates, key=lambda summary: summary.per_step(summary.window_ns), default=None)
+    return [s if s.charts is None or s is longest else replace(s, charts=None) for s in summaries]
 
 
 def _rank_order(summary: RankSummary) -> tuple[float, str]:

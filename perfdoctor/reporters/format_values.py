@@ -16,7 +16,7 @@ _FLOP_UNITS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 _SIZE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three significant digits, or the whole number from 100 on: 9.87, 43.1, 812, 3600."""
     if value < 9.995:
         return f"{value:.2f}"
@@ -31,7 +31,7 @@ def format_duration(ns: float | None) -> str:
         return "0 ms"
     for factor, unit in _TIME_UNITS:
         if ns >= 0.9995 * factor:
-            return f"{ns:.0f} ns" if unit == "ns" else f"{_three_digits(ns / factor)} {unit}"
+            return f"{ns:.0f} ns" if unit == "ns" else f"{three_digits(ns / factor)} {unit}"
     return f"{ns:.0f} ns"
 
 
@@ -58,7 +58,7 @@ def format_size(size_bytes: float) -> str:
     """A number of bytes in decimal units: "1.31 GB"."""
     for factor, unit in _SIZE_UNITS:
         if size_bytes >= 0.9995 * factor:
-            return f"{_three_digits(size_bytes / factor)} {unit}"
+            return f"{three_digits(size_bytes / factor)} {unit}"
     return f"{size_bytes:.0f} bytes"
 
 
@@ -66,13 +66,13 @@ def format_flops(flops: float) -> str:
     """A number of floating-point operations: "5.80 TFLOP"."""
     for factor, unit in _FLOP_UNITS:
         if flops >= 0.9995 * factor:
-            return f"{_three_digits(flops / factor)} {unit}"
+            return f"{three_digits(flops / factor)} {unit}"
     return f"{flops:,.0f} FLOP"
 
 
 def format_flops_rate(flops_per_s: float) -> str:
     """A rate of operations, from a billion a second on in the unit of datasheets: "312 TFLOP/s", "0.82 TFLOP/s"."""
-    return f"{_three_digits(flops_per_s / 1e12)} TFLOP/s" if flops_per_s >= 1e10 else f"{format_flops(flops_per_s)}/s"
+    return f"{three_digits(flops_per_s / 1e12)} TFLOP/s" if flops_per_s >= 1e10 else f"{format_flops(flops_per_s)}/s"
 
 
 def format_evidence(evidence: Evidence) -> str:
@@ -89,7 +89,7 @@ def format_evidence(evidence: Evidence) -> str:
     if unit == "bytes":
         return format_size(value)
     whole = float(value).is_integer()
-    number = f"{int(value):,}" if whole else f"{value:,.0f}" if abs(value) >= 1000 else _three_digits(value)
+    number = f"{int(value):,}" if whole else f"{value:,.0f}" if abs(value) >= 1000 else three_digits(value)
     return number if unit in ("", "count") else clean_line(f"{number} {unit}")
 
 

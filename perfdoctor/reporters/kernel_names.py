@@ -18,6 +18,10 @@ _TYPE_NAMES = re.compile("|".join(rf"\b{name}\b" for name in _TYPES))
 _DISPATCH = re.compile(r"\((?:at::)?TensorIterator.*|::\{lambda.*|::operator\(\).*")
 _LAMBDAS = 2  # of a type and of another one that it is computed with; the name repeats them
 _LAMBDA_NUMBERS = re.compile(r"\{lambda\([^()]*\)#(\d+)\}")
+# xmma names both inputs, operand and accumulator, and the output; how it is launched stands behind the tile.
+_TYPE = r"(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|u8|s8|i32)"
+_XMMA_TYPES = re.compile(rf"_{_TYPE}{{2}}_({_TYPE}){_TYPE}_{_TYPE}_")
+_XMMA_TAIL = re.compile(r"(?:_warpgroupsize\w+?)?_execute_\w*$|_kernel__5x_\w+$")
 # Templates whose only parameter is the kernel.
 _WRAPPERS = re.compile(r"^(?:Kernel2?|device_kernel|kentry)<(?:\d+, )?(?P<kernel>.+)>$")
 
@@ -39,7 +43,9 @@ def name_kernel(name: str) -> str:
     if name.startswith("_Z"):
         return short_kernel_name(name)
     if "(" not in name and "<" not in name:
-        return name
+        return (
+            _XMMA_TAIL.sub("", _XMMA_TYPES.sub(r"_\1_", name)).replace("_tilesize", "_") if "_xmma_" in name else name
+        )
     text = _DISPATCH.sub("", _without_arguments(_NOISE.sub("", name)))
     text = _USUAL_PARAMETERS.sub("", _NAMESPACES.sub("", text))
     text = _TYPE_NAMES.sub(lambda found: _TYPES[found[0]], text)

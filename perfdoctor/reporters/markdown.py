@@ -149,7 +149,7 @@ def _list_items(items: Iterable[str]) -> str:
 
 
 def _top_tables(report: Report) -> Iterator[str]:
-    for table in top_tables(report):
+    for table in top_tables(report, in_full=True):
         yield f"### {table.title}"
         rows = ["| share | time | | |", "|---:|---:|---|---|"]
         rows += [f"| {escape(r.share)} | {r.time} | {escape(r.name)} | {escape(r.what)} |" for r in table.rows]

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from perfdoctor.report.chart_data import RankCharts
 from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
+from perfdoctor.report.table import Column, Table
 from perfdoctor.report.trial_result import Trial
 
 # Up to the package: what lies before is where a machine has its Python.
@@ -27,6 +29,7 @@ def with_relative_paths(report: Report) -> Report:
         unexplained=tuple(replace(each, sentence=shorten(each.sentence)) for each in report.unexplained),
         trials=tuple(_shorten_trial(trial, shorten) for trial in report.trials),
         tables={name: tuple(_shorten_row(row, shorten) for row in rows) for name, rows in report.tables.items()},
+        charts=None if report.charts is None else _shorten_charts(report.charts, shorten),
     )
 
 
@@ -62,6 +65,24 @@ def _shorten_evidence(evidence: Evidence, shorten: Callable[[str], str]) -> Evid
     if not isinstance(evidence.value, str):
         return evidence
     return replace(evidence, value=shorten(evidence.value))
+
+
+def _shorten_charts(charts: RankCharts, shorten: Callable[[str], str]) -> RankCharts:
+    timeline, flames = charts.timeline, charts.idle_flames
+    return replace(
+        charts,
+        timeline=None if timeline is None else replace(timeline, names=tuple(map(shorten, timeline.names))),
+        idle_flames=None if flames is None else replace(flames, names=tuple(map(shorten, flames.names))),
+        tables=tuple(_shorten_table(table, shorten) for table in charts.tables),
+    )
+
+
+def _shorten_table(table: Table, shorten: Callable[[str], str]) -> Table:
+    def shorten_cells(column: Column) -> Column:
+        values = (shorten(value) if isinstance(value, str) else value for value in column.values)
+        return replace(column, values=tuple(values)) if column.unit == "text" else column
+
+    return replace(table, columns=tuple(map(shorten_cells, table.columns)))
 
 
 def _shorten_row(row: Mapping[str, Any], shorten: Callable[[str], str]) -> Mapping[str, Any]:

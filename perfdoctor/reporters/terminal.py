@@ -87,8 +87,8 @@ class Terminal(Reporter):
     """Text in `width` columns, with ANSI colours if `color`.
 
     `verbosity` -1 gives the verdict and one line for each finding, 0 at most six lines. 1 is the long form with all
-    evidence and references, the evidence for the context, and the outcome of every rule. `unicode` False draws the bar
-    in ASCII, for terminals that cannot show blocks.
+    evidence and references, the kernels with most time, the evidence for the context, and the outcome of every rule.
+    `unicode` False draws the bar in ASCII, for terminals that cannot show blocks.
     """
 
     suffix: ClassVar[str] = ".txt"
@@ -302,7 +302,7 @@ class Terminal(Reporter):
             yield _hanging(f"  {finding.rule}", _text(line))
 
     def _top_tables(self, report: Report) -> Iterator[RenderableType]:
-        for table in top_tables(report):
+        for table in top_tables(report, in_full=self.verbosity > 0):
             yield Text()
             yield Text(table.title, style="bold")
             for row in table.rows:

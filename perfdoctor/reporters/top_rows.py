@@ -1,4 +1,4 @@
-"""Where the time goes by op and by line: the first rows of two tables, whatever was found. Values only, no layout."""
+"""Where the time goes by kernel, op and line: the first rows of tables, whatever was found. Values only, no layout."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.report.report import Report
 from perfdoctor.report.slice_facts import short_kernel_name
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.format_values import format_duration, format_share
+from perfdoctor.reporters.kernel_names import name_kernels
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
 
-MAX_ROWS = 5
+FEW_ROWS, MAX_ROWS = 5, 10
+_KERNEL_WIDTH = 36
 # A smaller share of the step is not shown: the same 1 % from which a finding counts as low.
 _MIN_SHARE = 0.01
 
 
 class TopRow(NamedTuple):
-    """An op or a line: its share of the step and its time as text, its name, and what it does."""
+    """A kernel, an op or a line: its share of the step and its time as text, its name, and what it does."""
 
     share: str
     time: str
@@ -35,29 +37,45 @@ class TopTable(NamedTuple):
     rows: tuple[TopRow, ...]
 
 
-def top_tables(report: Report) -> list[TopTable]:
-    """The ops and the lines with most own time; without those that were not recorded."""
+def top_tables(report: Report, *, in_full: bool) -> list[TopTable]:
+    """The ops and the lines with most own time, in full the kernels, too; without those that were not recorded."""
     device = "GPU time" if has_gpu(report) else "own time"
     step = "a step" if per_step_suffix(report) else "the trace"
     lines = f"Lines with most {'GPU ' if has_gpu(report) else ''}time in {step}"
     tables = [
+        TopTable(f"Kernels with most time in {step}", _kernel_rows(report) if in_full else ()),
         TopTable(f"Ops with most {device} in {step}", _rows(report, "ops", _describe_op)),
         TopTable(lines, _rows(report, "lines", partial(_describe_line, name_of=_short_names(report)))),
     ]
-    return [table for table in tables if table.rows]
+    rows = MAX_ROWS if in_full else FEW_ROWS
+    return [table._replace(rows=table.rows[:rows]) for table in tables if table.rows]
 
 
 def _rows(report: Report, name: str, describe: Callable[[Mapping[str, Any]], tuple[str, str]]) -> tuple[TopRow, ...]:
-    rows = [row for row in report.tables.get(name, ()) if (row["share"] or 0) >= _MIN_SHARE][:MAX_ROWS]
+    rows = [row for row in report.tables.get(name, ()) if (row["share"] or 0) >= _MIN_SHARE]
     return tuple(TopRow(format_share(row["share"]), format_duration(row["step_ns"]), *describe(row)) for row in rows)
 
 
+def _kernel_rows(report: Report) -> tuple[TopRow, ...]:
+    names = name_kernels([str(row["name"]) for row in report.tables.get("kernels", ())])
+    return _rows(report, "kernels", partial(_describe_kernel, name_of=names))
+
+
+def _describe_kernel(row: Mapping[str, Any], *, name_of: Mapping[str, str]) -> tuple[str, str]:
+    of_peak = row["peak_share"]
+    what = str(row["category"]) if of_peak is None else f"{format_share(of_peak)} of peak"
+    count = _describe_count(row["count"])
+    return shorten(clean_line(name_of[str(row["name"])]), _KERNEL_WIDTH), f"{count}, {what}" if count else what
+
+
 def _describe_op(row: Mapping[str, Any]) -> tuple[str, str]:
-    count = row["count"]
-    often = (
-        "" if count is None else f"{count:,.0f} times" if count >= 1.5 else "once" if count > 0.9 else "now and then"
-    )
-    return clean_line(short_kernel_name(str(row["name"]))), often
+    return clean_line(short_kernel_name(str(row["name"]))), _describe_count(row["count"])
+
+
+def _describe_count(count: float | None) -> str:
+    if count is None:
+        return ""
+    return f"{count:,.0f} times" if count >= 1.5 else "once" if count > 0.9 else "now and then"
 
 
 def _short_names(report: Report) -> Mapping[str, str]:

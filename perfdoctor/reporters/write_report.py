@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from perfdoctor.reporters.terminal import Terminal
 
 ANNOTATED_TRACE = ".json.gz"
+PAGE = ".html"
 # By suffix, each the longest that fits. A reporter is imported when it is asked for: some need what others do without.
 _REPORTERS: Mapping[str, str] = MappingProxyType(
     {
-        ".html": "perfdoctor.reporters.html.html:Html",
+        PAGE: "perfdoctor.reporters.html.html:Html",
         ".json": "perfdoctor.reporters.json_:Json",
         ".md": "perfdoctor.reporters.markdown:Markdown",
         ".pr.md": "perfdoctor.reporters.pull_request:PullRequest",
@@ -36,6 +37,8 @@ _REPORTERS: Mapping[str, str] = MappingProxyType(
     }
 )
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
+# They name files as the repository does that one stands in.
+_FOR_REPOSITORIES = (".sarif", ".github")
 # By the name of a format for standard output its suffix; the names are those that linters have.
 OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
     {
@@ -72,12 +75,14 @@ def save_report(
     rank: int | None = None,
     options: RenderOptions = DEFAULT_OPTIONS,
 ) -> None:
-    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace of `rank`.
+    """Write a report; the suffix decides the format: one of SUFFIXES, .json.gz for the annotated trace.
+
+    That is of all ranks, or of `rank`.
 
     The file appears whole or not at all.
 
     Raises:
-        UsageError: The suffix is another one, or an annotated trace of several ranks was asked for and none chosen.
+        UsageError: The suffix is another one, or there is no such rank to annotate.
         InputError: The file cannot be written, or the trace cannot be read again.
     """
     suffix = suffix_of(path)
@@ -93,11 +98,12 @@ def save_report(
 
 def render_report(report: Report, suffix: str, options: RenderOptions = DEFAULT_OPTIONS) -> str:
     """The report as the text that belongs to one of SUFFIXES, .json.gz aside."""
-    from perfdoctor.reporters.source_files import find_root, find_source_files
-
     reporter: type[Reporter] = resolve_name(_REPORTERS[suffix])
-    files = find_source_files(report, find_root(Path.cwd()))
-    return reporter.from_options(replace(options, source_files=files)).render(report)
+    if suffix in _FOR_REPOSITORIES:
+        from perfdoctor.reporters.source_files import find_root, find_source_files
+
+        options = replace(options, source_files=find_source_files(report, find_root(Path.cwd())))
+    return reporter.from_options(options).render(report)
 
 
 def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perfdoctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from perfdoctor.analysis.communication.collectives import CollectiveTable
     from perfdoctor.rank import Rank
     from perfdoctor.report.table import Table
 
@@ -41,9 +42,56 @@ TABLES: Mapping[str, TableSpec] = MappingProxyType(
             ("name", "shape", "category", "module", "line"),
             "perfdoctor.tables.ops:ops_table",
         ),
+        "gemms": TableSpec(
+            "matrix products by M, N, K, type, layout and kernel: TFLOP/s, share of the peak, Tensor Cores, alignment",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:gemms_table",
+        ),
+        "convolutions": TableSpec(
+            "convolutions by shape, pass, type and kernel: the same",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:convolutions_table",
+        ),
+        "attention": TableSpec(
+            "fused attention by shape, pass, type and kernel: the same",
+            ("shape",),
+            "perfdoctor.tables.matrix_work:attention_table",
+        ),
+        "modules": TableSpec(
+            "nn.Modules: time of what they launch, forward and backward, and the idle time that they cause",
+            ("module", "class"),
+            "perfdoctor.tables.modules:modules_table",
+        ),
+        "annotations": TableSpec(
+            "ranges that the program, its libraries and the profiler put around code",
+            ("name",),
+            "perfdoctor.tables.annotations:annotations_table",
+        ),
+        "collectives": TableSpec(
+            "collectives: time, what of it nothing hides, and bandwidth",
+            ("kind", "group", "size"),
+            "perfdoctor.tables.collectives_table:collectives_table",
+        ),
+        "copies": TableSpec(
+            "copies and memory sets: direction, memory, size, and rate against the link",
+            ("kind", "size", "line"),
+            "perfdoctor.tables.copies_table:copies_table",
+        ),
+        "gaps": TableSpec(
+            "idle time of the GPU: cause, what made it wait, and from which line",
+            ("cause", "root", "line", "gap"),
+            "perfdoctor.tables.gaps:gaps_table",
+        ),
+        "lines": TableSpec(
+            "lines of the user's code: time of what they launch, and the idle time that they cause",
+            ("line", "function", "file"),
+            "perfdoctor.tables.lines:lines_table",
+        ),
     }
 )
 """Every table by its name, in the order in which they are listed."""
+COMPARING_RANKS = frozenset({"collectives"})
+"""The tables that say more where the other ranks are known, too."""
 
 
 def check_table(name: str, by: str | None = None) -> str:
@@ -65,13 +113,20 @@ def check_table(name: str, by: str | None = None) -> str:
     return by
 
 
-def build_table(rank: Rank, name: str, by: str | None = None) -> Table:
+def build_table(rank: Rank, name: str, by: str | None = None, peers: Sequence[CollectiveTable] = ()) -> Table:
     """A table of a rank, sorted as suits it.
+
+    Args:
+        rank: The rank.
+        name: One of `TABLES`.
+        by: What to group by; None for what is usual.
+        peers: The collectives of all ranks, its own among them, where several are known: for what compares ranks.
 
     Raises:
         UsageError: There is no such table, or it cannot be grouped so.
     """
     by = check_table(name, by)
     module, _, function = TABLES[name].builder.partition(":")
-    table: Table = getattr(import_module(module), function)(rank, by)
+    build = getattr(import_module(module), function)
+    table: Table = build(rank, by, peers) if name in COMPARING_RANKS else build(rank, by)
     return table

@@ -115,16 +115,13 @@ def work_of_groups(rank: Rank, groups: Groups) -> GroupWork:
     moved = costs.bytes[items] * usable
     peak_share = share_of_peak(rank, groups)
     cached = peak_share > PEAK_TOLERANCE
-    roof = rank.roof_classes[items].astype(np.int64)
-    roof[(roof == LATENCY) & (rank.bounds.kind[items] != LATENCY)] = _NEITHER
-    bound = groups.most_time(roof)
     verdict = groups.most_time(rank.verdicts.tensor_core[items].astype(np.int64))
     columns = (
         number_column("peak_share", "of peak", "share", peak_share, _PEAK_SHARE, known=~cached),
-        text_column("bound", "bound by", [_BOUNDS[each] if each >= 0 else None for each in bound.tolist()], _BOUND),
+        bound_column(rank, groups),
         text_column("tensor_core", "Tensor Cores", [VERDICTS[each] for each in verdict.tolist()], _TENSOR_CORE),
         number_column("flops_per_s", "FLOP/s", "flops_per_s", groups.rate(flops), "FLOPs over the time they took."),
-        number_column("bytes_per_s", "memory", "bytes_per_s", groups.rate(moved), "Bytes over the time they took."),
+        number_column("bytes_per_s", "B/s", "bytes_per_s", groups.rate(moved), "Bytes over the time they took."),
         number_column("flops", "FLOPs", "flops", groups.total(flops), "In the analysed time.", is_main=False),
         number_column(
             "bytes", "bytes", "bytes", groups.total(moved), "Least traffic in the analysed time.", is_main=False
@@ -139,6 +136,14 @@ _BOUND = (
     "where it is slower than both roofs allow."
 )
 _TENSOR_CORE = "Whether it used Tensor Cores: yes, no, unknown, or na for what multiplies no matrices."
+
+
+def bound_column(rank: Rank, groups: Groups) -> Column:
+    """`bound`, what sets the pace of most of the time of each group."""
+    roof = rank.roof_classes[groups.items].astype(np.int64)
+    roof[(roof == LATENCY) & (rank.bounds.kind[groups.items] != LATENCY)] = _NEITHER
+    texts = [_BOUNDS[each] if each >= 0 else None for each in groups.most_time(roof).tolist()]
+    return text_column("bound", "bound by", texts, _BOUND)
 
 
 def share_of_peak(rank: Rank, groups: Groups) -> FloatArray:

@@ -118,4 +118,6 @@ def _categories(rank: Rank) -> tuple[list[str], Int64Array]:
     groups = Groups.of_gpu(rank.trace, items, labels.label)
     by_kernels = [names[each] for each in groups.most_time(code).tolist()]
     category_of = dict(zip(groups.of_first(labels.label), by_kernels, strict=True))
-    return number_texts([category_by_name(name) or category_of[number] for number, name in enumerate(labels.names)])
+    return number_texts(
+        [category_by_name(name) or category_of.get(number, "other") for number, name in enumerate(labels.names)]
+    )

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfdoctor.api import Report, analyze
+from perfdoctor.api import Report, analyze_traces
 from perfdoctor.capture import launch
 from perfdoctor.capture.capture_folder import has_traces
 from perfdoctor.capture.capture_notes import read_facts
 from perfdoctor.capture.capture_options import CaptureOptions
 from perfdoctor.errors import InputError, PerfdoctorError
+from perfdoctor.fleet.discover import find_traces
 from perfdoctor.trials.program_run import find_error
 
 DIAGNOSIS_FOLDER = "diagnosis"
@@ -59,7 +60,7 @@ def diagnose_program(command: Sequence[str], folder: Path) -> Diagnosis:
     if not has_traces(capture):
         return Diagnosis(facts=read_facts(capture, 0) or {}, notes=tuple(notes))
     try:
-        report = analyze(capture)
+        report = analyze_traces(lambda: find_traces([capture]), charts=True)  # a page may be wanted in the end
     except PerfdoctorError as error:
         return Diagnosis(facts=read_facts(capture, 0) or {}, notes=(*notes, f"the diagnosis failed: {error}"))
     return Diagnosis(report, read_facts(capture, 0) or {}, tuple(notes))

@@ -43,8 +43,16 @@ CASES = [
     (["analyze", "trace.json", "--fail-on", ""], {"info", "low", "medium", "high"}),
     (["analyze", "--sel"], {"--select"}),
     (["try", "--only", "pin"], {"pin-memory"}),
+    (["show", "ker"], {"kernels"}),
 ]
-PATHS = [["analyze", "rep"], ["run", "rep"], ["export", "rep"], ["compare", "before", "rep"], ["analyze", "-o", "rep"]]
+PATHS = [
+    ["analyze", "rep"],
+    ["run", "rep"],
+    ["export", "rep"],
+    ["compare", "before", "rep"],
+    ["analyze", "-o", "rep"],
+    ["show", "ops", "rep"],
+]
 # What stands behind a program is the program's: its options are not ours.
 PATHS += [["run", "train.py", "--rep"], ["try", "train.py", "rep"]]
 

@@ -35,6 +35,45 @@ def test_a_gate_passes_what_was_ignored_and_rules_are_chosen_as_in_analyze(perfd
     assert {outcome["rule"][:3] for outcome in outcomes} <= {"PD1", "PD0"}
 
 
+def test_a_baseline_of_one_run_lets_the_next_one_pass(perfdoctor, training, short):
+    select = ["--select", "PD101", "--baseline", "known.json"]
+    made = perfdoctor("run", *short, "--out", "a", *select, "--update-baseline", "--output-format", "github", training)
+    assert made.code == 0, made.err
+    assert "trained\n::notice title=perfdoctor::" in made.out
+    assert "::error file=training.py,line=15,title=PD101 dataloader-stall::" in made.out
+    assert made.err.splitlines()[-1] == "wrote known.json: 1 finding accepted"
+    baseline = json.loads(Path("known.json").read_bytes())
+    (known,) = baseline["findings"]
+    line = "for x, y in DataLoader(Slow(), batch_size=2):"
+    assert (known["rule"], known["file"], known["source"]) == ("PD101", "training.py", line)
+    known["cost_ns"] *= 5  # whatever else this machine does meanwhile
+    Path("known.json").write_text(json.dumps(baseline))
+    again = perfdoctor("run", *short, "--out", "b", *select, "--fail-on", "low", "--output-format", "github", training)
+    assert again.code == 0, again.err
+    assert "::notice title=perfdoctor::" in again.out
+    assert "::error" not in again.out
+
+
+OTHER_BASELINE = """\
+{"schema": "perfdoctor.baseline/1", "perfdoctor": "0.1.0", "program": "other.py", "device": null, "phase": "training",
+ "step": {"ns": 1000, "count": 8, "variation": 0.1}, "files": [], "findings": []}
+"""
+
+
+def test_a_baseline_of_another_program_costs_the_exit_code_and_not_the_report(perfdoctor, training, short):
+    Path("known.json").write_text(OTHER_BASELINE)
+    options = ["--force", "--out", "a", "--select", "PD101", "--baseline", "known.json"]
+    ended = perfdoctor("run", *short, *options, "-o", "r.xml", training)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].startswith(
+        "perfdoctor: known.json is a baseline of other.py, and the recording is of training.py: give it"
+    )
+    assert "PD101" in ended.out
+    assert Path("r.xml").is_file()
+    assert perfdoctor("run", *short, *options, "--update-baseline", training, "5").code == 5
+    assert Path("known.json").read_text() == OTHER_BASELINE
+
+
 def test_a_gate_without_a_report_could_not_be_judged(perfdoctor, tmp_path):
     (tmp_path / "nothing.py").write_text("print('no training')\n")
     ended = perfdoctor("run", "--fail-on", "low", "nothing.py")
@@ -56,6 +95,11 @@ def test_a_gate_without_a_report_could_not_be_judged(perfdoctor, tmp_path):
         (["--fail-on", "high", "--no-report"], "--fail-on needs a report, and --no-report leaves it out"),
         (["-o", "r.md", "--no-report"], "-o needs a report"),
         (["--json", "--nvtx-only"], "--json needs a report, and --nvtx-only"),
+        (["--output-format", "github", "--no-report"], "--output-format needs a report, and --no-report"),
+        (["--json", "--output-format", "pr"], "--json and --output-format pr exclude each other"),
+        (["--baseline", "missing.json"], "missing.json does not exist: make it with --update-baseline"),
+        (["--baseline", "no/b.json", "--update-baseline"], "its folder does not exist"),
+        (["--update-baseline"], "--update-baseline needs the file to write"),
     ],
 )
 def test_wrong_options_are_refused_before_the_program_runs(perfdoctor, tmp_path, options, words):

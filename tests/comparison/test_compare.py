@@ -296,6 +296,11 @@ def test_it_prints_within_80_columns_and_saves_every_format(
     assert "## perfdoctor compare" in (tmp_path / "out.md").read_text()
     assert "became faster by" in (tmp_path / "out.txt").read_text()
     assert repr(comparison) == "<perfdoctor.Comparison: faster; comparison.print() shows it>"
-    assert "text/markdown" in comparison._repr_mimebundle_()
+    assert set(comparison._repr_mimebundle_()) == {"text/html", "text/markdown", "text/plain"}
+    html = comparison._repr_html_()
+    assert html.startswith("<div style=")
+    assert "became faster by" in html
+    assert f"addmm: {SGEMM} -&gt;" in html
+    assert "<script" not in html
     with pytest.raises(UsageError, match="suffix of a comparison"):
         comparison.save(tmp_path / "out.html")

@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
+from command_lines import parse_line
 
 from perfdoctor.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "rules" / "examples"
 _BLOCK = re.compile(r"(?:^<!-- ([^\n]+) -->\n)?^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# Blocks between fences, and indented ones behind an empty line.
+_CODE = re.compile(r"^```\w*\n(.*?)^```$|(?<=\n\n)((?: {4}[^\n]+\n)+)", re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -42,6 +46,15 @@ PAGES = {
     page.relative_to(ROOT).as_posix(): blocks_of(page)
     for page in sorted((ROOT / "docs").rglob("*.md"))
     if EXAMPLES not in page.parents
+}
+# Every line of code that calls perfdoctor, in any block, run or not.
+LINES = {
+    name: re.findall(r"^(?:\$ |    )?((?:\w+=\S+ )*perfdoctor [a-z].*)$", text.replace("\\\n", ""), re.MULTILINE)
+    for name, text in (
+        (page.relative_to(ROOT).as_posix(), "\n".join(map("".join, _CODE.findall(page.read_text(encoding="utf-8")))))
+        for page in (*sorted((ROOT / "docs").rglob("*.md")), *ROOT.glob("*.md"), *ROOT.glob("*/README.md"))
+    )
+    if "perfdoctor " in text
 }
 RULES = sorted(path.stem for path in EXAMPLES.glob("*.md"))
 
@@ -87,6 +100,15 @@ def test_both_examples_of_a_rule_run(rule: str, folder: Path, group: None) -> No
         exec(code, names)
 
 
+@pytest.mark.parametrize("page", LINES)
+def test_commands_that_a_page_writes_down_can_be_typed(page: str) -> None:
+    for line in LINES[page]:
+        try:
+            parse_line(line)
+        except click.UsageError as error:
+            pytest.fail(f"{page} has the line {line!r}: {error.format_message()}")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the sample traces and the examples, as a checkout has them."""
@@ -113,7 +135,7 @@ def group() -> Iterator[None]:
 def commands_of(code: str) -> list[tuple[list[str], list[str]]]:
     """The commands behind each `$`, as words, each with the output that is shown below it."""
     found: list[tuple[list[str], list[str]]] = []
-    for line in code.splitlines():
+    for line in code.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
             found.append((shlex.split(line[2:]), []))
         else:

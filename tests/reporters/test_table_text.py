@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfdoctor.report.table import Column, Table
@@ -38,17 +40,17 @@ def table(names: tuple[str, ...] = (LONG, "short"), **more: tuple[object, ...]) 
 def test_a_terminal_shows_a_bar_and_both_ends_of_a_name():
     assert render_table(table(), width=60) == (
         "kernels by name, rank 3: 2 rows\n"
-        "share             time  calls  kernel\n"
-        "  40%  ██████  1.00 ms   2.50  ampere_bf16_s1..tages_32x5_tn\n"
-        "  20%  ███      500 us   2.50  short\n"
+        "share            time  calls  kernel\n"
+        "  40%  █████  1.00 ms   2.50  ampere_bf16_s1..stages_32x5_tn\n"
+        "  20%  ██▌     500 us   2.50  short\n"
         "  note: mind this\n"
     )
 
 
 def test_a_plain_terminal_has_bars_of_signs():
     lines = render_table(table(), width=60, unicode=False).splitlines()
-    assert lines[2].split()[1] == "######"
-    assert lines[3].split()[1] == "###"
+    assert lines[2].split()[1] == "#####"
+    assert lines[3].split()[1] == "##"
 
 
 def test_columns_that_do_not_fit_are_counted_and_empty_ones_are_not():
@@ -127,9 +129,50 @@ def test_kernels_are_named_by_what_tells_them_apart():
         "void (anonymous namespace)::softmax_warp_forward<c10::Half, float, 7>(float*, int)": (
             "softmax_warp_forward<half, float, 7>"
         ),
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_"
+        "cublas": "sm90_xmma_gemm_bf16_tn_n_128x128x64",
         LONG: LONG,
         "triton_poi_fused_add_0": "triton_poi_fused_add_0",
         "operator<(": "operator<(>",
         "": "",
     }
     assert name_kernels(tuple(names)) == names
+
+
+def tree() -> Table:
+    names = ("Net_0", "Block_0", "Linear (wide)_0", "outside")
+    return Table(
+        "modules",
+        "module",
+        (
+            Column("name", "module", "text", names),
+            Column("step_ns", "time", "ns", (3_000_000, 2_000_000, 1_000_000, 500_000)),
+            Column("share", "share", "share", (0.6, 0.4, 0.2, 0.1)),
+            Column("depth", "depth", "count", (0, 1, 2, 0), is_main=False),
+        ),
+    )
+
+
+def test_the_rows_of_a_tree_are_indented():
+    text = render_table(tree(), width=60)
+    assert re.findall(r"[mu]s  ( *\S.*)", text) == ["Net_0", " Block_0", "  Linear (wide)_0", "outside"]
+    assert "| \u00a0\u00a0Block_0 |" in render_table_markdown(tree())
+    assert ">\u00a0\u00a0\u00a0\u00a0Linear (wide)_0<" in render_table_html(tree())
+
+
+def test_what_rows_within_each_other_amount_to_is_not_said():
+    assert "3 more rows; --top 0" in render_table(tree(), width=60, rows=1)
+
+
+def test_a_rate_has_its_unit_above_it_and_its_title_where_that_says_more():
+    rates = tuple(Column(name, name, "bytes_per_s", (2.5e9,)) for name in ("memory", "bus"))
+    text = render_table_markdown(
+        Table("collectives", "kind", (Column("name", "kind", "text", ("all_reduce",)), *rates))
+    )
+    assert "| kind | GB/s | bus GB/s |" in text
+
+
+def test_only_names_of_kernels_are_shortened():
+    name = "forward (model.py)"
+    shown = render_table(Table("lines", "function", (Column("name", "function", "text", (name,)),)), width=60)
+    assert name in shown

@@ -161,11 +161,9 @@ def collectives_of(
         max_rows: Maximum number of rows.
     """
     trace = classes.trace
-    events = gpu_collectives(classes) if on_gpu else _cpu_collectives(trace)
-    order = np.lexsort((events.start_ns, events.end_ns))
-    events = CollectiveEvents(*(getattr(events, column.name)[order] for column in fields(events)))
+    events = collective_events(classes, on_gpu=on_gpu)
     metadata = collective_metadata(trace, events.comms)
-    last = slice(max(len(order) - max_rows, 0), None)
+    last = slice(max(len(events) - max_rows, 0), None)
     return CollectiveTable(
         rank=trace.rank,
         host=trace.host,
@@ -213,6 +211,16 @@ class CollectiveEvents:
     stream: Int64Array
     comms: Int32Array
     item: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def collective_events(classes: KernelClasses, *, on_gpu: bool) -> CollectiveEvents:
+    """The collectives of a trace, by end: those that ran as kernels, or those on threads of the CPU."""
+    events = gpu_collectives(classes) if on_gpu else _cpu_collectives(classes.trace)
+    order = np.lexsort((events.start_ns, events.end_ns))
+    return CollectiveEvents(*(getattr(events, column.name)[order] for column in fields(events)))
 
 
 def gpu_collectives(classes: KernelClasses) -> CollectiveEvents:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -154,6 +154,13 @@ def captured_location(captured: object) -> SourceLocation | None:
         line if isinstance(line, int) else None,
         function if isinstance(function, str) else None,
     )
+
+
+def name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceLocation | None]:
+    """The locations with one name for each file: frames name it from a folder of sys.path on, lines in full."""
+    files = {location.file for location in locations if location is not None}
+    full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
+    return [each if each is None else replace(each, file=full[each.file]) for each in locations]
 
 
 def _most_common_at_start(trace: Trace, thread: Int32Array, start_ns: Int64Array) -> SourceLocation | None:

@@ -42,12 +42,14 @@ class CostKinds:
     Attributes:
         name: Code of the kernel's name in `Trace.strings`.
         op_cost: Index into `KernelCosts.op_costs`, -1 where unknown.
+        part: 0 for the whole op, 1 + index into BACKWARD_PASSES for one gradient of a convolution.
         flops: Of the whole pass, however many launches share it; NaN where unknown.
         bytes: The same in bytes.
     """
 
     name: Int32Array
     op_cost: Int32Array
+    part: Int64Array
     flops: FloatArray
     bytes: FloatArray
 
@@ -179,7 +181,7 @@ def _cost_kinds(
     """Kinds with their FLOPs and bytes; `part` is 0 for the whole op, then 1 and 2 for its BACKWARD_PASSES."""
     flops, moved = _flops_and_bytes(op_costs)
     single_read = np.array([_single_read_share(trace.strings[name]) for name in names.tolist()], np.float64)
-    return CostKinds(names, costs, flops[costs, part], moved[costs, part] * single_read)
+    return CostKinds(names, costs, part, flops[costs, part], moved[costs, part] * single_read)
 
 
 def _split_by_time(trace: Trace, rows: Int64Array, fraction: FloatArray) -> None:

@@ -66,11 +66,6 @@ class CopyGroup:
         """How fast they copy; None where sizes were not recorded."""
         return None if self.bytes is None else self.bytes / max(self.running_ns, 1) * 1e9
 
-    @property
-    def between_host_and_device(self) -> bool:
-        """Whether they copy from or to the host."""
-        return self.direction in (vocabulary.HTOD, vocabulary.DTOH)
-
 
 def group_copies(
     classes: KernelClasses, steps: Steps, copies: BoolArray, exposed: Intervals, by_memory: bool = True
@@ -149,20 +144,20 @@ def _match_repeats(steps: Steps, start_ns: Int64Array, size_bytes: Int64Array) -
     return bool(usual.mean() >= _REPEATING_SHARE)
 
 
-def copy_limit_bytes_per_s(group: CopyGroup, facts: Mapping[str, Any] | None, device: Device | None) -> float | None:
-    """The rate that large copies of this kind reach on this device; None where the link is not known.
+def copy_limit_bytes_per_s(direction: int, facts: Mapping[str, Any] | None, device: Device | None) -> float | None:
+    """The rate that large copies of a direction reach on this device; None where the link is not known.
 
     From and to the host that of pinned copies over PCIe. Within the device half of the memory's bandwidth, because
     each byte is read and written. To another device half of what the link does in both directions, if there is one.
     """
-    if group.between_host_and_device:
+    if direction in (vocabulary.HTOD, vocabulary.DTOH):
         return pinned_bytes_per_s(facts, device)
     if device is None:
         return None
-    if group.direction == vocabulary.DTOD:
+    if direction == vocabulary.DTOD:
         bandwidth = device.attainable_bandwidth_bytes_per_s
         return None if bandwidth is None else bandwidth / 2
-    if group.direction == vocabulary.PTOP and device.link_bytes_per_s:
+    if direction == vocabulary.PTOP and device.link_bytes_per_s:
         return device.link_bytes_per_s / 2
     return None
 

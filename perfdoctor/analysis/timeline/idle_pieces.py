@@ -20,7 +20,7 @@ from perfdoctor.trace.tables.model import Trace
 DATALOADER, SYNC, LAUNCH, COMMUNICATION, ALLOCATOR, UNEXPLAINED = range(len(IDLE_CAUSES))
 # A launch and the Python around it take 5 to 100 us. In what is longer the CPU may have been in several places, which
 # are looked up at so many instants.
-_ONE_LAUNCH_NS = 100_000
+ONE_LAUNCH_NS = 100_000
 _SAMPLES = 8
 
 
@@ -127,23 +127,33 @@ def idle_instants_of(trace: Trace, pieces: IdlePieces, launching_thread: int) ->
     calls, ops = trace.calls, trace.ops
     thread = np.where(pieces.call >= 0, np.append(calls.thread, 0)[pieces.call], launching_thread).astype(np.int32)
     on_cpu = np.isin(pieces.cause, (DATALOADER, SYNC, LAUNCH, ALLOCATOR)) & (thread >= 0)
-    spread = on_cpu & _is_spread(pieces)
-    count = np.where(spread, _SAMPLES, 1)
-    piece = np.repeat(np.arange(len(pieces)), count)
-    number = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
-    length = pieces.dur_ns[piece]
-    until = length * (number + 1) // count[piece]
-    weight_ns = until - length * number // count[piece]
-    sampled = pieces.start_ns[piece] + length * (2 * number + 1) // (2 * count[piece])
+    spread = _is_spread(pieces) & on_cpu
+    piece, at_ns, weight_ns = spread_instants(pieces.start_ns, pieces.end_ns, spread)
     called = (pieces.call[piece] >= 0) & ~spread[piece]
-    at_ns = np.where(called, np.append(calls.start_ns, 0)[pieces.call[piece]], sampled)
+    at_ns = np.where(called, np.append(calls.start_ns, 0)[pieces.call[piece]], at_ns)
     at_ns = np.where(on_cpu[piece], at_ns, NONE)
     op = nesting.innermost(ops.start_ns, ops.end_ns, ops.thread, at_ns, thread[piece])
     op = np.where(called, np.append(calls.op, np.int32(NONE))[pieces.call[piece]], op)
     return IdleInstants(piece, at_ns, thread[piece], np.where(at_ns >= 0, op, NONE).astype(np.int32), weight_ns)
 
 
+def spread_instants(
+    start_ns: Int64Array, end_ns: Int64Array, spread: BoolArray
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Instants that stand for some pieces of time: the middle of each, of those that are spread the middles of parts.
+
+    Returns:
+        For each instant the number of its piece, the instant, and how much of the piece it stands for.
+    """
+    count = np.where(spread, _SAMPLES, 1)
+    piece = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
+    length, count = (end_ns - start_ns)[piece], count[piece]
+    weight_ns = length * (number + 1) // count - length * number // count
+    return piece, start_ns[piece] + length * (2 * number + 1) // (2 * count), weight_ns
+
+
 def _is_spread(pieces: IdlePieces) -> BoolArray:
     """Whether the CPU may have been in several places while the GPU waited."""
-    result: BoolArray = (pieces.dur_ns > _ONE_LAUNCH_NS) & np.isin(pieces.cause, (DATALOADER, LAUNCH)) & ~pieces.queued
+    result: BoolArray = (pieces.dur_ns > ONE_LAUNCH_NS) & np.isin(pieces.cause, (DATALOADER, LAUNCH)) & ~pieces.queued
     return result

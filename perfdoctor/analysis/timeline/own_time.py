@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import SourceLocation, find_locations
+from perfdoctor.analysis.host.locations import SourceLocation, find_locations, name_files_alike
 from perfdoctor.analysis.host.time_by_line import has_locations, loop_thread_of
 from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analysis.timeline.account import innermost_ops
@@ -44,21 +44,19 @@ _NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[A-Z][a-z])|(?<=\dD)(?=[A
 
 @dataclass(frozen=True, slots=True)
 class OwnTime:
-    """An op, or a line of the user's code, and its own time.
+    """A line of the user's code and its own time.
 
     Attributes:
-        name: What it is called; of a line what it does (`part_of_step`).
-        count: How often it ran in the window; None for a line, and for Python.
+        location: The line.
+        name: The part of the step that it belongs to: "DataLoader", "forward"; "" where that is not known.
         time_ns: Its own time in the window.
         share: That as a share (0 to 1) of the window.
-        location: The line; None for an op.
     """
 
+    location: SourceLocation
     name: str
-    count: int | None
     time_ns: int
     share: float
-    location: SourceLocation | None = None
 
 
 class _Area(NamedTuple):
@@ -89,22 +87,6 @@ class Pieces(NamedTuple):
     counts: list[int]
 
 
-def own_time_by_op(trace: Trace, window: Intervals, loading: Intervals) -> tuple[OwnTime, ...]:
-    """What takes most of the window in a program on the CPU, longest first: ops, parts of the loop, and Python.
-
-    Args:
-        trace: The trace.
-        window: The analysed time.
-        loading: When the loop waits for batches.
-    """
-    if not iv.total(window) or not len(trace.ops):
-        return ()
-    pieces = cut_by_op(trace, window, loading)
-    length_ns = pieces.intervals[:, 1] - pieces.intervals[:, 0]
-    totals_ns = np.bincount(pieces.row, weights=length_ns, minlength=len(pieces.names))
-    return _largest(pieces.names, totals_ns.tolist(), pieces.counts, window)
-
-
 def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
     """The window of a program on the CPU, cut into the own time of ops, of parts of the loop, and of Python.
 
@@ -115,7 +97,7 @@ def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
     """
     ops = trace.ops
     start, end, owner = innermost_ops(ops)
-    names, label, call = _label_ops(trace, np.arange(len(ops), dtype=np.int32))
+    names, label, call = label_ops(trace, np.arange(len(ops), dtype=np.int32))
     label, areas = label[owner], _areas_of_step(trace, loading)
     for number, area in enumerate(areas, len(names)):
         label[iv.contains(area.time, start)] = number
@@ -146,15 +128,6 @@ def cut_by_op(trace: Trace, window: Intervals, loading: Intervals) -> Pieces:
     return Pieces(np.concatenate(parts), every, np.concatenate((op, without_op)), call, [*names, PYTHON], [*counts, 0])
 
 
-def own_time_of_gpu_items(trace: Trace, window: Intervals) -> tuple[OwnTime, ...]:
-    """The ops whose kernels and copies take most of the window, longest first; a kernel without op by its own name."""
-    time_ns = iv.overlap(trace.gpu.start_ns, trace.gpu.end_ns, window)
-    rows = np.flatnonzero(time_ns)
-    names, label, _, _ = label_gpu_items(trace, rows)
-    totals_ns = np.bincount(label, weights=time_ns[rows], minlength=len(names))
-    return _largest(names, totals_ns.tolist(), np.bincount(label, minlength=len(names)).tolist(), window)
-
-
 class GpuLabels(NamedTuple):
     """What some GPU items are called by: their ops, as a rule.
 
@@ -183,7 +156,7 @@ def label_gpu_items(trace: Trace, rows: Int64Array) -> GpuLabels:
     known = (gpu.op[rows] >= 0) & ~by_kernel & ~trace.match_rows(gpu, vocabulary.NCCL_KERNEL)[rows]
     label = np.empty(len(rows), np.int64)
     call = len(ops) + np.arange(len(rows))
-    names, label[known], call[known] = _label_ops(trace, gpu.op[rows[known]])
+    names, label[known], call[known] = label_ops(trace, gpu.op[rows[known]])
     launched_ns = np.where(gpu.call[rows] >= 0, _at(trace.calls.start_ns, gpu.call[rows]), -1)
     areas, calls = _optimizer_areas(trace), len(ops) + len(rows)
     for number, area in enumerate(areas, len(names)):
@@ -217,7 +190,7 @@ def _cut_pieces(
     return np.concatenate(parts), np.concatenate(pieces), free
 
 
-def _label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:
+def label_ops(trace: Trace, rows: Int32Array) -> tuple[list[str], Int64Array, Int32Array]:
     """For some ops: names, for each op the number of its name, and the op that counts as its call.
 
     An op of the backward pass has the name of the node that the autograd engine runs, which is the call.
@@ -296,22 +269,6 @@ def _at(column: IntArray, rows: IntArray) -> Int64Array:
     return values
 
 
-def _largest(
-    names: Sequence[str], totals_ns: Sequence[float], counts: Sequence[int], window: Intervals
-) -> tuple[OwnTime, ...]:
-    """The rows with most time; what has the same name is one row."""
-    time_of: Counter[str] = Counter()
-    count_of: Counter[str] = Counter()
-    for name, total_ns, count in zip(names, totals_ns, counts, strict=True):
-        time_of[name] += round(total_ns)
-        count_of[name] += count
-    window_ns = iv.total(window)
-    top = sorted(filter(time_of.get, time_of), key=lambda name: (-time_of[name], name))[:MAX_ROWS]
-    return tuple(
-        OwnTime(name, count_of[name] or None, time_of[name], min(time_of[name] / window_ns, 1.0)) for name in top
-    )
-
-
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
@@ -366,7 +323,7 @@ def _by_line(
     for number in reversed(range(len(parts))):
         part[iv.contains(parts[number].time, at_ns)] = number
     part_of: dict[SourceLocation, Counter[int]] = defaultdict(Counter)
-    locations = _name_files_alike(find_locations(trace, thread, at_ns))
+    locations = name_files_alike(find_locations(trace, thread, at_ns))
     for location, number, weight_ns in zip(locations, part.tolist(), weights_ns.tolist(), strict=True):
         if location is not None:
             part_of[location][number] += weight_ns
@@ -376,15 +333,8 @@ def _by_line(
     for location in top:
         longest = part_of[location].most_common(1)[0][0]
         name = "" if longest < 0 else parts[longest].name
-        rows.append(OwnTime(name, None, round(time_of[location]), min(time_of[location] / window_ns, 1.0), location))
+        rows.append(OwnTime(location, name, round(time_of[location]), min(time_of[location] / window_ns, 1.0)))
     return tuple(rows)
-
-
-def _name_files_alike(locations: Sequence[SourceLocation | None]) -> list[SourceLocation | None]:
-    """The locations with one name for each file: frames name it from a folder of sys.path on, lines in full."""
-    files = {location.file for location in locations if location is not None}
-    full = {file: next((other for other in files if other.endswith(f"/{file}")), file) for file in files}
-    return [each if each is None else replace(each, file=full[each.file]) for each in locations]
 
 
 def _parts_of_step(trace: Trace, loading: Intervals) -> list[_Area]:

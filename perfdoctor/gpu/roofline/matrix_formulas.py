@@ -288,7 +288,18 @@ class _AttentionFormula:
             total_bytes += out_bytes + q.bytes + k.bytes + v.bytes
         bias = inputs.optional_tensor(self.bias) if self.bias is not None else None
         total_bytes += bias.bytes if bias else 0
-        return OpCost("attention", flops // 2 if causal else flops, total_bytes, _common_dtype(q, k, v))
+        return OpCost(
+            "attention",
+            flops // 2 if causal else flops,
+            total_bytes,
+            _common_dtype(q, k, v),
+            batch=batch,
+            heads=heads,
+            queries=rows,
+            keys=columns,
+            head_size=size,
+            causal=causal,
+        )
 
     def _dimensions(self, tensor: TensorInput) -> tuple[int, int, int, int]:
         """Return batch, heads, sequence length, and the size of a head."""

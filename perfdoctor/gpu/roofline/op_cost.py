@@ -35,6 +35,8 @@ class OpCost(NamedTuple):
         dtype: Type of the operands: fp64, fp32, fp16, bf16, fp8, int8 (memory ops: also integers and bool).
         m, n, k, batch: Of a gemm [m, k] x [k, n] that is done `batch` times; None for other ops.
         groups, channels_in, channels_out: Of a convolution; channels in are those of one group.
+        heads, queries, keys, head_size: Of attention, with the number of sequences as `batch`.
+        causal: Of attention: whether scores above the diagonal are not computed, and not counted.
         backward_passes: The gradients that run in kernels of their own; empty for all other ops.
     """
 
@@ -49,6 +51,11 @@ class OpCost(NamedTuple):
     groups: int | None = None
     channels_in: int | None = None
     channels_out: int | None = None
+    heads: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+    head_size: int | None = None
+    causal: bool | None = None
     backward_passes: tuple[BackwardPass, ...] = ()
 
     @property

@@ -1,4 +1,8 @@
-"""The annotated trace: a trace file as it is, with the report as additional tracks, for Perfetto and chrome://tracing."""
+"""The annotated trace: the events of one rank or of several, and the report as additional tracks.
+
+It is for Perfetto and chrome://tracing. The tests ask a real Perfetto what it imports: nothing of the original is lost,
+and no error is counted.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,15 @@ from itertools import chain
 from typing import BinaryIO
 
 from perfdoctor.errors import UsageError
+from perfdoctor.fleet.rank_tasks import AnalysisOptions
 from perfdoctor.report.report import Report
-from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_list
-from perfdoctor.reporters.chrome_trace.side_lanes import find_side_lanes, lane_names
+from perfdoctor.reporters.chrome_trace.copy_events import Changes, copy_list, is_compiled
+from perfdoctor.reporters.chrome_trace.join_ranks import join_files
+from perfdoctor.reporters.chrome_trace.rank_tracks import FileTracks, read_file_tracks
+from perfdoctor.reporters.chrome_trace.side_lanes import lane_names
 from perfdoctor.reporters.chrome_trace.splice import splice_events
-from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
-from perfdoctor.reporters.chrome_trace.tracks import track_events
+from perfdoctor.reporters.chrome_trace.track_writer import PID, TrackWriter
+from perfdoctor.reporters.chrome_trace.tracks import rank_events
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.compressed import open_compressed
 from perfdoctor.reporters.output import open_atomically
@@ -23,45 +30,65 @@ from perfdoctor.reporters.printable_findings import with_printable_findings
 _BLOCK_BYTES = 1 << 20
 
 
-def export_chrome_trace(report: Report, path: str | os.PathLike[str], *, rank: int | None = None) -> None:
-    """Write one trace of a report with our tracks in it, compressed when the name ends in .gz.
+def export_chrome_trace(
+    report: Report, path: str | os.PathLike[str], *, rank: int | None = None, options: AnalysisOptions | None = None
+) -> str | None:
+    """Write the traces of a report with our tracks in them, compressed when the name ends in .gz.
 
-    The trace is streamed from its file; it must still be where the report says. Its events stay byte for byte, but for
-    the thread ids of those that move to a side lane, see `side_lanes`.
+    The traces are streamed from their files, which must still be where the report says. The events of one file stay
+    byte for byte, but for the thread ids of those that move to a side lane (see `side_lanes`). Those of several files
+    get process ids, times and ids of arrows that fit together (see `join_ranks`), and their processes the number of the
+    rank in their names.
 
     Args:
-        report: A report with the intervals of its account and claims, as analysis makes it.
+        report: A report as analysis makes it.
         path: The file to write.
-        rank: Which rank, where the report holds several.
+        rank: Which rank, where the report holds several; None for all.
+        options: How the ranks were analysed, for those that must be looked at again alone.
+
+    Returns:
+        How the clocks of several files were aligned, in a sentence; None for one file.
 
     Raises:
-        UsageError: There are several ranks and none was chosen, or the file is the trace itself.
-        InputError: The trace cannot be read again, or the file cannot be written.
+        UsageError: There is no such rank, there are more than a viewer can show, or the file is one of the traces.
+        InputError: A trace cannot be read again, or the file cannot be written.
     """
     report = with_printable_findings(report)
-    index = _choose_trace(report, rank)
-    source = TraceSource.of(report.traces[index])
-    if os.path.realpath(source.path) == os.path.realpath(path):
+    by_file: dict[str, list[int]] = {}
+    for index in _choose_traces(report, rank):
+        by_file.setdefault(report.traces[index].path, []).append(index)
+    if os.path.realpath(path) in map(os.path.realpath, by_file):
         raise UsageError(
             f"{clean_line(str(path))} is the trace itself, which is never overwritten; choose another name"
         )
-    source.check()
-    text = _annotated(report, index, source)
+    options = options or AnalysisOptions()
+    files = [read_file_tracks(report, indices, options) for indices in by_file.values()]
+    text, sentence = (_annotate(files[0]), None) if len(files) == 1 else join_files(files)
     with open_atomically(path) as out:
         if str(path).lower().endswith(".gz"):
             with open_compressed(out) as compressed:
                 _write_in_blocks(text, compressed)
         else:
             _write_in_blocks(text, out)
+    return sentence
 
 
-def _annotated(report: Report, index: int, source: TraceSource) -> Iterator[bytes]:
-    """The text of a trace with our tracks in it."""
-    lanes = find_side_lanes(source.slices())
-    events = chain(track_events(report, index, source.nvml_samples()), lane_names(lanes))
-    changes = Changes(tids=lanes.tid_of_moved())
-    changed = partial(copy_list, changes=changes) if changes.tids else iter
-    return splice_events(source.blocks(), events, cut=source.cut, changed=changed)
+def _annotate(file: FileTracks) -> Iterator[bytes]:
+    """The text of a file with our tracks in it."""
+    changes = Changes(tids=file.lanes.tid_of_moved())
+    changed = iter if not changes.tids else partial(copy_list, changes=changes, compiled=is_compiled(file.elements))
+    events = chain(_process_events(file), lane_names(file.lanes, changes))
+    return splice_events(file.source.blocks(), events, cut=file.source.cut, changed=changed)
+
+
+def _process_events(file: FileTracks) -> Iterator[bytes]:
+    """Our tracks of one file: a process for each rank in it."""
+    several = len(file.ranks) > 1
+    nvml = file.source.nvml_samples()
+    for number, of_rank in enumerate(file.ranks):
+        writer = TrackWriter(PID - number)
+        yield from writer.name_process(f"{of_rank.label}: perfdoctor" if several else "perfdoctor", -1)
+        yield from rank_events(of_rank, nvml, writer)
 
 
 def _write_in_blocks(pieces: Iterable[bytes], out: BinaryIO) -> None:
@@ -77,15 +104,12 @@ def _write_in_blocks(pieces: Iterable[bytes], out: BinaryIO) -> None:
     out.write(b"".join(pending))
 
 
-def _choose_trace(report: Report, rank: int | None) -> int:
-    """The index of the trace to annotate."""
-    if not report.traces:
+def _choose_traces(report: Report, rank: int | None) -> list[int]:
+    """The indices of the traces to annotate."""
+    analysed = range(len(report.timeline))
+    if not analysed:
         raise UsageError("there is no trace to annotate")
-    if rank is None and len(report.traces) > 1:
-        raise UsageError(
-            f"an annotated trace shows one rank, and there are {len(report.traces)}; choose one with --rank"
-        )
-    matching = [i for i, t in enumerate(report.traces) if rank is None or t.rank == rank or len(report.traces) == 1]
-    if not matching:
+    chosen = [at for at in analysed if rank is None or len(analysed) == 1 or report.traces[at].rank == rank]
+    if not chosen:
         raise UsageError(f"none of the traces is of rank {rank}")
-    return matching[0]
+    return chosen

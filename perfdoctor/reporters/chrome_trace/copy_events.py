@@ -1,13 +1,13 @@
 """Copies the text of a list of events, block by block, with some of its values changed; all else stays byte for byte.
 
 The compiled code copies plain events, some 500 MB of text a second, and this module those that it leaves: the few that
-move to another thread, metadata that names a process, and whatever is not plain. Where the compiled code is not loaded,
-as for small files, every event is copied here, at 3 MB a second.
+move to another thread, metadata that names a process, and whatever is not plain. Where loading the compiled code does
+not pay, as for small files, every event is copied here, at 3 MB a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -20,15 +20,17 @@ from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace import arrays
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
 from perfdoctor.trace.kineto.exact_times import parse_time
-from perfdoctor.trace.scanner import layout, scanner_code
+from perfdoctor.trace.scanner import layout
 from perfdoctor.trace.scanner.layout import PAD
 from perfdoctor.trace.scanner.machine_code import Native
 from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
 
 _NEVER = 1 << 62
+_LOADING_PAYS = 1_000  # elements: Python takes 0.1 ms for each, loading 30 ms where LLVM has to do it
+_COMPILING_PAYS = 50_000  # elements: Python takes as long as compiling does, 4 s
 _GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
 _MORE, _CLOSED = -1, -2  # as in compiled_copy
-_CONTROL = 10
+_SEPARATORS = b", \t\r\n"
 
 
 def _dispatcher() -> Any:
@@ -59,25 +61,31 @@ class Changes:
         offset_ns: What is added to all times.
         pid_shift: What is added to the process ids that are numbers.
         id_shift: What is added to the ids of arrows and of what else is found by ids.
-        rename: Gives the new name of a process, and says by what the other process ids, texts, are replaced.
+        sort_shift: What is added to the places of processes among the others.
+        label: What stands before the names of processes, and before process ids that are texts; empty for nothing.
     """
 
     tids: Mapping[int, int | str] = field(default_factory=dict)
     offset_ns: int = 0
     pid_shift: int = 0
     id_shift: int = 0
-    rename: Callable[[str], str] | None = None
+    sort_shift: int = 0
+    label: str = ""
 
     @property
     def every_event(self) -> bool:
         """Whether all events change, and not just those that move."""
-        return bool(self.offset_ns or self.pid_shift or self.id_shift or self.rename)
+        return bool(self.offset_ns or self.pid_shift or self.id_shift or self.sort_shift or self.label)
 
     def pid(self, pid: TrackId) -> TrackId:
         """The new process id for an old one."""
         if isinstance(pid, str):
-            return pid if self.rename is None else self.rename(pid)
+            return self.name(pid)
         return None if pid is None else pid + self.pid_shift
+
+    def name(self, name: str) -> str:
+        """The new name of a process."""
+        return f"{self.label}: {name}" if self.label else name
 
 
 class EventCopier(JsonEventWalker):
@@ -154,24 +162,41 @@ class EventCopier(JsonEventWalker):
         while True:
             window = self.window
             rest = bytes(window.buffer[window.position : window.end])
-            found = len(rest) - len(rest.lstrip(b" \t\r\n,"))
+            found = len(rest) - len(rest.lstrip(_SEPARATORS))
             skipped += rest[:found]
             window.position += found
             if found < len(rest) or not window.read_more():
                 return skipped
 
 
-def is_compiled() -> bool:
-    """Whether the compiled code copies: where the compiled reader has read, which knows what loading it is worth."""
-    return scanner_code.is_loaded()
+def is_compiled(elements: int) -> bool:
+    """Whether the compiled code is to copy so many elements; loads it if that pays, and compiles it the first time."""
+    if not _copy.is_loaded():
+        if elements < (_COMPILING_PAYS if _copy.cached_in() is None else _LOADING_PAYS):
+            return False
+        try:
+            _copy.load()
+        except Exception:  # of a package that is missing, too new for another, or built for another machine
+            return False
+    return True
 
 
-def copy_list(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+def copy_elements(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
+    """The elements of a list of events from behind its opening bracket on, many at a time, without commas around them.
+
+    Of a text that is cut short the whole ones.
+    """
+    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled).copy():
+        if elements := text.strip(_SEPARATORS):
+            yield elements
+
+
+def copy_list(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
     """The text from behind the bracket that opens a list of events on, with changes in the events.
 
     What follows the list stays as it is. A text that is cut short ends after its last whole event.
     """
-    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled())
+    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled)
     yield from copier.copy()
     window = copier.window
     while copier.ended and (window.position < window.end or window.read_more()):
@@ -230,10 +255,12 @@ def _changed_members(event: dict[str, Any], changes: Changes) -> dict[str, bytes
         if key in event:
             new[key] = _shifted_id(event[key], changes.id_shift)
     args = event.get("args")
-    if event.get("ph") == "M" and event.get("name") == "process_name" and isinstance(args, dict):
-        name = args.get("name")
-        if changes.rename is not None and isinstance(name, str):
-            new["args"] = orjson.dumps(args | {"name": changes.rename(name)})
+    if event.get("ph") == "M" and isinstance(args, dict):
+        name, place = args.get("name"), args.get("sort_index")
+        if event.get("name") == "process_name" and isinstance(name, str):
+            new["args"] = orjson.dumps(args | {"name": changes.name(name)})
+        if event.get("name") == "process_sort_index" and isinstance(place, int):
+            new["args"] = orjson.dumps(args | {"sort_index": place + changes.sort_shift})
     return new
 
 

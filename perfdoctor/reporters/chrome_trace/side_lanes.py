@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoctor.reporters.chrome_trace.copy_events import Changes
 from perfdoctor.reporters.chrome_trace.slices import ARROW, SLICE, Slices, TrackId
 from perfdoctor.reporters.chrome_trace.track_writer import metadata
 from perfdoctor.reporters.clean_text import clean_line
@@ -167,9 +168,10 @@ def _is_on_gpu(slices: Slices) -> BoolArray:
     return result
 
 
-def lane_names(lanes: SideLanes) -> Iterator[bytes]:
-    """The events that name the lanes and put each beside its track."""
+def lane_names(lanes: SideLanes, changes: Changes) -> Iterator[bytes]:
+    """The events that name the lanes, in the processes that those have with some changes, each beside its track."""
     for lane in lanes.lanes:
-        yield metadata("thread_name", lane.pid, lane.tid, {"name": clean_line(lane.name)})
+        pid = changes.pid(lane.pid)
+        yield metadata("thread_name", pid, lane.tid, {"name": clean_line(lane.name)})
         if isinstance(lane.beside, int):
-            yield metadata("thread_sort_index", lane.pid, lane.tid, {"sort_index": lane.beside})
+            yield metadata("thread_sort_index", pid, lane.tid, {"sort_index": lane.beside})

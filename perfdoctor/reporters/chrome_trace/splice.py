@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 from perfdoctor.errors import TraceError
+from perfdoctor.trace.kineto.event_walker import parse_value
 
 _BOM = b"\xef\xbb\xbf"
 _TRACE_EVENTS = b'"traceEvents"'
@@ -48,6 +50,20 @@ def splice_events(
     for number, event in enumerate(events):
         yield (b",\n" if number else b"\n") + event
     yield from _prepend_comma(rest)
+
+
+def members_before_events(blocks: Iterable[bytes]) -> dict[str, Any]:
+    """The members of a trace's object that stand before its events; empty for a bare list.
+
+    Raises:
+        TraceError: The text has no list of events.
+    """
+    head, start = read_head(iter(blocks))
+    try:
+        whole = parse_value(head[:start] + (b"]" if _is_list(head) else b"]}"))
+    except ValueError:
+        return {}
+    return whole if isinstance(whole, dict) else {}
 
 
 def _is_list(head: bytes) -> bool:

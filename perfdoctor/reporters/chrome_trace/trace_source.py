@@ -45,7 +45,7 @@ class TraceSource:
         """
         if self.path == STDIN:
             raise UsageError("a trace from standard input cannot be annotated, it is gone; save it in a file first")
-        with self._explained(), TextStream(self.path) as stream:
+        with self.explained(), TextStream(self.path) as stream:
             if is_nsight(stream.head):
                 raise UsageError(
                     f"{clean_line(self.path)}: an export of Nsight Systems cannot be annotated, only what "
@@ -58,7 +58,7 @@ class TraceSource:
         Raises:
             TraceError: It cannot be read again.
         """
-        with self._explained(), TextStream(self.path) as stream:
+        with self.explained(), TextStream(self.path) as stream:
             read_into, block = stream.source(prefetch=True), memoryview(bytearray(_BLOCK_BYTES))
             while count := read_into(block):
                 yield bytes(block[:count])
@@ -71,7 +71,7 @@ class TraceSource:
         Raises:
             TraceError: It cannot be read again.
         """
-        with self._explained():
+        with self.explained():
             return read_slices(self.path)
 
     def nvml_samples(self) -> bytes:
@@ -82,7 +82,8 @@ class TraceSource:
             return b""
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
+        """Say of an error that it is about reading the file again."""
         try:
             yield
         except TraceError as error:

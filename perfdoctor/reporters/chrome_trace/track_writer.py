@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from perfdoctor.reporters.chrome_trace.copy_events import microseconds
+from perfdoctor.reporters.chrome_trace.copy_events import Changes, microseconds
+from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -20,6 +21,8 @@ CATEGORY = "perfdoctor"
 # A viewer stays responsive up to some hundred thousand events in a track.
 MAX_EVENTS = 200_000
 _COALESCED = -1
+_NO_CHANGES = Changes()
+_ARROWS_OF_A_PROCESS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,12 @@ class TrackWriter:
     Attributes:
         pid: The process.
         offset_ns: What is added to all times: from the clock of a rank to that of the file.
+        changes: Of the rank's own events, which arrows point to.
     """
 
     pid: int = PID
     offset_ns: int = 0
+    changes: Changes = _NO_CHANGES
 
     def name_process(self, name: str, sort_index: int) -> Iterator[bytes]:
         """Name the process, and say where it stands among the others."""
@@ -85,6 +90,23 @@ class TrackWriter:
         """One point of a counter of several series."""
         head = orjson.dumps({"ph": "C", "cat": CATEGORY, "name": name, "pid": self.pid, "args": values})
         return head[:-1] + b',"ts":' + self._time(time_ns) + b"}"
+
+    def arrow(
+        self, name: str, number: int, points: Sequence[tuple[int, tuple[TrackId, TrackId] | int]]
+    ) -> Iterator[bytes]:
+        """An arrow through slices, in the order of time.
+
+        Args:
+            name: What it is called.
+            number: Tells it from the other arrows of this process.
+            points: For each slice a time in it, and its process and thread, or its thread in this process.
+        """
+        phases = ("s", *("t",) * (len(points) - 2), "f")
+        for phase, (time_ns, track) in zip(phases, points, strict=True):
+            pid, tid = (self.pid, track) if isinstance(track, int) else (self.changes.pid(track[0]), track[1])
+            fields = {"ph": phase, "cat": CATEGORY, "name": name, "id": _ARROWS_OF_A_PROCESS * self.pid + number}
+            fields |= {"pid": pid, "tid": tid} | ({"bp": "e"} if phase == "f" else {})
+            yield orjson.dumps(fields)[:-1] + b',"ts":' + self._time(time_ns) + b"}"
 
     def _metadata(self, name: str, tid: int, args: Mapping[str, Any]) -> bytes:
         return metadata(name, self.pid, tid, args)

@@ -1,4 +1,4 @@
-"""A report as tracks of a Chrome trace: the account, the steps, each finding's time, and how busy the GPU was.
+"""A report as tracks of a Chrome trace: the account, the steps, each finding's time, counters, and arrows.
 
 The tracks are in a process of their own. Within a track the events neither overlap nor nest, so every viewer can draw
 them.
@@ -15,6 +15,7 @@ from perfdoctor.analysis.timeline.account import BUSY_DETAILS, Account
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Report, TraceSummary
 from perfdoctor.reporters.chrome_trace.nvml_counters import nvml_counter_points
+from perfdoctor.reporters.chrome_trace.rank_tracks import RankTracks
 from perfdoctor.reporters.chrome_trace.track_writer import EventKind, TrackWriter
 from perfdoctor.reporters.clean_text import clean_line
 from perfdoctor.reporters.format_values import format_duration, format_location, format_saving, format_share
@@ -41,6 +42,19 @@ _COLOURS: Mapping[str, str] = MappingProxyType(
         "idle_unexplained": "grey",
     }
 )
+
+
+def rank_events(of_rank: RankTracks, nvml_samples: bytes, writer: TrackWriter) -> Iterator[bytes]:
+    """All events of our process for one rank, but for its name; see `track_events`."""
+    report = of_rank.report
+    yield from track_events(report, 0, nvml_samples, writer)
+    for counter in of_rank.counters:
+        yield from writer.counter(counter.name, counter.series, counter.time_ns, counter.value)
+    numbers = {id(finding): number for number, finding in enumerate(report.findings, 1)}
+    for at, arrow in enumerate(of_rank.arrows):
+        tid = _FIRST_FINDING_TID + numbers[id(arrow.finding)]
+        points = [(point.time_ns, point.track or tid) for point in arrow.points]
+        yield from writer.arrow(clean_line(f"{arrow.finding.rule} {arrow.finding.name}"), at, points)
 
 
 def track_events(

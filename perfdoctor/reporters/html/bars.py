@@ -1,4 +1,4 @@
-"""Geometry of the bars that the page shows without a script: segments, ranges and ladders as positions in a drawing."""
+"""Geometry of the bars that the page shows without a script: segments, ranges and ladders in percent of their width."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from perfdoctor.report.finding import Finding
 from perfdoctor.reporters.format_values import format_duration
 from perfdoctor.reporters.time_split import TimeSplit
 from perfdoctor.reporters.verdict import Ladder
-
-WIDTH = 1000
-"""How many units of the drawing a whole bar is wide."""
 
 
 class Segment(NamedTuple):
@@ -59,8 +56,8 @@ def _place_in_row(parts: Sequence[tuple[str, str, float]]) -> list[Segment]:
     whole = sum(share for _, _, share in parts) or 1.0
     segments, x = [], 0.0
     for name, label, share in parts:
-        width = WIDTH * share / whole
-        segments.append(Segment(name, label, round(x, 2), round(width, 2)))
+        width = 100 * share / whole
+        segments.append(Segment(name, label, round(x, 3), round(width, 3)))
         x += width
     return segments
 
@@ -81,7 +78,7 @@ def range_bar(finding: Finding, step_ns: float | None) -> RangeBar | None:
 
 
 def _scale(ns: float, step_ns: float) -> float:
-    return round(WIDTH * min(ns / step_ns, 1.0), 2)
+    return round(100 * min(ns / step_ns, 1.0), 3)
 
 
 def rungs_of(ladder: Ladder) -> list[Rung]:
@@ -94,4 +91,4 @@ def rungs_of(ladder: Ladder) -> list[Rung]:
     if ladder.limit_ns is not None:
         limit = "limit of this work" if ladder.is_limit_of_work else "if nothing waited"
         rungs.append(("limit", limit, format_duration(ladder.limit_ns), ladder.limit_ns))
-    return [Rung(kind, label, time, round(WIDTH * ns / longest, 2)) for kind, label, time, ns in rungs]
+    return [Rung(kind, label, time, round(100 * ns / longest, 3)) for kind, label, time, ns in rungs]

@@ -20,6 +20,9 @@ class ChartSection(NamedTuple):
     is_there: bool
 
 
+_ROOFS = "The line above is the most that the device can do with such work."
+
+
 def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
     """The charts in the order of the page; the heat map of ranks only where there are several ranks.
 
@@ -28,6 +31,10 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
     """
     step = (data["timeline"] or {}).get("step")
     moment = "the analysed time" if data["timeline"] is not None and step is None else "a median step"
+    series = data["steps"] or {"recorded_ns": (), "unprofiled_ns": ()}
+    steps = len(series["recorded_ns"]) + len(series["unprofiled_ns"])
+    has_roofs = bool((data["roofline"] or {}).get("roofs"))
+    roofs = _ROOFS if has_roofs else "What the device can do is not known: `--device` names it."
     charts = [
         ChartSection(
             "timeline", "timeline", "Timeline", f"Timeline of {moment}",
@@ -35,30 +42,24 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
             "There is no timeline: the report was made without the data of its charts.",
             data["timeline"] is not None,
         ),
-        ChartSection(
-            "flames", "idle-flames", "Idle CPU", "What the CPU was in while the GPU had nothing to do",
-            "Each box is a call, as wide as the idle time of the GPU during it, a step. Those above it called it.",
-            f"No idle time of the GPU can be joined to what the CPU did. Where the GPU idles and this is empty, "
-            f"{REQUIREMENTS['stacks']}.",
-            data["flames"] is not None,
-        ),
+        _flames_section(data),
         ChartSection(
             "roofline", "roofline", "Roofline", "Roofline: how near the kernels come to what the device can do",
-            "Each point is a kernel with its shape. The line above is the most that the device can do with such work.",
+            f"Each point is a kernel with its shape. {roofs}",
             f"No kernel's work is known: {REQUIREMENTS['shapes']}.",
             data["roofline"] is not None,
         ),
         ChartSection(
             "modules", "modules", "Modules", "GPU time by module",
-            "Each area is a module, as large as the GPU time that it and its parts take.",
+            "Each area is a module, the larger the more GPU time it and its parts take. A colour is a kind of module.",
             "No modules were recorded: record with `perfdoctor run`, or with with_stack=True and with_modules=True.",
             bool(data["modules"]),
         ),
         ChartSection(
             "steps", "steps", "Steps", "The steps, one after another",
             "The recorded steps, and those that the program was timed at without the profiler.",
-            f"There is no series: {REQUIREMENTS['steps']}.",
-            data["steps"] is not None,
+            "One step makes no series: record more." if steps else f"There is no series: {REQUIREMENTS['steps']}.",
+            steps > 1,
         ),
         ChartSection(
             "ranks", "rank-steps", "Ranks", "The steps of every rank",
@@ -68,6 +69,23 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
         ),
     ]  # fmt: skip
     return charts if data["ranks"] is not None else charts[:-1]
+
+
+def _flames_section(data: Mapping[str, Any]) -> ChartSection:
+    if data["on_cpu"]:
+        return ChartSection(
+            "flames", "cpu-time", "CPU", "What the CPU was in",
+            "Each box is a call, as wide as its time in a step on the thread with most ops. Those above it called it.",
+            "No ops were recorded: record with `perfdoctor run`.",
+            data["flames"] is not None,
+        )  # fmt: skip
+    return ChartSection(
+        "flames", "idle-flames", "Idle CPU", "What the CPU was in while the GPU had nothing to do",
+        "Each box is a call, as wide as the idle time of the GPU during it, a step. Those above it called it.",
+        f"No idle time of the GPU can be joined to what the CPU did. Where the GPU idles and this is empty, "
+        f"{REQUIREMENTS['stacks']}.",
+        data["flames"] is not None,
+    )  # fmt: skip
 
 
 BASIS_TEXTS: Mapping[str, str] = {

@@ -17,6 +17,7 @@ from perfdoctor.reporters.html.page_data import page_data
 from perfdoctor.reporters.html.page_view import page_view
 from perfdoctor.reporters.html.table_view import shown_table
 from perfdoctor.reporters.relative_paths import with_relative_paths
+from perfdoctor.reporters.report_facts import has_steps
 from perfdoctor.reporters.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ class Html(Reporter):
     def render_printable(self, report: Report) -> str:
         """The report as a page."""
         data = page_data(report)
-        ranks = () if data["ranks"] is None else (data["ranks"].pop("rows"),)
-        tables = [shown_table(table) for table in (*data["tables"], *ranks)]
+        if data["ranks"] is not None:
+            data["ranks"]["cell_name"] = "step" if has_steps(report) else "window"
+            data["tables"].append(data["ranks"].pop("rows"))
+        tables = [shown_table(table) for table in data["tables"]]
         data["tables"] = [compact for _, compact in tables]
         assets = _assets()
         return _template().render(
@@ -54,6 +57,7 @@ class Html(Reporter):
             tables=[view for view, _ in tables],
             charts=chart_sections(data),
             basis_texts=BASIS_TEXTS,
+            chart_notes=data["notes"],
             data=_as_script_data(data),
             **assets,
         )

@@ -9,8 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
+from perfdoctor.charts.rank_charts import claim_key
 from perfdoctor.charts.rank_heat_map import rank_heat_map_of
 from perfdoctor.report.chart_data import (
     FlameGraph,
@@ -22,17 +21,18 @@ from perfdoctor.report.chart_data import (
     StepTimeline,
     Track,
 )
+from perfdoctor.report.merge_findings import ranks_with
 from perfdoctor.report.report import Report
-from perfdoctor.report.table import Table
+from perfdoctor.report.table import Cell, Table
 from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.rank_table import rank_table
+from perfdoctor.reporters.report_facts import is_cpu_program
+from perfdoctor.tables.catalog import TABLES
 from perfdoctor.trace.arrays import FloatArray, IntArray
-from perfdoctor.trace.tables import intervals as iv
 
 VERSION = 1
 # A kernel's name may have thousands of characters; both of its ends tell it from others.
 _MOST_CHARACTERS = 300
-_MOST_SPANS = 200
 _MOST_RANKS = 2_000
 
 
@@ -47,10 +47,11 @@ def page_data(report: Report) -> dict[str, Any]:
     return {
         "version": VERSION,
         "rank": charts.rank,
-        "timeline": None if timeline is None else _timeline_data(timeline, report, charts.rank),
+        "on_cpu": is_cpu_program(report),
+        "timeline": None if timeline is None else _timeline_data(timeline, report, charts),
         "flames": None if flames is None else _flames_data(flames),
         "roofline": None if roofline is None else _roofline_data(roofline),
-        "modules": None,
+        "modules": next((_modules_data(table) for table in charts.tables if table.name == "modules"), None),
         "steps": None if steps is None else _steps_data(steps),
         "ranks": None if heat_map is None else _ranks_data(heat_map, report),
         "account": [
@@ -63,6 +64,7 @@ def page_data(report: Report) -> dict[str, Any]:
             for account in report.account
         ],
         "tables": list(map(table_data, charts.tables)),
+        "notes": _clean_all(charts.notes),
     }
 
 
@@ -79,7 +81,7 @@ def _base64(values: IntArray | FloatArray, kind: str) -> str:
     return b64encode(values.astype(f"<{kind}").tobytes()).decode()
 
 
-def _timeline_data(timeline: StepTimeline, report: Report, rank: int | None) -> dict[str, Any]:
+def _timeline_data(timeline: StepTimeline, report: Report, charts: RankCharts) -> dict[str, Any]:
     unit_ns = timeline.span_ns // 0xFFFFFFFF + 1
     return {
         "step": timeline.step,
@@ -90,7 +92,7 @@ def _timeline_data(timeline: StepTimeline, report: Report, rank: int | None) -> 
         "unit_ns": unit_ns,
         "tracks": [_track_data(track, unit_ns) for track in timeline.tracks],
         "links": None if timeline.links is None else _links_data(timeline.links),
-        "findings": list(_claims_in(timeline, report, rank, unit_ns)),
+        "findings": list(_claims_data(report, charts, unit_ns)),
     }
 
 
@@ -119,17 +121,14 @@ def _links_data(links: Link) -> dict[str, Any]:
     }
 
 
-def _claims_in(timeline: StepTimeline, report: Report, rank: int | None, unit_ns: int) -> Iterable[dict[str, Any]]:
-    """Where the findings on this rank claim time in the step: of each the longest spans, in order."""
+def _claims_data(report: Report, charts: RankCharts, unit_ns: int) -> Iterable[dict[str, Any]]:
+    """Where the findings on the rank of the charts claim time in the step."""
     for number, finding in enumerate(report.findings):
-        if finding.claim.rank != rank:
+        ranks = ranks_with(finding)
+        spans = charts.claims.get(claim_key(finding))
+        if spans is None or (ranks is not None and charts.rank not in ranks):
             continue
-        start_ns = timeline.start_ns
-        spans = iv.clip(finding.claim.intervals, start_ns, start_ns + timeline.span_ns) - start_ns
-        if not len(spans):
-            continue
-        longest = np.sort(np.argsort(spans[:, 0] - spans[:, 1], kind="stable")[:_MOST_SPANS])
-        start, end = (spans[longest] // unit_ns).T
+        start, end = (spans // unit_ns).T
         yield {"finding": number, "start": start.tolist(), "dur": (end - start).tolist()}
 
 
@@ -137,6 +136,7 @@ def _flames_data(flames: FlameGraph) -> dict[str, Any]:
     return {
         "names": _clean_all(flames.names),
         "categories": list(flames.categories),
+        "of": "idle time" if flames.is_idle_time else "the step",
         "n": len(flames.name_id),
         "name_id": _base64(flames.name_id, "u4"),
         "parent": _base64(flames.parent, "i4"),
@@ -157,6 +157,19 @@ def _roofline_data(roofline: Roofline) -> dict[str, Any]:
     points = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     roofs = [{"name": _clean(roof.name), "kind": roof.kind, "per_s": roof.per_s} for roof in roofline.roofs]
     return {"points": points, "roofs": roofs}
+
+
+def _modules_data(table: Table) -> list[dict[str, Any]]:
+    """The modules as a tree: rows of the table of modules, each with the position of the module around it, or -1."""
+    position: dict[Cell, int] = {
+        row["path"]: number for number, row in enumerate(table.rows) if row["path"] is not None
+    }
+    times = ("step_ns", "own_ns", "forward_ns", "backward_ns", "idle_ns")
+    return [
+        {"name": _clean(str(row["name"])), "parent": position.get(row["parent"], -1)}
+        | {name: row[name] for name in times}
+        for row in table.rows
+    ]
 
 
 def _steps_data(steps: StepSeries) -> dict[str, Any]:
@@ -181,7 +194,8 @@ def _ranks_data(heat_map: RankHeatMap, report: Report) -> dict[str, Any]:
 
 def table_data(table: Table) -> dict[str, Any]:
     """A table as plain data with clean texts, and whether a column belongs to the short form."""
-    plain = {"title": _clean(table.name), **table.to_dict()}
+    spec = TABLES.get(table.name)
+    plain = {"title": _clean(table.name if spec is None else spec.title), **table.to_dict()}
     for column, described in zip(table.columns, plain["columns"], strict=True):
         described["main"] = column.is_main
     plain["notes"] = _clean_all(table.notes)

@@ -12,12 +12,12 @@ from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_line, shorten_words
+from perfdoctor.reporters.finding_texts import describe_cost
 from perfdoctor.reporters.format_values import (
     UNKNOWN,
     format_count,
     format_duration,
     format_evidence,
-    format_finding_saving,
     format_place,
     format_share,
 )
@@ -30,7 +30,7 @@ from perfdoctor.reporters.html.bars import (
     segments_of,
 )
 from perfdoctor.reporters.html.fix_blocks import FixBlock, fix_block
-from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.report_facts import (
     covered_findings,
     has_steps,
@@ -41,7 +41,6 @@ from perfdoctor.reporters.report_facts import (
 )
 from perfdoctor.reporters.time_split import TimeSplit, time_split_of
 from perfdoctor.reporters.verdict import (
-    describe_context,
     describe_ladder,
     describe_recorded_step,
     ladder_of,
@@ -51,7 +50,17 @@ from perfdoctor.reporters.verdict import (
 _MAX_PATHS = 8
 _MAX_WORD = 120
 _LIKELY = 0.8
+# A label and a value of more characters do not fit into a third of a line.
+_MAX_EVIDENCE = 48
 _URL = re.compile(r"https://[\w./#?=&%~+-]+")
+
+
+class ShownEvidence(NamedTuple):
+    """A label with its value; a long one, such as a path of calls, takes a line of its own."""
+
+    label: str
+    value: str
+    is_long: bool
 
 
 class ShownFinding(NamedTuple):
@@ -61,13 +70,12 @@ class ShownFinding(NamedTuple):
         number: Its place among those, from 1.
         position: Its index in `Report.findings`, which the data of the charts names it by.
         rule, name, severity, title, advice: As of the Finding, cleaned.
-        cost: What it costs and on which ranks, and what the fix saves, each as words.
-        saving: See `cost`.
+        cost: What it costs and on which ranks, and what the fix saves.
         confidence: As words, where it is not high.
         place: The line to change; "" where it is not known.
         bar: What the fix saves, as a bar along the step.
         fix: What to write; None where there is nothing to copy.
-        evidence: Labels and values.
+        evidence: What was observed.
         covered: What is also true, and what fixing it alone would save.
         references: Addresses, and whether each is a link.
     """
@@ -80,12 +88,11 @@ class ShownFinding(NamedTuple):
     title: str
     advice: str
     cost: str
-    saving: str
     confidence: str
     place: str
     bar: RangeBar | None
     fix: FixBlock | None
-    evidence: tuple[tuple[str, str], ...]
+    evidence: tuple[ShownEvidence, ...]
     covered: tuple[str, ...]
     references: tuple[tuple[str, bool], ...]
 
@@ -139,7 +146,6 @@ def page_view(report: Report) -> dict[str, Any]:
         "paths": [clean_line(trace.path) for trace in report.traces[:_MAX_PATHS]],
         "more_paths": max(len(report.traces) - _MAX_PATHS, 0),
         "verdict": words(verdict_of(report)),
-        "context": describe_context(report.context),
         "context_evidence": [words(sentence) for sentence in report.context.evidence],
         "ladder": describe_ladder(report),
         "rungs": rungs_of(ladder) if ladder else [],
@@ -149,6 +155,7 @@ def page_view(report: Report) -> dict[str, Any]:
         "trials": _trials(report),
         "split": split,
         "segments": segments_of(split) if split else [],
+        "drawn": {each.name for each in segments_of(split)} if split else set(),
         "bucket_rows": list(_bucket_rows(split)) if split else [],
         "rank_columns": COLUMNS,
         "ranks": _rank_lines(report) if len(report.account) > 1 else [],
@@ -192,8 +199,6 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
     step_ns = report.steps.median_ns if has_steps(report) else ladder.now_ns if ladder else None
     positions = {id(finding): position for position, finding in enumerate(report.findings)}
     for number, finding in enumerate(main_findings(report), 1):
-        share = format_share(finding.share_of_step)
-        ranks = format_finding_ranks(report, finding)
         likely = finding.confidence >= _LIKELY
         yield ShownFinding(
             number=number,
@@ -203,8 +208,7 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
             severity=finding.severity,
             title=words(finding.title),
             advice=words(finding.advice),
-            cost=f"costs {format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share}){ranks}",
-            saving=format_finding_saving(finding),
+            cost=describe_cost(report, finding),
             confidence="" if likely else f"confidence {format_share(finding.confidence)}",
             place=format_place(finding),
             bar=range_bar(finding, step_ns),
@@ -215,11 +219,12 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
         )
 
 
-def _evidence(finding: Finding) -> Iterator[tuple[str, str]]:
+def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
     """What was observed, without what stands elsewhere in the finding."""
     for each in finding.evidence:
         if each.label not in (SOURCE_LINE, USED_AT):
-            yield words(each.label), words(format_evidence(each))
+            label, value = words(each.label), words(format_evidence(each))
+            yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
 
 
 def _describe_covered(finding: Finding) -> str:

@@ -188,16 +188,16 @@ def test_the_trace_itself_is_never_overwritten(recorded):
         export_chrome_trace(recorded, recorded.traces[0].path)
 
 
-def test_of_several_ranks_one_must_be_chosen(recorded, tmp_path):
+def test_of_several_ranks_all_or_one_are_annotated(recorded, tmp_path):
     path = recorded.traces[0].path
     several = samples.four_ranks()
     several = replace(several, traces=tuple(replace(t, path=path) for t in several.traces))
-    with pytest.raises(UsageError, match="choose one with --rank"):
-        export_chrome_trace(several, tmp_path / "a.json.gz")
     with pytest.raises(UsageError, match="none of the traces is of rank 9"):
         export_chrome_trace(several, tmp_path / "a.json.gz", rank=9)
-    export_chrome_trace(several, tmp_path / "a.json.gz", rank=2)
-    assert (tmp_path / "a.json.gz").exists()
+    for rank, names in ((2, {"perfdoctor"}), (None, {f"rank {rank}: perfdoctor" for rank in range(4)})):
+        export_chrome_trace(several, tmp_path / "a.json", rank=rank)
+        events = json.loads((tmp_path / "a.json").read_bytes())["traceEvents"]
+        assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == names
 
 
 def zstd(data: bytes) -> bytes:
@@ -255,7 +255,7 @@ def test_a_trace_elsewhere_is_read_again_and_annotated(recorded, tmp_path, memor
 def test_a_source_that_was_cut_since_then_is_no_annotated_trace(recorded, tmp_path, pack):
     text = json.dumps(json.loads(gzip.decompress(Path(recorded.traces[0].path).read_bytes())), indent=20).encode()
     (tmp_path / "cut").write_bytes(pack(text)[:-20])
-    with pytest.raises(TraceError, match=r"cannot be read again.*: its compressed text ends early"):
+    with pytest.raises(TraceError, match=r"cannot be read again.*: (its|the) compressed (text ends|file is cut)"):
         export_chrome_trace(about(recorded, tmp_path / "cut"), tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Page, find_chromium
 
+from benchmarks.headless_browser import Browser, Page, find_chromium
 from perfdoctor.report.report import Report
 from perfdoctor.reporters.html.html import Html
 

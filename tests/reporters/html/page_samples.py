@@ -8,6 +8,7 @@ import numpy as np
 import report_samples
 
 from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.charts.rank_charts import claim_key
 from perfdoctor.report.chart_data import (
     FlameGraph,
     Link,
@@ -21,7 +22,7 @@ from perfdoctor.report.chart_data import (
 from perfdoctor.report.finding import Evidence
 from perfdoctor.report.quote_lines import SOURCE_LINE
 from perfdoctor.report.report import Report
-from perfdoctor.report.table import Column, Table
+from perfdoctor.report.table import Column, Table, Unit
 
 MS = 1_000_000
 CATEGORIES = ("gemm", "elementwise", "idle_dataloader", "idle_launch", "op", "call", "forward", "python")
@@ -99,7 +100,8 @@ def charts(names: tuple[str, ...]) -> RankCharts:
     steps = StepSeries(
         np.array([44, 43, 47, 43], np.int64) * MS, 10, np.array([41, 42, 41], np.int64) * MS, np.array([8, 9, 14])
     )
-    return RankCharts(None, timeline(names), flames, roofline, steps, (kernel_table(names), ops_table()))
+    tables = (kernel_table(names), ops_table(), module_table())
+    return RankCharts(None, timeline(names), flames, roofline, steps, tables=tables)
 
 
 def kernel_table(names: tuple[str, ...]) -> Table:
@@ -121,6 +123,23 @@ def kernel_table(names: tuple[str, ...]) -> Table:
     )
 
 
+def module_table() -> Table:
+    """A model of two modules."""
+    columns = {
+        "name": ("model", "model.encoder", "model.head"),
+        "path": ("model", "model.encoder", "model.head"),
+        "parent": (None, "model", "model"),
+        "step_ns": (20 * MS, 14 * MS, 5 * MS),
+        "own_ns": (MS, 14 * MS, 5 * MS),
+        "forward_ns": (8 * MS, 5 * MS, 2 * MS),
+        "backward_ns": (12 * MS, 9 * MS, None),
+        "idle_ns": (0, 2 * MS, 0),
+    }
+    units: dict[bool, Unit] = {True: "ns", False: "text"}
+    made = (Column(name, name, units[name.endswith("_ns")], values) for name, values in columns.items())
+    return Table("modules", "module", tuple(made), sorted_by="step_ns")
+
+
 def ops_table() -> Table:
     """A table without rows, whose note says what to record."""
     return Table("ops", "name", (Column("name", "op", "text", ()),), notes=("No op was recorded.",))
@@ -130,17 +149,15 @@ def everything(names: tuple[str, ...] = ("ampere_sgemm_128x64", "vectorized_add"
     """A report with findings of every kind, a diff, trials, notes and every chart."""
     base = report_samples.loader_stall()
     stall, info = base.findings
-    stall = replace(
-        stall,
-        evidence=(Evidence(SOURCE_LINE, "loader = DataLoader(dataset, batch_size=64)"), *stall.evidence),
-        claim=replace(stall.claim, rank=None),
-    )
+    source = Evidence(SOURCE_LINE, "loader = DataLoader(dataset, batch_size=64)")
+    stall = replace(stall, evidence=(source, *stall.evidence))
     command = replace(
         report_samples.kernel().findings[0],
         title="The caching allocator is off",
         fix="env -u PYTORCH_NO_CUDA_MEMORY_CACHING python train.py",
     )
-    return replace(base, findings=(stall, command, info), charts=charts(names))
+    claims = {claim_key(stall): np.array([[0, 19 * MS], [30 * MS, 41 * MS]], np.int64)}
+    return replace(base, findings=(stall, command, info), charts=replace(charts(names), claims=claims))
 
 
 def four_ranks() -> Report:

@@ -1,5 +1,8 @@
 // What all charts on a canvas share: sharp pixels, one drawing a frame, the tip, and zooming and panning along x.
 
+/** What draws each chart anew at once, as printing needs it. */
+const DRAWINGS = [];
+
 /** A canvas as wide as its place; `draw(pen, width, height, palette)` is called once a frame at most. */
 class CanvasChart {
   constructor(label, height) {
@@ -11,8 +14,8 @@ class CanvasChart {
     this.height = height;
     this.width = 0;
     this.frame = 0;
-    this.resizes = new ResizeObserver(() => this.redraw());
-    this.resizes.observe(this.canvas);
+    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    DRAWINGS.push(() => this.drawNow());
     onTheme((palette) => {
       this.palette = palette;
       this.redraw();
@@ -186,6 +189,14 @@ class ZoomChart extends CanvasChart {
   }
 }
 
+/** The chart in a box that scrolls where it is higher than its canvas; the canvas stays and draws what is in sight. */
+function inScrollBox(chart, scroll) {
+  scroll.append(chart.canvas);
+  scroll.style.height = `${chart.height + 2}px`; // and its border
+  scroll.appendChild(element("div")).style.height = `${chart.total - chart.height}px`;
+  return scroll;
+}
+
 /** Show lines of text beside a point of the window; the first line is a name. */
 function showTip(x, y, lines) {
   const tip = document.getElementById("tip");
@@ -203,7 +214,7 @@ function hideTip() {
 /** The text that a reader sees on a fill, by its lightness. */
 function inkOn(colour) {
   const [r, g, b] = colour.startsWith("#") ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)) : colour.match(/\d+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 120 ? "#000" : "#fff";
+  return 0.299 * r + 0.587 * g + 0.114 * b > 100 ? "#000" : "#fff";
 }
 
 /** `text`, or as much of it as fits into `width`; "" where nothing worth reading does. */

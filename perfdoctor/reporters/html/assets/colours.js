@@ -1,20 +1,21 @@
 // The colour and pattern of each category: the palette of Okabe and Ito, and hatching where one colour stands for two.
 
-const SOLID = "", HATCH = "hatch", BACK = "hatch-back", DOTS = "dots", LINES = "lines";
+const SOLID = "", HATCH = "hatch", BACK = "hatch-back", DOTS = "dots", LINES = "lines", CROSS = "cross";
 
 const CATEGORY_STYLES = {
   gemm: ["blue", SOLID], convolution: ["sky", SOLID], attention: ["green", SOLID], elementwise: ["orange", SOLID],
   reduction: ["yellow", SOLID], norm: ["red", SOLID], softmax: ["yellow", HATCH], copy: ["grey", SOLID],
   indexing: ["grey", HATCH], optimizer: ["red", HATCH], communication: ["pink", DOTS], random: ["orange", HATCH],
   other: ["grey", DOTS], memcpy: ["blue", LINES], memset: ["sky", LINES],
-  idle_dataloader: ["red", HATCH], idle_sync: ["orange", BACK], idle_launch: ["orange", HATCH],
-  idle_communication: ["pink", HATCH], idle_allocator: ["sky", LINES], idle_unexplained: ["grey", BACK],
-  forward: ["green", SOLID], backward: ["blue", SOLID], loading: ["red", SOLID],
+  idle_dataloader: ["red", HATCH], idle_sync: ["sky", BACK], idle_launch: ["orange", HATCH],
+  idle_communication: ["pink", HATCH], idle_allocator: ["blue", CROSS], idle_unexplained: ["grey", BACK],
+  loader: ["red", SOLID], forward: ["green", SOLID], backward: ["blue", SOLID], compute: ["green", LINES], sync: ["sky", BACK],
+  launch: ["orange", SOLID], allocator: ["blue", CROSS],
   python: ["sky", SOLID], annotation: ["green", SOLID], op: ["orange", SOLID], call: ["pink", SOLID], thread: ["grey", SOLID],
 };
 
 const CATEGORY_LABELS = {
-  memcpy: "copy", memset: "set", op: "PyTorch op", call: "runtime call", annotation: "annotation", python: "Python",
+  memcpy: "memory copy", memset: "memory set", copy: "copy kernel or phase", op: "PyTorch op", call: "runtime call", annotation: "annotation", python: "Python",
   idle_dataloader: "idle: DataLoader", idle_sync: "idle: synchronisation", idle_launch: "idle: launches",
   idle_communication: "idle: other ranks", idle_allocator: "idle: allocation", idle_unexplained: "idle: unexplained",
 };
@@ -67,7 +68,7 @@ class Palette {
     pen.fillRect(0, 0, 8, 8);
     pen.strokeStyle = pen.fillStyle = "rgb(0 0 0 / 40%)";
     pen.lineWidth = 1.6;
-    const strokes = { [HATCH]: [[0, 8, 8, 0], [-2, 2, 2, -2], [6, 10, 10, 6]], [BACK]: [[0, 0, 8, 8], [-2, 6, 2, 10], [6, -2, 10, 2]], [LINES]: [[0, 4, 8, 4]] };
+    const strokes = { [HATCH]: [[0, 8, 8, 0], [-2, 2, 2, -2], [6, 10, 10, 6]], [BACK]: [[0, 0, 8, 8], [-2, 6, 2, 10], [6, -2, 10, 2]], [LINES]: [[0, 4, 8, 4]], [CROSS]: [[0, 4, 8, 4], [4, 0, 4, 8]] };
     pen.beginPath();
     if (kind === DOTS) pen.arc(4, 4, 1.4, 0, 7);
     for (const [x1, y1, x2, y2] of strokes[kind] ?? []) {
@@ -80,22 +81,26 @@ class Palette {
   }
 }
 
-/** The items of a legend: the categories that occur, each with its fill. */
+/** A legend of the categories that occur. */
 function makeLegend(categories) {
-  const list = document.createElement("ul");
-  list.className = "chart-legend";
-  const canvases = categories.map((category) => {
-    const item = list.appendChild(document.createElement("li"));
-    const box = item.appendChild(document.createElement("canvas"));
+  return legendOf(categories.map((category) => [categoryLabel(category), (palette) => palette.fill(category)]));
+}
+
+/** A legend of labels, each with what gives its fill in a palette. */
+function legendOf(entries) {
+  const list = element("ul", "chart-legend");
+  const canvases = entries.map(([label, fillOf]) => {
+    const item = list.appendChild(element("li"));
+    const box = item.appendChild(element("canvas"));
     box.width = 28;
     box.height = 20;
-    item.append(` ${categoryLabel(category)}`);
-    return [box, category];
+    item.append(` ${label}`);
+    return [box, fillOf];
   });
   onTheme((palette) => {
-    for (const [box, category] of canvases) {
+    for (const [box, fillOf] of canvases) {
       const pen = box.getContext("2d");
-      pen.fillStyle = palette.fill(category);
+      pen.fillStyle = fillOf(palette);
       pen.fillRect(0, 0, 28, 20);
     }
   });

@@ -1,4 +1,4 @@
-// The flame graph: the calls that the CPU was in while the GPU idled, from the outermost down.
+// The flame graph: the calls that the CPU was in while the GPU idled, or in all of the step, from the outermost down.
 
 const FLAME_ROW = 19, FLAME_MOST_HEIGHT = 640, FLAME_FROM = 0.4;
 
@@ -7,6 +7,7 @@ class FlameModel {
   constructor(data) {
     this.names = data.names;
     this.categories = data.categories;
+    this.of = data.of;
     this.nameId = decodeColumn(data.name_id, Uint32Array);
     this.parent = decodeColumn(data.parent, Int32Array);
     this.time = decodeColumn(data.time_ns, Float64Array);
@@ -53,7 +54,7 @@ class FlameModel {
 
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
-    super(`Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of idle time`, 100, model.total, model.total * 1e-6);
+    super(`Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`, 100, model.total, model.total * 1e-6);
     this.model = model;
     this.scroll = scroll;
     this.total = model.levels * FLAME_ROW + 2;
@@ -100,7 +101,7 @@ class FlameChart extends ZoomChart {
     const { model } = this;
     return [
       model.nameOf(node),
-      `${formatDuration(model.time[node])} of idle time (${formatShare(model.time[node] / model.total)})`,
+      `${formatDuration(model.time[node])} of ${model.of} (${formatShare(model.time[node] / model.total)})`,
       `${formatDuration(model.own[node])} in itself, ${categoryLabel(model.categories[model.category[node]])}`,
     ];
   }
@@ -188,17 +189,14 @@ class FlameChart extends ZoomChart {
 
 function makeFlames(data) {
   const model = new FlameModel(data);
-  const scroll = element("div", "timeline-scroll");
+  const scroll = element("div", "scroll-box");
   const chart = new FlameChart(model, scroll);
-  scroll.append(chart.canvas);
-  scroll.style.height = `${chart.height}px`;
-  scroll.appendChild(element("div")).style.height = `${chart.total - chart.height}px`;
   const tools = element("div", "tools");
   tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
   const used = [...new Set(model.category)].map((code) => model.categories[code]);
   const help = element("p", "quiet help", "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.");
-  const alternative = tableAlternative("The calls with most idle time of their own", ["call", "own", "with what it calls", "share"], () =>
+  const alternative = tableAlternative("The calls with most time of their own", ["call", "own", "with what it calls", "share"], () =>
     [...model.own.keys()].sort((a, b) => model.own[b] - model.own[a]).slice(0, 30).map((i) =>
       [model.nameOf(i), formatDuration(model.own[i]), formatDuration(model.time[i]), formatShare(model.time[i] / model.total)]));
-  return [tools, scroll, makeLegend(used), help, alternative];
+  return [tools, inScrollBox(chart, scroll), makeLegend(used), help, alternative];
 }

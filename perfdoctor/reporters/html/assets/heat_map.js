@@ -4,17 +4,16 @@ const HEAT_LEFT = 52, HEAT_BOTTOM = 22, HEAT_MOST_HEIGHT = 480;
 
 class HeatMap extends CanvasChart {
   constructor(data) {
-    const steps = Math.max(...data.step_ns.map((row) => row.length), 1);
-    super(`Heat map of ${formatCount(steps, "step")} on ${formatCount(data.ranks.length, "rank")}`, 100);
+    const steps = data.step_ns.reduce((most, row) => Math.max(most, row.length), 1);
+    super(`Heat map of ${formatCount(steps, "column")} on ${formatCount(data.ranks.length, "rank")}`, 100);
     this.data = data;
     this.steps = steps;
     this.cell = Math.min(Math.max(Math.floor(HEAT_MOST_HEIGHT / data.ranks.length), 1), 26);
     this.height = this.cell * data.ranks.length + HEAT_BOTTOM;
     const known = data.step_ns.flat().filter((ns) => ns !== null).sort((a, b) => a - b);
-    // A single slow step would make all others look alike.
     this.low = known[0] ?? 0;
-    this.high = known[Math.floor((known.length - 1) * 0.98)] ?? 1;
-    if (this.high <= this.low) this.high = this.low + 1;
+    // A single slow step would make all others look alike, and a difference of a percent is not a dark one.
+    this.high = Math.max(known[Math.ceil((known.length - 1) * 0.98)] ?? 0, 1.1 * this.low, 1);
     this.selected = null;
     this.canvas.addEventListener("pointermove", (event) => {
       const [x, y] = this.at(event), cell = this.cellAt(x, y);
@@ -44,17 +43,24 @@ class HeatMap extends CanvasChart {
     pen.fillStyle = palette.colour("quiet");
     const every = Math.ceil(14 / cell);
     data.ranks.forEach((rank, i) => { if (i % every === 0) pen.fillText(`rank ${rank ?? "?"}`, 2, i * cell + Math.max(cell, 10) / 2, HEAT_LEFT - 6); });
-    const [ticks] = axisSteps(0, this.steps - 1 || 1, width - HEAT_LEFT, 60);
-    for (const step of ticks) {
-      if (Number.isInteger(step) && step < this.steps) pen.fillText(`${step + 1}`, HEAT_LEFT + (step + 0.5) * across - 4, height - HEAT_BOTTOM / 2);
+    const labelled = Math.ceil(48 / across);
+    for (let step = 0; step < this.steps; step += labelled) {
+      pen.fillText(`${step * data.steps_per_cell + 1}`, HEAT_LEFT + (step + 0.5) * across - 4, height - HEAT_BOTTOM / 2);
     }
-    pen.fillText("step", 2, height - HEAT_BOTTOM / 2);
+    pen.fillText(data.cell_name, 2, height - HEAT_BOTTOM / 2);
     if (this.selected) {
       const [rank, step] = this.selected;
       pen.strokeStyle = palette.colour("ink");
       pen.lineWidth = 2;
       pen.strokeRect(HEAT_LEFT + step * across, rank * cell, across, cell);
     }
+  }
+
+  /** What a column is: a step, several in a row, or all of the time where there are no steps. */
+  cellName(step) {
+    const many = this.data.steps_per_cell;
+    if (many > 1) return `steps ${step * many + 1} to ${(step + 1) * many}`;
+    return this.steps > 1 || this.data.cell_name === "step" ? `${this.data.cell_name} ${step + 1}` : this.data.cell_name;
   }
 
   colourOf(ns) {
@@ -69,7 +75,7 @@ class HeatMap extends CanvasChart {
   describe(rank, step) {
     const late = this.data.late_ns?.[rank];
     return [
-      `rank ${this.data.ranks[rank] ?? "?"}, step ${step + 1}`,
+      `rank ${this.data.ranks[rank] ?? "?"}, ${this.cellName(step)}`,
       formatDuration(this.data.step_ns[rank][step] ?? null),
       late ? `late by ${formatDuration(late)} a step` : "",
     ];
@@ -108,7 +114,7 @@ function makeHeatMap(data) {
     pen.fillRect(x, 0, 1, 12);
   }
   scale.append(`${formatDuration(chart.low)} `, bar, ` ${formatDuration(chart.high)} and more`);
-  const head = ["rank", ...Array.from({ length: chart.steps }, (_, step) => `step ${step + 1}`)];
+  const head = ["rank", ...Array.from({ length: chart.steps }, (_, step) => chart.cellName(step))];
   const alternative = tableAlternative("The steps as a table", head, () =>
     data.ranks.map((rank, i) => [`${rank ?? "?"}`, ...Array.from({ length: chart.steps }, (_, step) => formatDuration(data.step_ns[i][step] ?? null))]));
   return [chart.canvas, scale, alternative];

@@ -11,6 +11,7 @@ class Plot {
     this.label = label;
     this.width = 0;
     new ResizeObserver(() => this.resize()).observe(this.place);
+    DRAWINGS.push(() => this.resize());
     onTheme((palette) => {
       this.palette = palette;
       if (this.plot) this.make();
@@ -103,15 +104,16 @@ class RooflinePlot extends Plot {
   }
 
   options(palette) {
-    const [x, y] = this.limits();
+    const [x, y] = this.limits(), filter = (_, at) => at.map((v) => (isPowerOfTen(v) ? v : null));
+    const line = { stroke: palette.colour("line"), width: 1, filter }, ofPowers = { grid: line, ticks: line };
     return {
       scales: {
         x: { time: false, distr: 3, range: (_, low, high) => (this.isZoomed(low, high) ? [low, high] : x) },
         y: { distr: 3, range: () => y },
       },
       axes: [
-        axisStyle(palette, { label: "FLOP per byte", size: 46, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? `${+v.toPrecision(1)}` : "")) }),
-        axisStyle(palette, { label: "FLOP/s", size: 70, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? formatQuantity(v, "").trim().replace(".00", "") : "")) }),
+        axisStyle(palette, { label: "FLOP per byte", size: 46, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? `${+v.toPrecision(1)}` : "")), ...ofPowers }),
+        axisStyle(palette, { label: "FLOP/s", size: 70, labelSize: 20, values: (_, at) => at.map((v) => (isPowerOfTen(v) ? formatQuantity(v, "").trim().replace(/\.0+/, "") : "")), ...ofPowers }),
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       cursor: { drag: { x: true, y: false }, points: { show: false }, y: false, x: false },
@@ -173,11 +175,17 @@ class RooflinePlot extends Plot {
     pen.lineWidth = 1.5 * scale;
     pen.font = `${12 * scale}px system-ui, sans-serif`;
     pen.textBaseline = "bottom";
-    for (const roof of flops) {
+    let nearest = -Infinity, x = 0, lastWidth = 0;
+    for (const roof of flops.sort((a, b) => b.per_s - a.per_s)) {
       const from = Number.isFinite(fastest) ? Math.max(roof.per_s / fastest, low) : low;
       line(from, roof.per_s, high, roof.per_s);
+      // Names of roofs that lie close stand beside each other.
+      const text = `${roof.name}: ${formatQuantity(roof.per_s, "FLOP/s")}`, y = plot.valToPos(roof.per_s, "y", true);
+      x = y - nearest < 15 * scale ? x - lastWidth - 14 * scale : plot.bbox.left + plot.bbox.width - 4 * scale;
+      if (y - nearest >= 15 * scale) nearest = y;
+      lastWidth = pen.measureText(text).width;
       pen.textAlign = "right";
-      pen.fillText(`${roof.name}: ${formatQuantity(roof.per_s, "FLOP/s")}`, plot.bbox.left + plot.bbox.width - 4 * scale, plot.valToPos(roof.per_s, "y", true) - 2 * scale);
+      pen.fillText(text, x, nearest - 2 * scale);
     }
     for (const roof of rates) {
       const to = Number.isFinite(highest) ? Math.min(highest / roof.per_s, high) : high;

@@ -65,20 +65,40 @@ function startChart(place, make) {
   place.append(...make(pageData()[place.dataset.chart], place));
 }
 
-/** Paper has no buttons: what is folded opens, and what waits is drawn. */
+/** A link into the page opens what is folded there. */
+function openTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+
+/** Paper has no buttons: what is folded opens, and what waits is drawn, in light colours and as wide as a page. */
 function startPrinting() {
+  const root = document.documentElement;
+  let theme;
+  const redraw = () => {
+    changeTheme();
+    for (const drawNow of DRAWINGS) drawNow();
+  };
   addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details:not([open])")) {
+    for (const details of document.querySelectorAll("details:not([open]):not(.alternative)")) {
       details.open = true;
       details.dataset.opened = "for print";
     }
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+    root.classList.add("printing");
     for (const place of document.querySelectorAll("[data-chart]")) startChart(place, CHARTS[place.dataset.chart]);
+    redraw();
   });
   addEventListener("afterprint", () => {
     for (const details of document.querySelectorAll("details[data-opened]")) {
       details.open = false;
       delete details.dataset.opened;
     }
+    root.classList.remove("printing");
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
+    redraw();
   });
 }
 
@@ -89,6 +109,8 @@ function start() {
   startFindingButtons();
   startCharts();
   startPrinting();
+  addEventListener("hashchange", openTarget);
+  openTarget();
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -1,6 +1,6 @@
 // Tables: all rows, sorted by any column, filtered by any text, copied for a spreadsheet or for Markdown.
 
-const ROWS_AT_ONCE = 50;
+const ROWS_AT_ONCE = 25;
 
 /** A table of the page's data in place of its first rows. */
 class DataTable {
@@ -9,7 +9,7 @@ class DataTable {
     this.data = data;
     this.count = data.columns[0].texts.length;
     this.words = Array.from({ length: this.count }, (_, row) =>
-      data.columns.map((column) => column.texts[row]).join("\n").toLowerCase());
+      data.columns.map((column) => `${column.texts[row]}\n${column.whole?.[row] ?? ""}`).join("\n").toLowerCase());
     this.sortedBy = data.columns.findIndex((column) => column.name === data.sorted_by);
     this.descending = true;
     this.order = Array.from({ length: this.count }, (_, row) => row);
@@ -123,6 +123,7 @@ class DataTable {
 
 function cellOf(column, row) {
   const cell = element("td", column.figure ? "figure" : "", column.texts[row]);
+  if (column.whole?.[row]) cell.title = column.whole[row];
   if (column.bar && column.values[row] !== null) {
     cell.classList.add("with-bar");
     cell.style.setProperty("--share", `${(100 * Math.min(column.values[row], 1)).toFixed(1)}%`);

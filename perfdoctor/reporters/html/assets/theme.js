@@ -31,21 +31,22 @@ function recallTheme() {
 }
 
 function startTheme() {
-  const button = document.getElementById("theme");
-  const change = () => {
-    const other = isDark() ? "Light" : "Dark";
-    button.textContent = other;
-    button.setAttribute("aria-label", `${other} colours`);
-    for (const listener of themeListeners) listener(currentPalette());
-  };
-  button.addEventListener("click", () => {
+  document.getElementById("theme").addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
     tryStorage((storage) => storage.setItem(THEME_KEY, theme));
-    change();
+    changeTheme();
   });
-  systemIsDark.addEventListener("change", change);
-  change();
+  systemIsDark.addEventListener("change", changeTheme);
+  changeTheme();
+}
+
+/** Draw everything in the colours of now, and offer the others. */
+function changeTheme() {
+  const button = document.getElementById("theme"), other = isDark() ? "Light" : "Dark";
+  button.textContent = other;
+  button.setAttribute("aria-label", `${other} colours`);
+  for (const listener of themeListeners) listener(currentPalette());
 }
 
 function tryStorage(use) {

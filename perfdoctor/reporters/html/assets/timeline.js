@@ -1,6 +1,8 @@
 // The timeline of a step on a canvas: only what is in sight is drawn, and of what is narrower than a pixel one item.
 
-const LANE = 16, TRACK_HEAD = 20, AXIS = 24, MOST_HEIGHT = 560;
+const LANE = 16, TRACK_HEAD = 20, AXIS = 24, MOST_HEIGHT = 580;
+// Above the tracks the findings have a row each; of more than so many the last share one.
+const FINDING_LANE = 14, MOST_FINDING_LANES = 8;
 
 class TimelineChart extends ZoomChart {
   constructor(model, scroll) {
@@ -17,7 +19,8 @@ class TimelineChart extends ZoomChart {
 
   /** The top of every track and lane below the axis. */
   layOut() {
-    let top = AXIS + (this.model.findings.length ? LANE + 8 : 0);
+    const lanes = Math.min(this.model.findings.length, MOST_FINDING_LANES);
+    let top = AXIS + (lanes ? FINDING_LANE * lanes + 5 : 0);
     this.fixed = top;
     for (const track of this.model.tracks) {
       track.top = top;
@@ -82,7 +85,7 @@ class TimelineChart extends ZoomChart {
   }
 
   drawName(pen, track, row, left, width, y, palette) {
-    const text = fitText(pen, this.model.nameOf(track, row), width - 8);
+    const text = fitText(pen, this.model.labelOf(track, row), width - 8);
     if (!text) return;
     const [colour, pattern] = palette.styleOf(this.model.categoryOf(track, row));
     const start = Math.max(left, 0) + 4;
@@ -105,27 +108,28 @@ class TimelineChart extends ZoomChart {
       pen.fillStyle = palette.colour("quiet");
       pen.fillText(formatDuration(at * this.model.unit), x + 4, AXIS / 2);
     }
-    for (const finding of this.model.findings) this.drawFindingMarks(pen, finding, palette);
+    this.model.findings.forEach((finding, i) => this.drawFindingMarks(pen, finding, this.findingTop(i), palette));
     pen.fillStyle = palette.colour("line");
     pen.fillRect(0, this.fixed - 1, width, 1);
   }
 
-  drawFindingMarks(pen, finding, palette) {
-    const isChosen = this.finding === finding;
-    pen.fillStyle = isChosen ? palette.colour("accent") : palette.colour("ink");
-    const y = AXIS + 2, number = findingNumber(finding.finding);
+  findingTop(i) {
+    return AXIS + 2 + FINDING_LANE * Math.min(i, MOST_FINDING_LANES - 1);
+  }
+
+  /** The time that a finding claims, behind its number. */
+  drawFindingMarks(pen, finding, y, palette) {
+    const isChosen = this.finding === finding, number = `${findingNumber(finding.finding)}`;
+    pen.fillStyle = isChosen ? palette.colour("accent") : palette.colour("grey");
     finding.start.forEach((start, i) => {
-      const x = this.xOf(start), width = Math.max(finding.dur[i] * this.scale, 2);
-      if (x > this.width || x + width < 0) return;
-      pen.globalAlpha = isChosen ? 1 : 0.55;
-      pen.fillRect(x, y, width, LANE - 2);
-      pen.globalAlpha = 1;
-      if (number && width > 16) {
-        pen.fillStyle = palette.colour("paper");
-        pen.fillText(`${number}`, Math.max(x, 0) + 4, y + LANE / 2 - 1);
-        pen.fillStyle = isChosen ? palette.colour("accent") : palette.colour("ink");
-      }
+      const x = this.xOf(start), width = Math.max(finding.dur[i] * this.scale, 1);
+      if (x <= this.width && x + width >= 0) pen.fillRect(x, y, width, FINDING_LANE - 3);
     });
+    if (!number) return;
+    pen.fillStyle = palette.colour("paper");
+    pen.fillRect(0, y - 1, pen.measureText(number).width + 8, FINDING_LANE - 1);
+    pen.fillStyle = palette.colour(isChosen ? "accent" : "ink");
+    pen.fillText(number, 4, y + FINDING_LANE / 2 - 1);
   }
 
   /** The time that the chosen finding is about, through all tracks. */
@@ -177,10 +181,9 @@ class TimelineChart extends ZoomChart {
   }
 
   findingAt(x, y) {
-    if (y < AXIS || y >= this.fixed) return null;
-    const time = this.valueAt(x), reach = 3 / this.scale;
-    return this.model.findings.find((each) =>
-      each.start.some((start, i) => start - reach <= time && time <= start + each.dur[i] + reach)) ?? null;
+    const lane = Math.floor((y - AXIS - 2) / FINDING_LANE), time = this.valueAt(x), reach = 3 / this.scale;
+    return this.model.findings.find((finding, i) => Math.min(i, MOST_FINDING_LANES - 1) === lane
+      && finding.start.some((start, each) => start - reach <= time && time <= start + finding.dur[each] + reach)) ?? null;
   }
 
   hover(x, y, event) {
@@ -317,12 +320,8 @@ function findingLines(finding) {
 
 function makeTimeline(data) {
   const model = new TimelineModel(data);
-  const scroll = element("div", "timeline-scroll");
+  const scroll = element("div", "scroll-box");
   const chart = new TimelineChart(model, scroll);
-  scroll.append(chart.canvas);
-  scroll.style.height = `${chart.height}px`;
-  const rest = scroll.appendChild(element("div"));
-  rest.style.height = `${chart.total - chart.height}px`;
   const tools = element("div", "tools");
   tools.append(chart.zoomButtons(), ...searchBox((text) => chart.find(text), (isBack) => chart.findNext(isBack)));
   const used = [...new Set(model.tracks.flatMap((track) => [...new Set(track.category)]))].map((code) => model.categories[code]);
@@ -332,7 +331,7 @@ function makeTimeline(data) {
   const joined = model.leftOut ? element("p", "quiet",
     `${formatCount(model.leftOut, "short item")} are joined with their neighbours of the same row.`) : "";
   timelineChart = chart;
-  return [tools, scroll, makeLegend(used), joined, help];
+  return [tools, inScrollBox(chart, scroll), makeLegend(used), joined, help];
 }
 
 let timelineChart = null;

@@ -65,8 +65,16 @@ class TimelineModel {
     this.count = this.tracks.reduce((sum, track) => sum + track.start.length, 0);
   }
 
+  /** What an item is called; a gap or a phase is called as its colour is. */
   nameOf(track, row) {
-    return this.names[track.nameId[row]];
+    const name = this.names[track.nameId[row]];
+    return name === this.categoryOf(track, row) ? categoryLabel(name) : name;
+  }
+
+  /** What fits into a box of it: a kernel's name without its namespaces, which all begin alike. */
+  labelOf(track, row) {
+    const name = this.nameOf(track, row);
+    return track.kind === "stream" ? name.replace(/^void /, "").replace(/^(?:(?:\w+|\(anonymous namespace\))::)+/, "") : name;
   }
 
   categoryOf(track, row) {

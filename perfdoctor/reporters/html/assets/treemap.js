@@ -1,6 +1,8 @@
 // The treemap: each module an area as large as its GPU time, within the area of the module that holds it.
 
 const TREEMAP_HEIGHT = 420, TREEMAP_HEAD = 18, TREEMAP_LEAST = 3;
+// Of the kinds of modules with most time of their own; all others are grey.
+const KIND_COLOURS = ["blue", "orange", "green", "pink", "sky", "yellow", "red"];
 
 /** The modules as a tree; what a module takes beside its parts is an area of its own. */
 class ModuleTree {
@@ -11,6 +13,15 @@ class ModuleTree {
     modules.forEach((module, i) => (module.parent < 0 ? this.roots : this.children[module.parent]).push(i));
     this.total = this.roots.reduce((sum, i) => sum + modules[i].step_ns, 0);
     for (const list of [this.roots, ...this.children]) list.sort((a, b) => modules[b].step_ns - modules[a].step_ns);
+    const ownNs = new Map();
+    for (const { name, own_ns } of modules) ownNs.set(kindOf(name), (ownNs.get(kindOf(name)) ?? 0) + own_ns);
+    this.kinds = [...ownNs.keys()].sort((a, b) => ownNs.get(b) - ownNs.get(a)).slice(0, KIND_COLOURS.length);
+  }
+
+  /** The name of the colour of a module: that of its kind, and a ground for what holds others. */
+  colourOf(module) {
+    if (this.children[module].some((i) => this.modules[i].step_ns > 0)) return "raised";
+    return KIND_COLOURS[this.kinds.indexOf(kindOf(this.modules[module].name))] ?? "grey";
   }
 
   depth(module) {
@@ -85,11 +96,11 @@ class TreemapChart extends CanvasChart {
     if (width < TREEMAP_LEAST || height < TREEMAP_LEAST) return;
     const { tree } = this, each = tree.modules[module];
     this.boxes.push([module, x, y, width, height]);
-    const share = tree.total ? each.step_ns / tree.total : 0;
-    pen.fillStyle = sequentialColour(0.15 + 0.8 * Math.sqrt(share));
+    const colour = tree.colourOf(module);
+    pen.fillStyle = palette.colour(colour);
     pen.fillRect(x, y, width, height);
-    const ink = inkOn(pen.fillStyle);
-    pen.strokeStyle = palette.colour("paper");
+    const ink = colour === "raised" ? palette.colour("ink") : inkOn(palette.colour(colour));
+    pen.strokeStyle = palette.colour(colour === "raised" ? "line" : "paper");
     pen.lineWidth = level ? 1 : 2;
     pen.strokeRect(x, y, width, height);
     pen.fillStyle = ink;
@@ -171,6 +182,11 @@ class TreemapChart extends CanvasChart {
   }
 }
 
+/** What kind of module it is: its class, or its name among those of its parent, without a number. */
+function kindOf(name) {
+  return name.split(".").findLast((part) => !/^\d+$/.test(part))?.replace(/_\d+$/, "") ?? name;
+}
+
 /** The last part of a module's path, which names it within its parent. */
 function shortName(name) {
   return name.slice(name.lastIndexOf(".") + 1) || name;
@@ -189,5 +205,7 @@ function makeTreemap(data) {
   const help = element("p", "quiet help", "Click a module to fill the chart with it; Escape shows all. With the keys: arrows and Enter.");
   const alternative = tableAlternative("The modules as a table", ["module", "GPU time a step", "in itself", "share"], () =>
     data.map((module) => [`${"\u2003".repeat(tree.depth(module.parent))}${module.name}`, formatDuration(module.step_ns), formatDuration(module.own_ns), formatShare(module.step_ns / tree.total)]));
-  return [tools, chart.canvas, help, alternative];
+  const shown = tree.kinds.filter((kind) => data.some((_, i) => kindOf(data[i].name) === kind && tree.colourOf(i) !== "raised"));
+  const legend = legendOf(shown.map((kind) => [kind, (palette) => palette.colour(KIND_COLOURS[tree.kinds.indexOf(kind)])]));
+  return [tools, chart.canvas, legend, help, alternative];
 }

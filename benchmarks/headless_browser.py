@@ -1,19 +1,21 @@
-"""A real headless Chromium, driven by its own DevTools protocol over a pipe.
+"""A real headless Chromium, driven by its own DevTools protocol over a pipe; tests of the page use it as well.
 
-The protocol answers exactly what the tests ask (requests, console, emulated media, keys, print), needs nothing but the
-browser that a distribution ships, and no driver whose version must fit the browser's.
+The protocol answers exactly what they ask (requests, console, emulated media, keys, print, paint), needs nothing but
+the browser that a distribution ships, and no driver whose version must fit the browser's.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +36,17 @@ class Browser:
     """A running browser. Messages are JSON that ends in a zero byte, on file descriptors 3 and 4 of its process."""
 
     def __init__(self, executable: str, profile: Path) -> None:
-        to_browser, self._write = os.pipe()
-        self._read, from_browser = os.pipe()
-        redirect = f'exec 3<&{to_browser} 4>&{from_browser}; exec "$@"'
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", redirect, "sh", executable, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(to_browser, from_browser),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        ends = [*os.pipe(), *os.pipe()]
+        # Above 3 and 4, so that none is closed by the other's taking its place.
+        to_browser, self._write, self._read, from_browser = (
+            fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends
         )
+        for end in ends:
+            os.close(end)
+        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+        pipes = [(os.POSIX_SPAWN_DUP2, to_browser, 3), (os.POSIX_SPAWN_DUP2, from_browser, 4)]
+        command = [executable, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        self._pid = os.posix_spawn(executable, command, os.environ, file_actions=[*quiet, *pipes])
         os.close(to_browser)
         os.close(from_browser)
         self._number = 0
@@ -107,17 +110,17 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
-        try:
+        with suppress(OSError, EOFError, TimeoutError):
             self.send("Browser.close")
-        except (OSError, EOFError, TimeoutError):
-            self._process.kill()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         os.close(self._write)
         os.close(self._read)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                break
+            time.sleep(0.05)
 
 
 class Page:
@@ -154,9 +157,13 @@ class Page:
         )
 
     def show(self, selector: str) -> None:
-        """Scroll to an element, and wait for what is drawn when it comes into sight."""
-        self.evaluate(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
-        self.frames(6)
+        """Scroll to an element, and wait for what is drawn when it comes into sight.
+
+        What is within a chart is not there before: the first part of the selector is shown first.
+        """
+        for part in dict.fromkeys((selector.split(" ")[0], selector)):
+            self.evaluate(f"document.querySelector({json.dumps(part)}).scrollIntoView({{block: 'center'}})")
+            self.frames(6)
 
     def resize(self, width: int, height: int) -> None:
         """Make the window so large, in CSS pixels."""

@@ -37,6 +37,7 @@ class ModuleTree:
         parent: The number of the module around it; NONE for one at the top.
         frames: The calls, rows of `trace.frames`, by start.
         module: For each call the number of its module.
+        outermost: For each call the place in `frames` of the outermost call around it.
     """
 
     trace: Trace
@@ -44,6 +45,7 @@ class ModuleTree:
     parent: Int64Array
     frames: Int64Array
     module: Int64Array
+    outermost: Int64Array
 
     def __len__(self) -> int:
         return len(self.names)
@@ -80,12 +82,7 @@ class ModuleTree:
 
     def calls_at(self, at_ns: Int64Array, thread: IntArray) -> Int64Array:
         """For each instant and thread the innermost call of a module around it, a place in `frames`; NONE for none."""
-        frames, rows = self.trace.frames, self.frames
-        threads = distinct(thread.astype(np.int32))
-        of_frames = np.array([frame_thread_of(self.trace, each) for each in threads.tolist()], np.int32)
-        on_thread = of_frames[np.searchsorted(threads, thread)] if len(threads) else thread.astype(np.int32)
-        start, end = frames.start_ns[rows], frames.end_ns[rows]
-        return nesting.innermost(start, end, frames.thread[rows], at_ns, on_thread).astype(np.int64)
+        return innermost_calls(self.trace, self.frames, at_ns, thread)
 
     def calls_of_work(self, joins: ForwardOps, at_ns: Int64Array, thread: IntArray, op: IntArray) -> Int64Array:
         """For each piece of work the call of a module that it belongs to, a place in `frames`; NONE for none.
@@ -99,21 +96,34 @@ class ModuleTree:
             thread: On which thread.
             op: The innermost op that launched it, or NONE.
         """
-        call = np.where(at_ns >= 0, self.calls_at(at_ns, thread), NONE)
+        call = self.calls_at(at_ns, thread)
         ops, node = self.trace.ops, np.append(joins.node, NONE)[op]
         rows = np.flatnonzero(node >= 0)
         at_node = self.calls_at(ops.start_ns[node[rows]], ops.thread[node[rows]])
         forward = joins.forward[node[rows]]
-        from_forward = self.calls_at(np.append(ops.start_ns, 0)[forward], np.append(ops.thread, 0)[forward])
-        from_forward = np.where(forward >= 0, from_forward, NONE)
+        from_forward = self.calls_at(np.append(ops.start_ns, NONE)[forward], np.append(ops.thread, 0)[forward])
         again = (call[rows] >= 0) & (call[rows] != at_node)
         call[rows] = np.where(again, call[rows], from_forward)
         return call
 
 
-def has_modules(trace: Trace) -> bool:
-    """Whether calls of modules were recorded."""
-    return bool(trace.match_strings(trace.frames, vocabulary.MODULE_FRAME).any())
+def find_module_calls(trace: Trace) -> Int64Array:
+    """The calls of modules, rows of `trace.frames`."""
+    return np.flatnonzero(trace.match_rows(trace.frames, vocabulary.MODULE_FRAME))
+
+
+def innermost_calls(trace: Trace, calls: Int64Array, at_ns: Int64Array, thread: IntArray) -> Int64Array:
+    """For each instant and thread the innermost of some calls (rows of `trace.frames`) around it: its place among them.
+
+    It is NONE where no call is around it, or the instant is NONE.
+    """
+    frames = trace.frames
+    threads = distinct(thread.astype(np.int32))
+    of_frames = np.array([frame_thread_of(trace, each) for each in threads.tolist()], np.int32)
+    on_thread = of_frames[np.searchsorted(threads, thread)] if len(threads) else thread.astype(np.int32)
+    start_ns, end_ns = frames.start_ns[calls], frames.end_ns[calls]
+    found = nesting.innermost(start_ns, end_ns, frames.thread[calls], at_ns, on_thread)
+    return np.where(at_ns >= 0, found, NONE).astype(np.int64)
 
 
 def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
@@ -127,9 +137,10 @@ def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
         joins: The forward ops of this trace.
     """
     frames = trace.frames
-    rows = np.flatnonzero(trace.match_rows(frames, vocabulary.MODULE_FRAME))
+    rows = find_module_calls(trace)
     name = frames.name[rows].astype(np.int64)
-    caller = nesting.parents(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows]).astype(np.int64)
+    around = nesting.parents(frames.start_ns[rows], frames.end_ns[rows], frames.thread[rows])
+    caller = around.astype(np.int64)
     again = (caller < 0) & np.isin(name, name[caller >= 0]) & _in_backward(trace, joins, rows)
     number_of: dict[tuple[int, int], int] = {}
     module = np.full(len(rows) + 1, NONE, np.int64)  # the last entry is that of the caller NONE
@@ -143,7 +154,14 @@ def module_tree_of(trace: Trace, joins: ForwardOps) -> ModuleTree:
     _descend(np.flatnonzero(unknown), caller, name, module, number_of)
     _descend(_called_by(again & ~unknown, caller), caller, name, module, number_of)
     texts = (trace.strings[each].removeprefix(vocabulary.MODULE_FRAME_PREFIX) for _, each in number_of)
-    return ModuleTree(trace, tuple(texts), np.array([parent for parent, _ in number_of], np.int64), rows, module[:-1])
+    return ModuleTree(
+        trace=trace,
+        names=tuple(texts),
+        parent=np.array([parent for parent, _ in number_of], np.int64),
+        frames=rows,
+        module=module[:-1],
+        outermost=nesting.outermost(around, np.arange(len(rows), dtype=np.int32)).astype(np.int64),
+    )
 
 
 def _descend(

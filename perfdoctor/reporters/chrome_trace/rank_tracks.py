@@ -1,0 +1,156 @@
+"""What an annotated trace shows of each rank beside its own events: read from its file anew, one rank at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from perfdoctor import pipeline
+from perfdoctor.analysis.communication.collectives import CollectiveTable
+from perfdoctor.errors import TraceError
+from perfdoctor.fleet.discover import find_traces
+from perfdoctor.fleet.rank_tasks import AnalysisOptions, read_ranks
+from perfdoctor.rank import Rank
+from perfdoctor.report.merge_findings import format_ranges
+from perfdoctor.report.reduce_ranks import from_rank
+from perfdoctor.report.report import Report
+from perfdoctor.reporters.chrome_trace.finding_arrows import Arrow, find_arrows
+from perfdoctor.reporters.chrome_trace.gpu_counters import Counter, gpu_counters, points_for
+from perfdoctor.reporters.chrome_trace.side_lanes import SideLanes, find_side_lanes
+from perfdoctor.reporters.chrome_trace.slices import TrackId
+from perfdoctor.reporters.chrome_trace.trace_source import TraceSource
+from perfdoctor.reporters.printable_findings import with_printable_findings
+from perfdoctor.rules import registry
+from perfdoctor.rules.analyzer import FleetAnalyzer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTracks:
+    """What is shown of one rank.
+
+    Attributes:
+        report: The report on this rank alone, with the intervals of its account and of its claims.
+        counters: What its GPU did over time.
+        arrows: From its findings to what is behind them.
+        collectives: When it came to each collective.
+    """
+
+    report: Report
+    counters: tuple[Counter, ...]
+    arrows: tuple[Arrow, ...]
+    collectives: CollectiveTable
+
+    @property
+    def rank(self) -> int | None:
+        """The rank's number."""
+        return self.report.traces[0].rank
+
+    @property
+    def label(self) -> str:
+        """The rank, as people name it."""
+        return f"rank {'?' if self.rank is None else self.rank}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTracks:
+    """What is shown of one file.
+
+    Attributes:
+        source: The file.
+        ranks: The ranks in it, as far as they are shown.
+        lanes: The lanes for what overlaps in it.
+        pids: The process ids in it.
+        base_ns: Nanoseconds to add to its times to get nanoseconds since the epoch.
+        start_ns: When its first slice starts.
+        elements: About how many elements its list of events has.
+    """
+
+    source: TraceSource
+    ranks: tuple[RankTracks, ...]
+    lanes: SideLanes
+    pids: frozenset[TrackId]
+    base_ns: int
+    start_ns: int
+    elements: int
+
+    @property
+    def label(self) -> str:
+        """The ranks in it, as people name them."""
+        if len(self.ranks) == 1:
+            return self.ranks[0].label
+        return f"ranks {format_ranges(each.rank for each in self.ranks if each.rank is not None)}"
+
+
+def read_file_tracks(report: Report, indices: Sequence[int], options: AnalysisOptions) -> FileTracks:
+    """Read a file again for what is shown of the ranks in it.
+
+    Args:
+        report: The report on all ranks, with printable findings.
+        indices: Which of `report.traces` to show, all of one file.
+        options: How the ranks were analysed.
+
+    Raises:
+        TraceError: The file cannot be read again.
+    """
+    summary = report.traces[indices[0]]
+    source = TraceSource.of(summary)
+    source.check()
+    slices = source.slices()
+    lanes = find_side_lanes(slices)
+    moved = lanes.tid_of_moved()
+    shown = []
+    for index, rank in _read_again(report, indices, source, options):
+        own = report if len(report.traces) == 1 else _report_alone(rank, report, index, options)
+        counters = tuple(gpu_counters(rank, points_for(len(slices))))
+        shown.append(RankTracks(own, counters, find_arrows(own.findings, rank, slices, moved), rank.collectives))
+    return FileTracks(
+        source=source,
+        ranks=tuple(shown),
+        lanes=lanes,
+        pids=frozenset(pid for pid, _ in slices.tracks),
+        base_ns=summary.base_ns,
+        start_ns=int(slices.start_ns.min()) if len(slices) else 0,
+        elements=int(slices.index[-1]) + 1 if len(slices) else 0,
+    )
+
+
+def _read_again(
+    report: Report, indices: Sequence[int], source: TraceSource, options: AnalysisOptions
+) -> Iterator[tuple[int, Rank]]:
+    """The ranks of a file that are in the report, with their indices there."""
+    (file,) = find_traces([source.path])
+    with source.explained():
+        ranks = read_ranks(file, replace(options, rank=None))
+    by_number = {rank.rank: rank for rank in ranks}
+    for index in indices:
+        number = report.traces[index].rank
+        rank = ranks[0] if len(ranks) == 1 else by_number.get(number)
+        if rank is None:
+            raise TraceError(f"{source.path}: rank {number} is no longer in this file")
+        # The report may have given it another number.
+        yield index, rank if number is None else replace(rank, raw_trace=replace(rank.raw_trace, rank=number))
+
+
+def _report_alone(rank: Rank, report: Report, index: int, options: AnalysisOptions) -> Report:
+    """The report on one of several ranks alone, which has the intervals that the report on all ranks leaves out.
+
+    Of the findings on several ranks together it has those that claim time of this rank.
+    """
+    ran = {outcome.rule for outcome in report.outcomes if outcome.status == "ran"}
+    rules = [
+        rule
+        for rule in registry.load_analyzers()
+        if rule.rule in ran and not issubclass(rule, FleetAnalyzer) and not pipeline.needs_all_ranks(rule)
+    ]
+    summary = pipeline.summarize_rank(rank, rules, options.settings, is_only_rank=True)
+    alone = pipeline.report_on_summaries([from_rank(summary)], rules, options.settings)
+    own_rules = {rule.rule for rule in rules}
+    shared = [
+        finding for finding in report.findings if finding.rule not in own_rules and _is_of(finding.claim.rank, rank)
+    ]
+    findings = (*alone.findings, *(replace(finding, covered_by=None) for finding in shared))
+    return with_printable_findings(replace(alone, traces=(report.traces[index],), findings=findings))
+
+
+def _is_of(claimed: int | None, rank: Rank) -> bool:
+    return claimed is not None and claimed == rank.rank

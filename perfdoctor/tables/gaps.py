@@ -1,0 +1,253 @@
+"""The table of gaps: the idle time of the GPU by its cause, by what the CPU did, by line, or gap by gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfdoctor.analysis.host.hot_path import HotPath, find_hot_path
+from perfdoctor.analysis.host.time_by_line import has_locations
+from perfdoctor.analysis.timeline.account import IDLE_CAUSES
+from perfdoctor.analysis.timeline.idle_pieces import (
+    ALLOCATOR,
+    COMMUNICATION,
+    DATALOADER,
+    LAUNCH,
+    SYNC,
+    UNEXPLAINED,
+    IdlePieces,
+)
+from perfdoctor.analysis.timeline.own_time import label_ops
+from perfdoctor.analysis.timeline.queue_stalls import StallCause
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column, Table
+from perfdoctor.rules.requirements import explain_missing
+from perfdoctor.tables.line_columns import LinesOfWork, line_columns, lines_of_work
+from perfdoctor.tables.shared_columns import (
+    Groups,
+    Source,
+    choose_source,
+    count_column,
+    empty_table,
+    number_column,
+    step_columns,
+    text_column,
+    window_columns,
+)
+from perfdoctor.trace import activity_kinds, vocabulary
+from perfdoctor.trace.arrays import NONE, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables import nesting
+from perfdoctor.trace.tables.intervals import Intervals
+
+_PYTHON = "Python, or what records nothing"
+_QUEUED = "from one queued item to the next"
+_UNKNOWN = "not known"
+_ENGINE = "run_backward of torch"
+_NOTHING_IDLE = "the GPU is never idle in the analysed time"
+# So many of the longest gaps are asked one by one for what the CPU did: 1 ms each.
+_MOST_PATHS = 30
+
+
+def gaps_table(rank: Rank, by: str) -> Table:
+    """The idle time of the GPU in the window, as the account has it.
+
+    Args:
+        rank: The rank.
+        by: "cause"; "root" for what made the GPU wait within each cause; "line" for the user's line from which it
+            comes; or "gap" for each gap by itself, the longest first.
+    """
+    source = choose_source(rank, "lines" if by == "line" else None)
+    inner = source.rank
+    if inner.device_kind == "gpu_not_recorded":
+        return empty_table("gaps", by, rank, explain_missing("gpu_items", rank.available_data))
+    if not source.has_need:
+        return empty_table("gaps", by, rank, *source.notes)
+    if not len(inner.idle_pieces):
+        return empty_table("gaps", by, rank, _NOTHING_IDLE)
+    idle = _Idle.of(inner)
+    if by == "gap":
+        return _each_gap(source, idle)
+    cause, nothing = idle.cause, np.zeros(len(idle.cause), np.int64)
+    second = {"cause": nothing, "root": idle.root, "line": idle.lines.code.astype(np.int64)}[by]
+    groups = Groups.by(
+        inner.idle_instants.piece, inner.idle_instants.weight_ns, nothing if by == "line" else cause, second
+    )
+    counts = groups.count_distinct(groups.items)
+    longest = np.zeros(len(groups), np.int64)
+    np.maximum.at(longest, groups.group, inner.idle_pieces.dur_ns[groups.items])
+    describing = _describe(idle, groups)
+    columns = (
+        replace(describing[by], name="name", title=by, description=""),
+        *step_columns(source, groups.time_ns),
+        replace(count_column(source, counts), title="gaps", description="How many in a step."),
+        *(column for name, column in describing.items() if name != by),
+        *(line_columns(idle.lines, groups.most_time(idle.lines.code).tolist()) if "line" in describing else ()),
+        *window_columns(groups.time_ns, counts, longest),
+    )
+    return Table("gaps", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Idle:
+    """What is known of each of `Rank.idle_instants`.
+
+    Attributes:
+        cause: Index into `IDLE_CAUSES`.
+        roots: What made the GPU wait, each once.
+        root: The number of its root.
+        lines: Its line.
+    """
+
+    cause: Int64Array
+    roots: list[str]
+    root: Int64Array
+    lines: LinesOfWork
+
+    @classmethod
+    def of(cls, rank: Rank) -> _Idle:
+        """What is known of the idle time of a rank."""
+        instants = rank.idle_instants
+        roots, root = _roots_of(rank, rank.idle_pieces)
+        lines = LinesOfWork((), np.full(len(instants.piece), NONE, np.int32))
+        if has_locations(rank.trace):
+            lines = lines_of_work(rank, instants.at_ns, instants.thread, instants.op)
+        return cls(rank.idle_pieces.cause[instants.piece].astype(np.int64), roots, root[instants.piece], lines)
+
+
+def _describe(idle: _Idle, groups: Groups) -> dict[str, Column]:
+    """The cause, the root and the line of most of each group; no line where none was recorded."""
+    causes = [IDLE_CAUSES[each] for each in groups.most_time(idle.cause).tolist()]
+    roots = [idle.roots[each] for each in groups.most_time(idle.root).tolist()]
+    columns = {
+        "cause": text_column("cause", "cause", causes, "Why the GPU was idle, most of it."),
+        "root": text_column("root", "root", roots, _ROOT),
+    }
+    if len(idle.lines.locations):
+        names = idle.lines.names(groups.most_time(idle.lines.code).tolist())
+        columns["line"] = text_column("at", "at", names, "The user's line that most of it comes from.")
+    return columns
+
+
+_ROOT = "What made the GPU wait, most of it: a call that blocked, work that was launched late, or what the CPU did."
+
+
+class _Roots(dict[str, int]):
+    """The names of roots, each with its number."""
+
+    def number(self, name: str) -> int:
+        """The number of a name, which is added if it is new."""
+        return self.setdefault(name, len(self))
+
+
+def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
+    """What made the GPU wait, each once, and for each piece the number of it."""
+    roots = _Roots()
+    root = np.full(len(pieces), roots.number(_UNKNOWN), np.int64)
+    root[pieces.cause == DATALOADER] = roots.number("DataLoader")
+    root[pieces.cause == COMMUNICATION] = roots.number("a collective, or an event of another stream")
+    called = np.flatnonzero(np.isin(pieces.cause, (SYNC, ALLOCATOR)) & (pieces.call >= 0))
+    root[called] = _number_calls(rank, pieces, called, roots)
+    launching = pieces.cause == LAUNCH
+    root[launching] = roots.number(_PYTHON)
+    label = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)]
+    of_label = np.array([roots.number(f"launch of {name}") for name in rank.gpu_labels.names], np.int64)
+    labelled = launching & (label >= 0)
+    root[labelled] = of_label[label[labelled]]
+    root[pieces.queued] = roots.number(_QUEUED)
+    for group in rank.pauses:
+        name = _name_path(group.path)
+        if name is not None:
+            inside_ns = iv.overlap(pieces.start_ns, pieces.end_ns, group.time)
+            root[launching & (2 * inside_ns > pieces.dur_ns)] = roots.number(name)
+    stalled = (pieces.cause == UNEXPLAINED) & (pieces.gap >= 0)
+    stalled[stalled] = rank.gaps.stall[pieces.gap[stalled]] == StallCause.MISSING_KERNELS
+    root[stalled] = roots.number("a CUDA graph of which kernels are missing in the file")
+    return list(roots), root
+
+
+def _next_items(rank: Rank, pieces: IdlePieces) -> Int64Array:
+    """For each piece the GPU item that ends its gap, or NONE."""
+    gap = np.where(pieces.gap >= 0, pieces.gap, len(rank.gaps))
+    return np.append(rank.gaps.next_item, NONE)[gap].astype(np.int64)
+
+
+def _number_calls(rank: Rank, pieces: IdlePieces, which: Int64Array, roots: _Roots) -> Int64Array:
+    """The roots of pieces that a call made: "cudaStreamSynchronize in item"."""
+    trace, call = rank.trace, pieces.call[which]
+    op = trace.calls.op[call]
+    inside = np.flatnonzero(op >= 0)
+    label = np.full(len(which), NONE, np.int64)
+    labels, label[inside], _ = label_ops(trace, nesting.outermost(trace.ops.parent, op[inside]))
+    groups = Groups.by(which, pieces.dur_ns[which], trace.calls.name[call], label)
+    names = [trace.strings[each] for each in groups.of_first(trace.calls.name[call])]
+    of_op = [f" in {labels[each]}" if each >= 0 else "" for each in groups.of_first(label)]
+    numbers = [roots.number(name + op) for name, op in zip(names, of_op, strict=True)]
+    return np.array(numbers, np.int64)[groups.group]
+
+
+def _name_path(path: HotPath) -> str | None:
+    """What the CPU did: its kind of work, else the deepest activity that takes most of the time; None for neither.
+
+    That the loop waits for the engine in backward() says nothing of what the engine did.
+    """
+    if path.kind is not None:
+        return path.kind
+    deepest = path.deepest
+    if deepest is None or _ENGINE in deepest.name:
+        return None
+    return f"in {activity_kinds.short_name(deepest.name.removeprefix(vocabulary.AUTOGRAD_OP_PREFIX))}"
+
+
+# --- gap by gap ------------------------------------------------------------------------------------------------------
+
+
+def _each_gap(source: Source, idle: _Idle) -> Table:
+    """Each gap, the longest first; what the window cuts off at its ends does not count."""
+    rank = source.rank
+    instants, pieces = rank.idle_instants, rank.idle_pieces
+    gap = np.where(pieces.gap >= 0, pieces.gap, len(rank.gaps) + np.arange(len(pieces)))
+    groups = Groups.by(instants.piece, instants.weight_ns, gap[instants.piece])
+    order = np.argsort(-groups.time_ns, kind="stable")
+    start_ns, end_ns = np.full(len(groups), np.iinfo(np.int64).max), np.zeros(len(groups), np.int64)
+    np.minimum.at(start_ns, groups.group, pieces.start_ns[groups.items])
+    np.maximum.at(end_ns, groups.group, pieces.end_ns[groups.items])
+    describing, causes = _describe(idle, groups), groups.most_time(idle.cause)
+    roots = [str(each) for each in describing["root"].values]
+    for row in order[:_MOST_PATHS].tolist():
+        piece = int(groups.items[groups.first[row]])
+        if causes[row] == LAUNCH and end_ns[row] - start_ns[row] >= rank.pause_threshold_ns:
+            roots[row] = _name_gap(rank, pieces, piece, iv.window(int(start_ns[row]), int(end_ns[row]))) or roots[row]
+    describing["root"] = replace(describing["root"], values=tuple(roots))
+    before = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)[groups.items[groups.first]]]
+    names = [rank.gpu_labels.names[each] if each >= 0 else None for each in before.tolist()]
+    step, first_ns = rank.steps.at(start_ns), rank.trace.extent_ns[0]
+    table = Table(
+        "gaps",
+        "gap",
+        (
+            number_column("length_ns", "length", "ns", groups.time_ns, "As recorded."),
+            number_column("share", "share", "share", groups.time_ns / max(rank.window_ns, 1), "Of the analysed time."),
+            *describing.values(),
+            text_column("before", "before", names, "The op whose work ends it."),
+            number_column("offset_ns", "after", "ns", start_ns - first_ns, "How long after the first event it begins."),
+            number_column(
+                "start_ns", "start", "ns", start_ns - rank.clock_shift.shift_ns, "In the file's time.", is_main=False
+            ),
+            number_column("step", "step", "count", step, "From 0 on.", known=step >= 0, is_main=False),
+            *(line_columns(idle.lines, groups.most_time(idle.lines.code).tolist()) if "line" in describing else ()),
+        ),
+        sorted_by="length_ns",
+        rank=rank.rank,
+        notes=source.notes,
+    ).take(order.tolist())
+    numbered = text_column("name", "gap", [f"gap {number}" for number in range(1, len(groups) + 1)])
+    return replace(table, columns=(numbered, *table.columns))
+
+
+def _name_gap(rank: Rank, pieces: IdlePieces, piece: int, gap: Intervals) -> str | None:
+    """What the launching thread did in one gap; None where no name says it."""
+    call = int(pieces.call[piece])
+    path = find_hot_path(rank.trace, gap, int(rank.trace.calls.thread[call]) if call >= 0 else rank.launching_thread)
+    return _name_path(path)

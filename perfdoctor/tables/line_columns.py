@@ -1,0 +1,57 @@
+"""Lines of the user's code as names and columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoctor.analysis.host.lines_of_work import code_lines_of_work
+from perfdoctor.analysis.host.locations import SourceLocation, name_files_alike
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column
+from perfdoctor.tables.shared_columns import text_column
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
+
+NO_LINE = "line not known"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinesOfWork:
+    """The lines that some work belongs to.
+
+    Attributes:
+        locations: The lines, each once.
+        code: For each piece of work the number of its line; NONE where it is not known.
+    """
+
+    locations: Sequence[SourceLocation]
+    code: Int32Array
+
+    def at(self, codes: Sequence[int]) -> list[SourceLocation | None]:
+        """The lines of some numbers; None for NONE."""
+        return [self.locations[each] if each >= 0 else None for each in codes]
+
+    def names(self, codes: Sequence[int]) -> list[str]:
+        """What the lines of some numbers are called: "train.py:12"."""
+        return [NO_LINE if each is None else each.short for each in self.at(codes)]
+
+
+def lines_of_work(rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray) -> LinesOfWork:
+    """The lines of some work of a rank, by when, on which thread and by which op it was launched."""
+    found, code = code_lines_of_work(rank.trace, rank.forward_ops, at_ns, thread, op)
+    alike = [each for each in name_files_alike(found) if each is not None]
+    number_of = {location: number for number, location in enumerate(dict.fromkeys(alike))}
+    numbers = np.array([*(number_of[location] for location in alike), NONE], np.int32)
+    return LinesOfWork(list(number_of), numbers[code])
+
+
+def line_columns(lines: LinesOfWork, codes: Sequence[int]) -> tuple[Column, ...]:
+    """File, line and function of some lines."""
+    found = lines.at(codes)
+    return (
+        text_column("file", "file", [None if each is None else each.file for each in found], is_main=False),
+        Column("line", "line", "count", tuple(None if each is None else each.line for each in found), is_main=False),
+        text_column("function", "function", [None if each is None else each.function for each in found], is_main=False),
+    )

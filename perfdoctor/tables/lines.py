@@ -1,0 +1,125 @@
+"""The table of lines: GPU time and idle time by the user's lines, backward work at the line of its forward op."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column, Table, Unit
+from perfdoctor.tables.line_columns import NO_LINE, lines_of_work
+from perfdoctor.tables.shared_columns import (
+    choose_source,
+    count_column,
+    empty_table,
+    number_column,
+    step_columns,
+    text_column,
+    window_columns,
+)
+from perfdoctor.tables.work_in_window import costs_of_work, sum_by, time_column, work_in_window
+from perfdoctor.trace.arrays import FloatArray, Int64Array
+
+_NOT_THE_SAME = "the short table of a report gives the work of the backward pass to the line that calls backward()"
+
+_NO_NUMBERS = (
+    "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass stays "
+    "at the line that calls backward()"
+)
+
+
+def lines_table(rank: Rank, by: str) -> Table:
+    """The user's lines with the time of what they launch, forward and backward, and the idle time that they cause.
+
+    Where Python stacks were recorded a line is that of the function's definition, and where `perfdoctor run` recorded
+    lines the one that ran.
+
+    Args:
+        rank: The rank.
+        by: "line", "function" or "file".
+    """
+    source = choose_source(rank, "lines")
+    inner = source.rank
+    if not source.has_need:
+        return empty_table("lines", by, rank, *source.notes)
+    work, idle = work_in_window(inner), inner.idle_instants
+    lines = lines_of_work(
+        inner,
+        np.concatenate((work.at_ns, idle.at_ns)),
+        np.concatenate((work.thread, idle.thread)),
+        np.concatenate((work.op, idle.op)),
+    )
+    keys = [_key(each.file, each.line, each.function, by) for each in lines.locations]
+    number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    count = len(number_of) + 1  # the last row is that of no line
+    row_of = np.array([*(number_of[key] for key in keys), count - 1], np.int64)
+    row, idle_row = np.split(row_of[lines.code], [len(work)])
+    time_ns = sum_by(row, work.time_ns, count)
+    backward_ns = sum_by(row, np.where(work.in_backward, work.time_ns, 0), count)
+    # What a program on the CPU does is cut where ops begin and end: such pieces are not counted.
+    launches = sum_by(row[: len(work.items)], np.ones(len(work.items), np.int64), count)
+    known = idle.at_ns >= 0  # waits for other ranks, and what no cause explains, are no line's
+    idle_ns = sum_by(idle_row[known], idle.weight_ns[known], count)
+    longest = np.zeros(count, np.int64)
+    np.maximum.at(longest, row, work.time_ns)
+    costs, on_gpu = costs_of_work(inner, work), np.full(count, inner.device_kind == "gpu")
+    columns = (
+        text_column("name", by, [*map(_name, number_of), NO_LINE]),
+        *step_columns(source, time_ns),
+        time_column(
+            source, "forward_ns", "forward", time_ns - backward_ns, "The part that the line launches itself.",
+            is_main=False,
+        ),
+        time_column(
+            source, "backward_ns", "backward", backward_ns,
+            "The part that the backward pass launches for the ops of this line.",
+        ),
+        time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=on_gpu),
+        replace(count_column(source, launches), title="launches", description="Kernels, copies and sets a step."),
+        *_place_columns(list(number_of)),
+        _total("flops", "FLOPs", "flops", row, costs.flops, count),
+        _total("bytes", "bytes", "bytes", row, costs.bytes, count),
+        *window_columns(time_ns, launches, longest),
+    )  # fmt: skip
+    notes = source.notes
+    if work.in_backward.any():
+        notes = (*notes, _NOT_THE_SAME if inner.forward_ops.has_numbers else _NO_NUMBERS)
+    table = Table("lines", by, columns, rank=rank.rank, notes=notes)
+    return table.take(np.flatnonzero(time_ns + idle_ns).tolist()).sort("step_ns")
+
+
+_Key = tuple[str, int | None, str | None]
+
+
+def _key(file: str, line: int | None, function: str | None, by: str) -> _Key:
+    if by == "file":
+        return file, None, None
+    return (file, None, function) if by == "function" else (file, line, function)
+
+
+def _name(key: _Key) -> str:
+    """What a row is called: "train.py:12", "train.py:step" or "train.py"."""
+    file, line, function = key
+    short = file.replace("\\", "/").rpartition("/")[2]
+    place = function if line is None else line
+    return short if place is None else f"{short}:{place}"
+
+
+def _place_columns(keys: list[_Key]) -> tuple[Column, ...]:
+    keys = [*keys, ("", None, None)]
+    return (
+        text_column("source", "source", [None] * len(keys), "The text of the line, where it can be read."),
+        text_column("function", "function", [function for _, _, function in keys]),
+        text_column("file", "file", [file for file, _, _ in keys], is_main=False),
+        Column("line", "line", "count", tuple(line for _, line, _ in keys), is_main=False),
+    )
+
+
+def _total(name: str, title: str, unit: Unit, row: Int64Array, amounts: FloatArray, count: int) -> Column:
+    known = ~np.isnan(amounts)
+    total = np.bincount(row, np.where(known, amounts, 0), count)
+    return number_column(
+        name, title, unit, total,
+        "In the analysed time, as far as it is known.", known=np.bincount(row, known, count) > 0, is_main=False,
+    )  # fmt: skip

@@ -1,0 +1,254 @@
+"""The table of modules: the tree of nn.Modules with the time of what each launches, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perfdoctor.analysis.host.module_tree import ModuleTree
+from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column, Table
+from perfdoctor.tables.shared_columns import (
+    Source,
+    choose_source,
+    count_column,
+    empty_table,
+    number_column,
+    step_columns,
+    text_column,
+)
+from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
+from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
+from perfdoctor.trace.tables import intervals as iv
+
+UNKNOWN_LAUNCH = "launch not recorded"
+_OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
+"""The rows of what belongs to no module, behind those of the modules."""
+_NO_MODULES = "Python frames were recorded, but no nn.Module is called in them"
+_NO_NUMBERS = (
+    "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass belongs "
+    "to no module"
+)
+_NO_STACKS = (
+    "the trace has no Python frames, which name the modules: record with with_stack=True, or with `perfdoctor run`: "
+    "with_modules=True alone records no modules of eager programs"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Amounts:
+    """What belongs to each module itself, and behind the modules to each of `_OUTSIDE`; as recorded in the window."""
+
+    forward_ns: Int64Array
+    backward_ns: Int64Array
+    idle_ns: Int64Array
+    flops: FloatArray
+    known_flops: Int64Array
+    bytes: FloatArray
+    known_bytes: Int64Array
+    launches: Int64Array
+
+
+def modules_table(rank: Rank, by: str) -> Table:
+    """The modules of a program: what the GPU runs for each, of a program on the CPU what its ops take there.
+
+    Work of a backward pass belongs to the module of its forward op, by the numbers of autograd.
+
+    Args:
+        rank: The rank.
+        by: "module" for the tree, each module below that around it, the longest first; or "class" for all modules of
+            a class together.
+    """
+    source = choose_source(rank, "modules")
+    inner = source.rank
+    tree = inner.module_tree
+    if not source.has_need:
+        has_frames = "stacks" in rank.available_data
+        return empty_table("modules", by, rank, _NO_MODULES if has_frames else _NO_STACKS)
+    work = work_in_window(inner)
+    call = tree.calls_of_work(inner.forward_ops, work.at_ns, work.thread, work.op)
+    own = _own_amounts(inner, tree, work, call)
+    calls = np.append(_calls_in_window(inner, tree), np.zeros(len(_OUTSIDE), np.int64))
+    rows = _rows_of_classes(tree) if by == "class" else _rows_of_tree(tree, own.forward_ns + own.backward_ns)
+    return _build(source, by, rows, own, calls)
+
+
+def _own_amounts(rank: Rank, tree: ModuleTree, work: Work, call: Int64Array) -> _Amounts:
+    count = len(tree) + len(_OUTSIDE)
+    row = np.append(tree.module, NONE)[call]
+    outside = np.where(work.at_ns < 0, 2, np.where(work.in_backward, 1, 0))
+    row = np.where(row >= 0, row, len(tree) + outside)
+    costs = costs_of_work(rank, work)
+    return _Amounts(
+        forward_ns=sum_by(row, np.where(work.in_backward, 0, work.time_ns), count),
+        backward_ns=sum_by(row, np.where(work.in_backward, work.time_ns, 0), count),
+        idle_ns=_idle_of(rank, tree, count),
+        flops=np.bincount(row, np.nan_to_num(costs.flops), count).astype(np.float64),
+        known_flops=sum_by(row, ~np.isnan(costs.flops), count),
+        bytes=np.bincount(row, np.nan_to_num(costs.bytes), count).astype(np.float64),
+        known_bytes=sum_by(row, ~np.isnan(costs.bytes), count),
+        launches=sum_by(row, np.ones(len(work), np.int64), count),
+    )
+
+
+def _idle_of(rank: Rank, tree: ModuleTree, count: int) -> Int64Array:
+    """The idle time that the CPU caused in each module; what it did not cause is in no row."""
+    instants = rank.idle_instants
+    call = tree.calls_of_work(rank.forward_ops, instants.at_ns, instants.thread, instants.op)
+    row = np.append(tree.module, NONE)[call]
+    in_backward = np.append(rank.forward_ops.in_backward, False)[instants.op]
+    row = np.where(row >= 0, row, len(tree) + in_backward)
+    known = instants.at_ns >= 0
+    return sum_by(row[known], instants.weight_ns[known], count)
+
+
+def _calls_in_window(rank: Rank, tree: ModuleTree) -> Int64Array:
+    """How often each module is called in the window.
+
+    The CPU runs ahead of the GPU: a call counts where the window has most of what the outermost call around it
+    launches, and where that launches nothing if it begins while the CPU launches what runs in the window.
+    """
+    start_ns = rank.trace.frames.start_ns[tree.frames]
+    if rank.device_kind == "cpu":
+        return sum_by(tree.module, iv.contains(rank.window, start_ns), len(tree))
+    at_ns, thread = launch_instants(rank.trace)
+    call = tree.calls_of_work(rank.forward_ops, at_ns, thread, rank.trace.gpu.op)
+    outermost = tree.outermost
+    root = np.where(call >= 0, outermost[call], len(outermost))
+    dur_ns, count = rank.trace.gpu.dur_ns, len(outermost) + 1
+    all_ns = sum_by(root, dur_ns, count)[outermost]
+    inside_ns = sum_by(root, np.where(rank.in_window, dur_ns, 0), count)[outermost]
+    launched_ns = at_ns[rank.in_window & (at_ns >= 0)]
+    first_ns, last_ns = (launched_ns.min(), launched_ns.max()) if len(launched_ns) else (0, -1)
+    during = (start_ns >= first_ns) & (start_ns <= last_ns)
+    return sum_by(tree.module, np.where(all_ns > 0, 2 * inside_ns >= all_ns, during), len(tree))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """The rows of the table, each with the places in `_Amounts` whose amounts are its own, and all that count for it.
+
+    Attributes:
+        names: The name of each row.
+        own: For each row the places that are its own.
+        all: For each row its own places, and those of the modules within.
+        columns: What else says which they are.
+    """
+
+    names: list[str]
+    own: list[list[int]]
+    all: list[list[int]]
+    columns: tuple[Column, ...]
+
+
+def _rows_of_tree(tree: ModuleTree, weight_ns: Int64Array) -> _Rows:
+    """A row for each module, below that around it and above what is in it; siblings by their weight."""
+    children: dict[int, list[int]] = {}
+    for module, parent in enumerate(tree.parent.tolist()):
+        children.setdefault(parent, []).append(module)
+    inclusive = tree.add_to_parents(weight_ns[: len(tree)])
+    within: list[list[int]] = [[module] for module in range(len(tree))]
+    for module in reversed(range(len(tree))):
+        for child in children.get(module, []):
+            within[module] += within[child]
+    order: list[int] = []
+    stack = sorted(children.get(NONE, []), key=lambda module: (inclusive[module], -module))
+    while stack:
+        module = stack.pop()
+        order.append(module)
+        stack += sorted(children.get(module, []), key=lambda child: (inclusive[child], -child))
+    outside = [len(tree) + number for number in range(len(_OUTSIDE))]
+    depth, paths, names = tree.depth.tolist(), tree.paths, tree.names
+    places = [[module] for module in (*order, *outside)]
+    parents = [paths[tree.parent[module]] if tree.parent[module] >= 0 else None for module in order]
+    none = [None] * len(outside)
+    return _Rows(
+        [*(names[module] for module in order), *_OUTSIDE],
+        places,
+        [*(within[module] for module in order), *places[len(order) :]],
+        (
+            number_column(
+                "depth", "depth", "count", np.array([*(depth[module] for module in order), *(0 for _ in outside)]),
+                "How many modules are around it.", is_main=False,
+            ),
+            text_column("parent", "parent", [*parents, *none], "The path of the module around it.", is_main=False),
+            text_column("path", "path", [*(paths[module] for module in order), *none], "From the top.", is_main=False),
+        ),
+    )  # fmt: skip
+
+
+def _rows_of_classes(tree: ModuleTree) -> _Rows:
+    """A row for all modules of a class; what is within two of them counts once."""
+    classes = tree.classes
+    of_class: dict[str, list[int]] = {}
+    around: dict[str, list[int]] = {}
+    above: list[frozenset[str]] = []
+    for module, (name, parent) in enumerate(zip(classes, tree.parent.tolist(), strict=True)):
+        of_class.setdefault(name, []).append(module)
+        above.append((above[parent] if parent >= 0 else frozenset()) | {name})
+        for each in above[-1]:
+            around.setdefault(each, []).append(module)
+    outside = [[len(tree) + number] for number in range(len(_OUTSIDE))]
+    names = list(of_class)
+    modules = [len({tree.names[module] for module in of_class[name]}) for name in names]
+    count = np.array([*modules, *(0 for _ in outside)])
+    return _Rows(
+        [*names, *_OUTSIDE],
+        [*(of_class[name] for name in names), *outside],
+        [*(around[name] for name in names), *outside],
+        (number_column("modules", "modules", "count", count, "How many there are of it.", known=count > 0),),
+    )
+
+
+def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Array) -> Table:
+    total, own_total = _adder_of(rows.all), _adder_of(rows.own)
+    forward_ns, backward_ns, idle_ns = total(own.forward_ns), total(own.backward_ns), total(own.idle_ns)
+    own_ns, count, launches = own_total(own.forward_ns + own.backward_ns), own_total(calls), total(own.launches)
+    steps, has_idle = source.steps, np.full(len(rows.names), source.rank.device_kind == "gpu")
+    flops = np.where(total(own.known_flops) > 0, total(own.flops), np.nan)
+    moved = np.where(total(own.known_bytes) > 0, total(own.bytes), np.nan)
+    columns = (
+        text_column("name", by, rows.names),
+        *step_columns(source, forward_ns + backward_ns),
+        time_column(source, "own_ns", "own", own_ns, "Time a step of what it launches itself."),
+        time_column(
+            source, "forward_ns", "forward", forward_ns, "The part that the forward pass launches.", is_main=False
+        ),
+        time_column(
+            source, "backward_ns", "backward", backward_ns,
+            "The part that the backward pass launches, with activations that are computed again.",
+        ),
+        time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=has_idle),
+        count_column(source, count),
+        number_column("flops", "FLOPs", "flops", flops, "Of matrix work in the analysed time, as far as known."),
+        number_column("bytes", "bytes", "bytes", moved, "Least traffic in the analysed time, as far as known."),
+        *rows.columns,
+        number_column(
+            "launches", "launches", "count", np.round(launches / steps, 2), "Kernels, copies and sets a step.",
+            is_main=False, known=has_idle,
+        ),
+        number_column(
+            "window_count", "in window", "count", count, "Calls in the analysed time.", known=count > 0, is_main=False
+        ),
+        number_column(
+            "window_ns", "window time", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
+            is_main=False,
+        ),
+    )  # fmt: skip
+    unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
+    notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
+    table = Table("modules", by, columns, rank=source.rank.rank, notes=notes)
+    table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
+    return table if by == "module" else table.sort("step_ns")
+
+
+def _adder_of(places: list[list[int]]) -> Callable[[Any], Any]:
+    """A function that adds up some amounts for each row, which has at least one place."""
+    every = np.concatenate(places)
+    first = np.cumsum([0, *map(len, places[:-1])])
+    return lambda amounts: np.add.reduceat(amounts[every], first)

@@ -1,0 +1,52 @@
+"""The first rows of the tables that stand in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from perfdoctor.rank import Rank
+from perfdoctor.tables.kernels import kernels_table
+from perfdoctor.tables.ops import ops_table
+
+ReportTables: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
+
+MAX_ROWS = 10
+"""Rows of each, by contracts.md."""
+
+_COLUMNS = {
+    "kernels": (
+        *("name", "count", "step_ns", "share", "mean_ns", "category", "op", "peak_share", "bound", "tensor_core"),
+        *("flops_per_s", "bytes_per_s"),
+    ),
+    "ops": ("name", "count", "step_ns", "share", "category"),
+}
+
+
+def report_tables(rank: Rank) -> ReportTables:
+    """The kernels, ops and lines that take most of a step, by name.
+
+    A line has the share of a step that it has in the evidence window.
+    """
+    kernels, ops = kernels_table(rank, "name").top(MAX_ROWS), ops_table(rank, "name").top(MAX_ROWS)
+    return {
+        table.name: tuple({name: row[name] for name in _COLUMNS[table.name]} for row in table.rows)
+        for table in (kernels, ops)
+    } | {"lines": _lines(rank)}
+
+
+def _lines(rank: Rank) -> tuple[Mapping[str, Any], ...]:
+    """The lines with most time, among those of some instants: a table of all of them takes longer."""
+    step_ns = rank.per_step(rank.window_ns)
+    return tuple(
+        {
+            "file": each.location.file,
+            "line": each.location.line,
+            "function": each.location.function,
+            "part": each.name or None,
+            "source": None,
+            "step_ns": round(each.share * step_ns),
+            "share": each.share,
+        }
+        for each in rank.top_lines
+    )

@@ -1,0 +1,107 @@
+"""What takes the time of the window, and where on the CPU it was launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from perfdoctor.analysis.host.time_by_line import loop_thread_of
+from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants
+from perfdoctor.analysis.timeline.own_time import cut_by_op
+from perfdoctor.rank import Rank
+from perfdoctor.report.table import Column
+from perfdoctor.tables.shared_columns import Source, number_column
+from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """The GPU items that start in the window; of a program on the CPU the window cut by its innermost ops, and Python.
+
+    Attributes:
+        at_ns: When each was launched on the CPU; NONE where that is not known.
+        thread: On which thread.
+        op: The innermost op that launched it, or NONE.
+        time_ns: How long it takes.
+        in_backward: Whether a backward pass launched it.
+        items: Rows of `Trace.gpu`; empty for a program on the CPU.
+    """
+
+    at_ns: Int64Array
+    thread: Int32Array
+    op: Int32Array
+    time_ns: Int64Array
+    in_backward: BoolArray
+    items: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+def work_in_window(rank: Rank) -> Work:
+    """What takes the time of a rank's window."""
+    in_backward = np.append(rank.forward_ops.in_backward, False)
+    if rank.device_kind == "cpu":
+        return _work_on_cpu(rank, in_backward)
+    items, gpu = np.flatnonzero(rank.in_window), rank.trace.gpu
+    at_ns, thread = launch_instants(rank.trace)
+    op = gpu.op[items]
+    return Work(at_ns[items], thread[items], op, gpu.dur_ns[items], in_backward[op], items)
+
+
+def _work_on_cpu(rank: Rank, in_backward: BoolArray) -> Work:
+    """The own time of ops, and Python, which may have been in several places if it took long."""
+    pieces = cut_by_op(rank.trace, rank.window, rank.loader_waits.intervals)
+    start_ns, end_ns = pieces.intervals.T
+    python = pieces.op < 0
+    piece, middle_ns, time_ns = spread_instants(start_ns, end_ns, python & (end_ns - start_ns > ONE_LAUNCH_NS))
+    op = pieces.op[piece]
+    thread = np.where(op >= 0, np.append(rank.trace.ops.thread, np.int32(0))[op], loop_thread_of(rank.trace))
+    at_ns = np.where(op >= 0, start_ns[piece], middle_ns)
+    return Work(at_ns, thread.astype(np.int32), op, time_ns, in_backward[op], np.empty(0, np.int64))
+
+
+class Costs(NamedTuple):
+    """The known FLOPs and bytes of each piece of work; NaN where they are not known."""
+
+    flops: FloatArray
+    bytes: FloatArray
+
+
+def costs_of_work(rank: Rank, work: Work) -> Costs:
+    """The FLOPs of matrix work and the bytes of all work, as far as they are known; copies move what they copy."""
+    unknown = np.full(len(work), np.nan)
+    if not len(work.items):
+        return Costs(unknown, unknown)
+    costs, items = rank.kernel_costs, work.items
+    usable = np.where(rank.verdicts.impossible[items], np.nan, 1.0)
+    of_maths = np.where(costs.match_kinds("gemm", "convolution", "attention")[costs.kind[items]], 1.0, np.nan)
+    copied = rank.trace.gpu.bytes[items]
+    moved = np.where(copied >= 0, copied, costs.bytes[items] * usable)
+    return Costs(costs.flops[items] * usable * of_maths, moved)
+
+
+def sum_by(row: IntArray, amounts: IntArray | BoolArray, count: int) -> Int64Array:
+    """For each of some rows the sum of its whole amounts."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, row, amounts)
+    return sums
+
+
+def time_column(
+    source: Source,
+    name: str,
+    title: str,
+    window_ns: IntArray,
+    description: str,
+    *,
+    known: BoolArray | None = None,
+    is_main: bool = True,
+) -> Column:
+    """A column of recorded time in the window, as time a step without the profiler."""
+    whole_ns = max(source.rank.window_ns, 1)
+    step_ns = np.rint(window_ns / whole_ns * source.step_ns).astype(np.int64)
+    return number_column(name, title, "ns", step_ns, description, known=known, is_main=is_main)

@@ -1,0 +1,102 @@
+"""Of thousands of ranks one keeps its charts, whatever the order in which their results come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdoctor import pipeline
+from perfdoctor.fleet.analyze_files import _keep_one_set_of_charts
+from perfdoctor.fleet.discover import TraceFile
+from perfdoctor.fleet.rank_tasks import FailedFile, FileResult
+from perfdoctor.rank import Rank
+from perfdoctor.report.rank_summary import RankSummary
+from perfdoctor.report.reduce_ranks import drop_charts_of_shorter_steps, from_rank, reduce_parts
+from perfdoctor.reporters.html.page_data import page_data
+from perfdoctor.rules import registry
+from perfdoctor.testing import TraceBuilder
+
+
+def summary(rank: int | None, step_us: int, *, charts: bool = True) -> RankSummary:
+    trace = TraceBuilder(rank=rank).step(0, step_us).kernel("ampere_sgemm_128x64_nn", 0, step_us, launch_us=0)
+    return pipeline.summarize_rank(Rank(trace.trace()), with_charts=charts)
+
+
+def ranks_with_charts(summaries: list[RankSummary]) -> list[int | None]:
+    return [each.rank for each in summaries if each.charts is not None]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_longest_step_keeps_its_charts_and_of_equal_ones_the_first_rank(order: tuple[int, ...]) -> None:
+    made = [summary(0, 100), summary(1, 200), summary(2, 200)]
+    assert ranks_with_charts(drop_charts_of_shorter_steps([made[i] for i in order])) == [1]
+    assert ranks_with_charts(list(reduce_parts(from_rank(made[i]) for i in order).summaries)) == [1]
+
+
+def test_without_charts_nothing_changes() -> None:
+    made = [summary(0, 100, charts=False), summary(1, 200, charts=False)]
+    assert drop_charts_of_shorter_steps(made) == made
+    assert pipeline.report_on_summaries(map(from_rank, made), ()).charts is None
+
+
+def test_the_report_has_the_charts_of_the_longest_step() -> None:
+    report = pipeline.report_on_summaries(map(from_rank, [summary(0, 100), summary(1, 300), summary(2, 200)]), ())
+    assert report.charts is not None
+    assert report.charts.rank == 1
+    assert report.charts.timeline is not None
+    assert report.charts.timeline.span_ns == 300_000
+
+
+def test_charts_have_the_number_that_their_rank_gets() -> None:
+    renumbered = summary(None, 100).renumber(5, "numbered")
+    assert renumbered.charts is not None
+    assert renumbered.charts.rank == 5
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(5)))[::7])
+def test_as_results_come_each_job_keeps_one_set_of_charts(order: tuple[int, ...]) -> None:
+    file = TraceFile(Path("rank.json"))
+    jobs = ((file,) * 3, (file,) * 2)
+    made: dict[int, FileResult] = {
+        0: [summary(0, 100), summary(1, 250)],
+        1: FailedFile(file, "gone"),
+        2: [summary(2, 200)],
+        3: [summary(0, 50)],
+        4: [summary(1, 70)],
+    }
+
+    def arrivals() -> Iterator[tuple[int, FileResult]]:
+        for index in order:
+            yield index, made[index]
+
+    results = _keep_one_set_of_charts(arrivals(), jobs)
+    kept = {
+        (index, each.rank)
+        for index, result in results.items()
+        if not isinstance(result, FailedFile)
+        for each in result
+        if each.charts is not None
+    }
+    assert kept == {(0, 1), (4, 1)}
+    assert isinstance(results[1], FailedFile)
+
+
+def test_findings_of_several_ranks_are_marked_on_the_timeline_of_the_longest() -> None:
+    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    rules = [rule for rule in registry.load_analyzers() if rule.rule == "PD101"]
+    made = []
+    for rank in (0, 1):
+        trace, length = TraceBuilder(rank=rank, world_size=2), 10_000 + 500 * rank
+        for at in range(0, 4 * length, length):
+            trace.step(at, length).range(loading, at, 6_000)
+            trace.kernel("ampere_sgemm_128x64_nn", at + 6_200, length - 6_300, launch_us=at + 6_110)
+        made.append(pipeline.summarize_rank(Rank(trace.trace()), rules, with_charts=True))
+    report = pipeline.report_on_summaries(map(from_rank, made), rules)
+    (finding,) = report.findings
+    assert not len(finding.claim.intervals)
+    (marked,) = page_data(report)["timeline"]["findings"]
+    assert marked["finding"] == 0
+    assert 5_000_000 < sum(marked["dur"]) < 7_000_000
