@@ -34,6 +34,11 @@ class ForwardOps:
     node: Int32Array
     forward: Int32Array
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether any work of a backward pass finds its forward op."""
+        return bool((self.forward >= 0).any())
+
 
 def forward_ops_of(trace: Trace) -> ForwardOps:
     """The forward op of each op of a backward pass.

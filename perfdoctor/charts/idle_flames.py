@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,31 +45,38 @@ class _Nodes(NamedTuple):
 
 
 def idle_flames_of(rank: Rank) -> FlameGraph | None:
-    """The flame graph of the idle time in a rank's window; None without a GPU, launches or idle time.
+    """The flame graph of the idle time in a rank's window; None where there is none, or no launch is known.
 
     The roots are the threads that launched what ended the idle time; their times add up to all of it. Where no child
     covers a root, nothing was recorded on the CPU. A capture has Python's functions in its evidence window only: then
     the stacks are those of that window, and their times shares of its idle time.
+
+    Of a program on the CPU alone the root is the thread with most ops, and all of the window counts.
     """
-    idle_ns = sum(map(iv.total, _idle_time_by_thread(rank).values()))
+    idle_ns = sum(map(iv.total, _time_by_thread(rank).values()))
     source = rank
     if not len(rank.trace.frames) and rank.evidence_trace is not None and len(rank.evidence_trace.frames):
         evidence = Rank(rank.evidence_trace, rank.device_name, min_roof_share=rank.min_roof_share)
-        source = evidence if _idle_time_by_thread(evidence) else rank
-    idle = _idle_time_by_thread(source)
+        source = evidence if _time_by_thread(evidence) else rank
+    idle = _time_by_thread(source)
     if not idle_ns:
         return None
     runs = find_runs(source.trace, idle)
     threads = [f"thread {source.trace.threads[thread].rpartition('/')[2]}" for thread in idle]
-    return _flame_graph(_shorten(_nodes_of(runs, idle)), (*runs.names, *threads), rank.per_step(idle_ns))
+    graph = _flame_graph(_shorten(_nodes_of(runs, idle)), (*runs.names, *threads), rank.per_step(idle_ns))
+    return replace(graph, is_idle_time=rank.device_kind == "gpu")
 
 
-def _idle_time_by_thread(rank: Rank) -> dict[int, Intervals]:
-    """When the GPU of a rank was idle in the window, by the thread that launched what ended it; empty without a GPU.
+def _time_by_thread(rank: Rank) -> dict[int, Intervals]:
+    """When the GPU of a rank was idle in the window, by the thread that launched what ended it.
 
-    Where that is not known it is the launching thread, that of most items. The threads are in order.
+    Where that is not known it is the launching thread, that of most items. The threads are in order. Of a program on
+    the CPU alone it is all of the window, by the thread with most ops.
     """
-    usual = rank.launching_thread
+    usual, ops = rank.launching_thread, rank.trace.ops
+    if rank.device_kind == "cpu" and len(ops) and len(rank.window):
+        counts = np.bincount(ops.thread[iv.contains(rank.window, ops.start_ns)], minlength=1)
+        return {max(range(len(counts)), key=lambda each: (counts[each], rank.trace.threads[each])): rank.window}
     if rank.device_kind != "gpu" or usual < 0:
         return {}
     rest = iv.union_of(rank.account.parts[f"idle_{cause}"] for cause in IDLE_CAUSES)

@@ -15,7 +15,8 @@ from perfdoctor.charts.timeline_items import MAX_ITEMS, Items, concatenate, join
 from perfdoctor.gpu.kernel_rules.rule import Category
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import Link, StepTimeline, Track
-from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array, IntArray
+from perfdoctor.trace import vocabulary
+from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import distinct, occurring
@@ -55,6 +56,7 @@ def step_timeline_of(rank: Rank, most: int = MAX_ITEMS) -> StepTimeline | None:
         *_sequence("phases", "phases", rank.phases, span),
         *_sequence("idle gaps", "gaps", _idle_parts(rank), span),
         *_streams(rank, start_ns, end_ns),
+        *_marked_steps(rank, start_ns, end_ns),
         *_threads(rank, start_ns, end_ns),
     ]
     names = (*rank.trace.strings, *_CATEGORIES)
@@ -135,11 +137,31 @@ def _streams(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, It
         yield _Head(f"GPU {device}, stream {stream}" if len(devices) > 1 else f"stream {stream}", "stream"), items
 
 
+def _marked_steps(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, Items]]:
+    """The track of the profiler's marks around steps of the CPU, which may run ahead of the GPU.
+
+    On their thread they would begin within the profiler's own functions, outlive these, and push the rest down.
+    """
+    ranges = rank.trace.ranges
+    rows = _rows_during(ranges, start_ns, end_ns)
+    rows = rows[_is_step_mark(rank)[ranges.name[rows]]]
+    if len(rows):
+        items = _items(ranges.start_ns[rows], ranges.end_ns[rows], ranges.name[rows], _CODE["annotation"], rows)
+        items.depth[:] = side_lanes(items.start_ns, items.end_ns)
+        yield _Head("steps of the CPU", "phases"), items
+
+
+def _is_step_mark(rank: Rank) -> BoolArray:
+    """For each string whether it names a mark of the profiler around a step."""
+    return rank.trace.match_strings(rank.trace.ranges, vocabulary.PROFILER_STEP)
+
+
 def _threads(rank: Rank, start_ns: int, end_ns: int) -> Iterator[tuple[_Head, Items]]:
     """A track for each thread with what it was in: Python, annotations, ops, calls; the launching thread first."""
     trace = rank.trace
     tables: tuple[Frames | Ranges | Ops | Calls, ...] = (trace.frames, trace.ranges, trace.ops, trace.calls)
     found = [_rows_during(table, start_ns, end_ns) for table in tables]
+    found[1] = found[1][~_is_step_mark(rank)[trace.ranges.name[found[1]]]]
     start = np.concatenate([table.start_ns[rows] for table, rows in zip(tables, found, strict=True)])
     end = np.concatenate([table.end_ns[rows] for table, rows in zip(tables, found, strict=True)])
     name = np.concatenate([table.name[rows] for table, rows in zip(tables, found, strict=True)])

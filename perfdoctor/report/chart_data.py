@@ -27,8 +27,8 @@ class Track:
     """One row of the timeline: what happened on a stream, on a thread, or in a sequence such as the phases.
 
     Attributes:
-        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps".
-        kind: "stream", "thread", "phases" or "gaps".
+        name: What people read: "stream 7", "thread 4711, which launches", "phases", "idle gaps", "steps of the CPU".
+        kind: "stream", "thread", "gaps", or "phases" for any other sequence.
         start_ns: When each item starts, from the start of the timeline; ascending.
         dur_ns: How long it takes.
         name_id: Its name, as an index into `StepTimeline.names`.
@@ -86,13 +86,16 @@ class StepTimeline:
 class FlameGraph:
     """What the CPU was in while the GPU had nothing to do: a tree with the idle time of each node, in the window.
 
+    Of a program on the CPU alone it is what its main thread was in, all the time.
+
     Attributes:
         names: The names.
         name_id: Of each node its name; the nodes are in the order of depth first.
         parent: Of each node the index of its parent, before it; -1 for roots, which are threads.
-        time_ns: Idle time in which the node was on the stack, per step without the profiler.
+        time_ns: Time in which the node was on the stack, per step without the profiler.
         category: "python", "op", "call", "annotation", "thread" as an index into `categories`.
         categories: See there.
+        is_idle_time: Whether these times are idle time of a GPU.
     """
 
     names: tuple[str, ...]
@@ -101,6 +104,7 @@ class FlameGraph:
     time_ns: Int64Array
     category: Int8Array
     categories: tuple[str, ...]
+    is_idle_time: bool = True
 
 
 @dataclass(frozen=True, slots=True)

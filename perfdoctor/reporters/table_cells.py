@@ -19,7 +19,7 @@ from perfdoctor.reporters.kernel_names import name_kernels
 
 # Rates stand in one unit in a column.
 _RATES: Mapping[Unit, tuple[str, float]] = {"flops_per_s": ("TFLOP/s", 1e12), "bytes_per_s": ("GB/s", 1e9)}
-_OF_KERNELS = ("name", "kernel", "op")
+_OF_KERNELS = ("kernel", "op")
 
 
 def format_cell(unit: Unit, value: Cell) -> str:
@@ -51,8 +51,11 @@ _FORMATS = {
 
 
 def heading_of(column: Column) -> str:
-    """What stands above a column: its title, or the unit of a rate, which then stands once."""
-    return _RATES[column.unit][0] if column.unit in _RATES else column.title
+    """What stands above a column: its title, with the unit of a rate, which then stands once: "bus GB/s"."""
+    if column.unit not in _RATES:
+        return column.title
+    unit = _RATES[column.unit][0]
+    return unit if column.title in unit else f"{column.title} {unit}"
 
 
 def format_column(column: Column) -> list[str]:
@@ -60,7 +63,7 @@ def format_column(column: Column) -> list[str]:
     if column.unit in _RATES:
         factor = _RATES[column.unit][1]
         return [UNKNOWN if value is None else three_digits(float(value) / factor) for value in column.values]
-    if column.unit == "text" and column.name in _OF_KERNELS:
+    if column.unit == "text" and (column.name in _OF_KERNELS or column.title in _OF_KERNELS):
         names = name_kernels([value for value in column.values if isinstance(value, str)])
         return [clean_line(names[value]) if isinstance(value, str) else UNKNOWN for value in column.values]
     return [format_cell(column.unit, value) for value in column.values]

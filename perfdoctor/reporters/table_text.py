@@ -21,12 +21,16 @@ from perfdoctor.reporters.table_cells import format_cell, format_column, heading
 
 _ADDED = ("step_ns", "share")
 _LEADING = ("share", "step_ns", "count")
+# Their rows lie within each other: the sum of what is left out would say nothing.
+_NESTED = ("modules", "annotations")
 _BAR_CELLS = 5
 _GAP = 2
 # So much of a name tells kernels apart; what is left of the width goes to further columns.
 _NAME_WIDTH = 24
 _TEXT_WIDTH, _LEAST_TEXT_WIDTH = 26, 16
 _MARKDOWN_WIDTH = 80
+# Markdown and HTML drop other spaces at the beginning of a cell.
+_FIXED_SPACES = "\u00a0\u00a0"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 # A spreadsheet takes a text that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@")
@@ -82,7 +86,7 @@ def _describe_rest(table: Table, rows: int) -> str:
     amounts = []
     for column in rest.columns:
         known = [value for value in column.values if isinstance(value, int | float)]
-        if column.name in _ADDED and len(known) == len(rest):
+        if column.name in _ADDED and len(known) == len(rest) and table.name not in _NESTED:
             amounts.append(format_cell(column.unit, sum(known)))
     amount = f": {', '.join(amounts)}" if amounts else ""
     return f"{format_count(len(rest), 'more row')}{amount}; --top 0 shows them"
@@ -96,7 +100,7 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
         leading.insert(1, _Shown("", _bars(table.column("share").values, unicode), _BAR_CELLS, at_right=False))
     first = table.columns[0]
     by_name.pop(first.name, None)
-    name = _show(first)
+    name = _show(first, [space + text for space, text in zip(_indents(table, " "), format_column(first), strict=True)])
     if width is None:
         return [*leading, name, *map(_show, by_name.values())], 0
     least = min(name.width, _NAME_WIDTH)
@@ -112,8 +116,14 @@ def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[lis
     return [*leading, name._replace(width=min(name.width, least + room)), *chosen], len(by_name) - len(chosen)
 
 
-def _show(column: Column) -> _Shown:
-    texts, title = format_column(column), heading_of(column)
+def _indents(table: Table, space: str) -> list[str]:
+    """What stands before the name of each row: in a table of a tree a space for each level above."""
+    depth = next((column.values for column in table.columns if column.name == "depth"), (0,) * len(table))
+    return [space * int(level or 0) for level in depth]
+
+
+def _show(column: Column, texts: list[str] | None = None) -> _Shown:
+    texts, title = format_column(column) if texts is None else texts, heading_of(column)
     width = max(map(cell_len, texts), default=0)
     if cell_len(title) > width:  # a heading may take two lines
         title = title.replace(" ", "\n")
@@ -162,7 +172,8 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
         lines.append(f"| {' | '.join(escape(heading_of(column)) for column in columns)} |")
         lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
         texts = zip(*(format_column(column) for column in columns), strict=True)
-        lines += [f"| {' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |" for row in texts]
+        for space, row in zip(_indents(shown, _FIXED_SPACES), texts, strict=True):
+            lines.append(f"| {space}{' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |")
         lines.append("")
     lines += [f"{escape(note)}\n" for note in table.notes]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -190,8 +201,9 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     head = "".join(_html_cell("th", heading_of(column), column) for column in columns)
     texts = zip(*(format_column(column) for column in columns), strict=True)
     body = "".join(
-        f"<tr>{''.join(_html_cell('td', text, column) for text, column in zip(row, columns, strict=True))}</tr>"
-        for row in texts
+        f"<tr>{_html_cell('td', row[0], columns[0], space)}"
+        f"{''.join(_html_cell('td', text, column) for text, column in zip(row[1:], columns[1:], strict=True))}</tr>"
+        for space, row in zip(_indents(shown, _FIXED_SPACES), texts, strict=True)
     )
     notes = "".join(f"<p>{html.escape(clean_line(note))}</p>" for note in table.notes)
     title = html.escape(title_of(table, len(shown)))
@@ -201,8 +213,8 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     )
 
 
-def _html_cell(tag: str, text: str, column: Column) -> str:
+def _html_cell(tag: str, text: str, column: Column, space: str = "") -> str:
     side = "right" if is_number(column) else "left"
     short = shorten(text, _MARKDOWN_WIDTH)
     title = f' title="{html.escape(text)}"' if short != text else ""
-    return f'<{tag} style="text-align:{side}"{title}>{html.escape(short)}</{tag}>'
+    return f'<{tag} style="text-align:{side}"{title}>{space}{html.escape(short)}</{tag}>'

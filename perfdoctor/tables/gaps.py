@@ -35,7 +35,7 @@ from perfdoctor.tables.shared_columns import (
     text_column,
     window_columns,
 )
-from perfdoctor.trace import activity_kinds
+from perfdoctor.trace import activity_kinds, vocabulary
 from perfdoctor.trace.arrays import NONE, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
@@ -195,7 +195,9 @@ def _name_path(path: HotPath) -> str | None:
     if path.kind is not None:
         return path.kind
     deepest = path.deepest
-    return None if deepest is None or _ENGINE in deepest.name else activity_kinds.short_name(deepest.name)
+    if deepest is None or _ENGINE in deepest.name:
+        return None
+    return f"in {activity_kinds.short_name(deepest.name.removeprefix(vocabulary.AUTOGRAD_OP_PREFIX))}"
 
 
 # --- gap by gap ------------------------------------------------------------------------------------------------------

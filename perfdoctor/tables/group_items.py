@@ -11,7 +11,7 @@ import orjson
 
 from perfdoctor.analysis.host.locations import SourceLocation, code_locations
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
-from perfdoctor.analysis.step_breakdown import launches_of, module_keys
+from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES, launches_of
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import name_of_type
 from perfdoctor.rank import Rank
@@ -125,12 +125,22 @@ def _by_op(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
 
 def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
     del of_what
-    trace, labels = rank.trace, rank.gpu_labels
+    trace = rank.trace
     at_ns, thread = launches_of(trace)
-    names = [labels.names[each] for each in labels.label[items].tolist()]
-    keys, code = module_keys(trace, at_ns[items], thread[items], names)
+    names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items])
     groups = Groups.of_gpu(trace, items, code)
-    return NamedGroups(groups, [keys[each].name for each in groups.of_first(code)])
+    return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
+
+
+def code_modules(rank: Rank, at_ns: Int64Array, thread: Int32Array, op: Int32Array) -> tuple[list[str], Int64Array]:
+    """Names of modules, and for each instant of a thread, with the op that runs there, the number of its module.
+
+    In a backward pass it is the module of the forward op. Behind the modules stands what belongs to none.
+    """
+    tree, forward_ops = rank.module_tree, rank.forward_ops
+    module = np.append(tree.module, NONE)[tree.calls_of_work(forward_ops, at_ns, thread, op)]
+    outside = len(tree) + np.append(forward_ops.in_backward, False)[op]
+    return [*tree.names, OUTSIDE_OF_MODULES, BACKWARD], np.where(module >= 0, module, outside).astype(np.int64)
 
 
 def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:

@@ -121,7 +121,7 @@ def work_of_groups(rank: Rank, groups: Groups) -> GroupWork:
         bound_column(rank, groups),
         text_column("tensor_core", "Tensor Cores", [VERDICTS[each] for each in verdict.tolist()], _TENSOR_CORE),
         number_column("flops_per_s", "FLOP/s", "flops_per_s", groups.rate(flops), "FLOPs over the time they took."),
-        number_column("bytes_per_s", "memory", "bytes_per_s", groups.rate(moved), "Bytes over the time they took."),
+        number_column("bytes_per_s", "B/s", "bytes_per_s", groups.rate(moved), "Bytes over the time they took."),
         number_column("flops", "FLOPs", "flops", groups.total(flops), "In the analysed time.", is_main=False),
         number_column(
             "bytes", "bytes", "bytes", groups.total(moved), "Least traffic in the analysed time.", is_main=False

@@ -23,6 +23,11 @@ from perfdoctor.trace.arrays import FloatArray, Int64Array
 
 _NOT_THE_SAME = "the short table of a report gives the work of the backward pass to the line that calls backward()"
 
+_NO_NUMBERS = (
+    "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass stays "
+    "at the line that calls backward()"
+)
+
 
 def lines_table(rank: Rank, by: str) -> Table:
     """The user's lines with the time of what they launch, forward and backward, and the idle time that they cause.
@@ -77,7 +82,9 @@ def lines_table(rank: Rank, by: str) -> Table:
         _total("bytes", "bytes", "bytes", row, costs.bytes, count),
         *window_columns(time_ns, launches, longest),
     )  # fmt: skip
-    notes = (*source.notes, _NOT_THE_SAME) if backward_ns.any() else source.notes
+    notes = source.notes
+    if work.in_backward.any():
+        notes = (*notes, _NOT_THE_SAME if inner.forward_ops.has_numbers else _NO_NUMBERS)
     table = Table("lines", by, columns, rank=rank.rank, notes=notes)
     return table.take(np.flatnonzero(time_ns + idle_ns).tolist()).sort("step_ns")
 

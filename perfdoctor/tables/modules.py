@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,17 @@ from perfdoctor.tables.shared_columns import (
     text_column,
 )
 from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
-from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array, IntArray
+from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 
 UNKNOWN_LAUNCH = "launch not recorded"
 _OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
 """The rows of what belongs to no module, behind those of the modules."""
 _NO_MODULES = "Python frames were recorded, but no nn.Module is called in them"
+_NO_NUMBERS = (
+    "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass belongs "
+    "to no module"
+)
 _NO_STACKS = (
     "the trace has no Python frames, which name the modules: record with with_stack=True, or with `perfdoctor run`: "
     "with_modules=True alone records no modules of eager programs"
@@ -201,15 +206,12 @@ def _rows_of_classes(tree: ModuleTree) -> _Rows:
 
 
 def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Array) -> Table:
-    def total(amounts: IntArray | FloatArray, places: list[list[int]]) -> Any:
-        return np.array([amounts[each].sum() for each in places], amounts.dtype)
-
-    forward_ns, backward_ns = total(own.forward_ns, rows.all), total(own.backward_ns, rows.all)
-    own_ns, idle_ns = total(own.forward_ns + own.backward_ns, rows.own), total(own.idle_ns, rows.all)
-    count, launches = total(calls, rows.own), total(own.launches, rows.all)
+    total, own_total = _adder_of(rows.all), _adder_of(rows.own)
+    forward_ns, backward_ns, idle_ns = total(own.forward_ns), total(own.backward_ns), total(own.idle_ns)
+    own_ns, count, launches = own_total(own.forward_ns + own.backward_ns), own_total(calls), total(own.launches)
     steps, has_idle = source.steps, np.full(len(rows.names), source.rank.device_kind == "gpu")
-    flops = np.where(total(own.known_flops, rows.all) > 0, total(own.flops, rows.all), np.nan)
-    moved = np.where(total(own.known_bytes, rows.all) > 0, total(own.bytes, rows.all), np.nan)
+    flops = np.where(total(own.known_flops) > 0, total(own.flops), np.nan)
+    moved = np.where(total(own.known_bytes) > 0, total(own.bytes), np.nan)
     columns = (
         text_column("name", by, rows.names),
         *step_columns(source, forward_ns + backward_ns),
@@ -238,6 +240,15 @@ def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Arra
             is_main=False,
         ),
     )  # fmt: skip
-    table = Table("modules", by, columns, rank=source.rank.rank, notes=source.notes)
+    unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
+    notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
+    table = Table("modules", by, columns, rank=source.rank.rank, notes=notes)
     table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
     return table if by == "module" else table.sort("step_ns")
+
+
+def _adder_of(places: list[list[int]]) -> Callable[[Any], Any]:
+    """A function that adds up some amounts for each row, which has at least one place."""
+    every = np.concatenate(places)
+    first = np.cumsum([0, *map(len, places[:-1])])
+    return lambda amounts: np.add.reduceat(amounts[every], first)

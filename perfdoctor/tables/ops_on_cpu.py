@@ -6,11 +6,18 @@ import numpy as np
 
 from perfdoctor.analysis.host.locations import code_locations
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
-from perfdoctor.analysis.step_breakdown import is_op_row, module_keys
+from perfdoctor.analysis.step_breakdown import is_op_row
 from perfdoctor.analysis.timeline.own_time import LOADER, PYTHON, ZERO_GRAD, Pieces, cut_by_op
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Table
-from perfdoctor.tables.group_items import NamedGroups, category_by_name, name_lines, number_texts, shape_columns
+from perfdoctor.tables.group_items import (
+    NamedGroups,
+    category_by_name,
+    code_modules,
+    name_lines,
+    number_texts,
+    shape_columns,
+)
 from perfdoctor.tables.shared_columns import Groups, Source, count_column, step_columns, text_column, window_columns
 from perfdoctor.trace.arrays import NONE, Int64Array, IntArray
 
@@ -56,10 +63,9 @@ def _group_pieces(rank: Rank, pieces: Pieces, by: str) -> NamedGroups:
     names, label = number_texts(pieces.names)
     row = label[pieces.row]
     if by == "module":
-        of_piece = [names[each] for each in row.tolist()]
-        keys, module = module_keys(trace, np.where(op >= 0, at_ns, NONE), thread, of_piece)
+        modules, module = code_modules(rank, at_ns, thread, op)
         groups = _group(pieces, module)
-        return NamedGroups(groups, [keys[each].name for each in groups.of_first(module)])
+        return NamedGroups(groups, [modules[each] for each in groups.of_first(module)])
     categories, of_name = number_texts([_category_of_part(name) for name in names])
     category = of_name[row]
     if by == "category":

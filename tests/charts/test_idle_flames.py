@@ -64,6 +64,20 @@ def test_idle_time_belongs_to_the_thread_that_launched_what_ended_it() -> None:
     assert ("thread 1000", "aten::mul") not in found
 
 
+def test_of_a_program_on_the_cpu_the_main_thread_is_shown_all_the_time() -> None:
+    trace = TraceBuilder(device=None).step(0, 100).step(100, 100)
+    for at in (0, 100):
+        trace.op("aten::linear", at + 10, 60).op("aten::addmm", at + 20, 40).op("aten::mul", at + 5, 90, thread=2)
+    flames = idle_flames_of(Rank(trace.trace()))
+    assert stacks(flames) == {
+        ("thread 1000",): (100 * US, "thread"),
+        ("thread 1000", "aten::linear"): (60 * US, "op"),
+        ("thread 1000", "aten::linear", "aten::addmm"): (40 * US, "op"),
+    }
+    assert flames is not None
+    assert not flames.is_idle_time
+
+
 def test_marks_of_steps_are_no_part_of_a_stack() -> None:
     paths = stacks(idle_flames_of(Rank(late_launches().trace())))
     assert not any("ProfilerStep" in name for path in paths for name in path)
@@ -90,7 +104,7 @@ def test_a_capture_takes_the_stacks_of_its_evidence_window_and_the_idle_time_of_
 @pytest.mark.parametrize(
     "trace",
     [
-        TraceBuilder(device=None).step(0, 100).op("aten::mm", 10, 50).trace(),  # no GPU
+        TraceBuilder().op("aten::mm", 10, 50).trace(),  # a GPU that was not recorded
         TraceBuilder().kernel(POINTWISE, 0, 10).kernel(POINTWISE, 20, 10).trace(),  # no launches
         TraceBuilder().kernel(POINTWISE, 0, 10, launch_us=0).trace(),  # never idle
         Trace("empty.json"),
@@ -105,10 +119,12 @@ def test_without_idle_time_of_a_known_thread_there_is_no_graph(trace: Trace) -> 
 def test_roots_add_up_to_the_idle_time_and_no_node_is_narrower_than_its_children(file: File) -> None:
     rank = rank_of(file)
     flames = idle_flames_of(rank)
-    idle_ns = sum(ns for name, ns in rank.account.detail.items() if name.startswith("idle_"))
+    on_cpu = rank.device_kind == "cpu"
+    idle_ns = sum(ns for name, ns in rank.account.detail.items() if on_cpu or name.startswith("idle_"))
     if flames is None:
         assert not idle_ns or rank.launching_thread < 0
         return
+    assert flames.is_idle_time != on_cpu
     is_root = flames.parent < 0
     assert abs(int(flames.time_ns[is_root].sum()) - rank.per_step(idle_ns)) <= is_root.sum()
     assert (flames.parent < np.arange(len(flames.parent))).all()

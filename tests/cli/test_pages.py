@@ -48,6 +48,7 @@ def test_a_page_has_charts_and_tables(perfdoctor, stalled):
         "phases",
         "idle gaps",
         "stream 7",
+        "steps of the CPU",
         "thread 1000, which launches",
     ]
     assert data["flames"]["n"] >= 2
@@ -81,7 +82,7 @@ def test_a_run_leaves_a_page_beside_its_report_and_opens_it(perfdoctor, training
     assert "perfdoctor: with charts and tables, as a page: capture/report.html\n" in ended.err
     assert opened == [Path("capture/report.html").absolute().as_uri()]
     data = data_of(Path("capture/report.html"))
-    assert [track["kind"] for track in data["timeline"]["tracks"]][:3] == ["phases", "gaps", "thread"]
+    assert [track["kind"] for track in data["timeline"]["tracks"]][:4] == ["phases", "gaps", "phases", "thread"]
     assert len(data["steps"]["recorded_ns"]) == 4
     assert len(data["steps"]["unprofiled_ns"]) >= 2
     assert data["roofline"] is None

@@ -24,7 +24,20 @@ from perfdoctor.rules import registry
 from perfdoctor.rules.analyzer import Run
 from perfdoctor.testing import TraceBuilder
 
-KEYS = {"version", "rank", "timeline", "flames", "roofline", "modules", "steps", "ranks", "account", "tables", "notes"}
+KEYS = {
+    "version",
+    "rank",
+    "on_cpu",
+    "timeline",
+    "flames",
+    "roofline",
+    "modules",
+    "steps",
+    "ranks",
+    "account",
+    "tables",
+    "notes",
+}
 US = 1_000
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfdoctor.report.table import Column, Table
@@ -135,3 +137,42 @@ def test_kernels_are_named_by_what_tells_them_apart():
         "": "",
     }
     assert name_kernels(tuple(names)) == names
+
+
+def tree() -> Table:
+    names = ("Net_0", "Block_0", "Linear (wide)_0", "outside")
+    return Table(
+        "modules",
+        "module",
+        (
+            Column("name", "module", "text", names),
+            Column("step_ns", "time", "ns", (3_000_000, 2_000_000, 1_000_000, 500_000)),
+            Column("share", "share", "share", (0.6, 0.4, 0.2, 0.1)),
+            Column("depth", "depth", "count", (0, 1, 2, 0), is_main=False),
+        ),
+    )
+
+
+def test_the_rows_of_a_tree_are_indented():
+    text = render_table(tree(), width=60)
+    assert re.findall(r"[mu]s  ( *\S.*)", text) == ["Net_0", " Block_0", "  Linear (wide)_0", "outside"]
+    assert "| \u00a0\u00a0Block_0 |" in render_table_markdown(tree())
+    assert ">\u00a0\u00a0\u00a0\u00a0Linear (wide)_0<" in render_table_html(tree())
+
+
+def test_what_rows_within_each_other_amount_to_is_not_said():
+    assert "3 more rows; --top 0" in render_table(tree(), width=60, rows=1)
+
+
+def test_a_rate_has_its_unit_above_it_and_its_title_where_that_says_more():
+    rates = tuple(Column(name, name, "bytes_per_s", (2.5e9,)) for name in ("memory", "bus"))
+    text = render_table_markdown(
+        Table("collectives", "kind", (Column("name", "kind", "text", ("all_reduce",)), *rates))
+    )
+    assert "| kind | GB/s | bus GB/s |" in text
+
+
+def test_only_names_of_kernels_are_shortened():
+    name = "forward (model.py)"
+    shown = render_table(Table("lines", "function", (Column("name", "function", "text", (name,)),)), width=60)
+    assert name in shown

@@ -66,10 +66,17 @@ def test_what_nothing_hides() -> None:
 
 
 def test_a_copy_faster_than_the_link_came_from_a_cache() -> None:
-    b = TraceBuilder().memcpy("DtoD", 10, 1, 1 << 24, launch_us=5)
+    b = TraceBuilder().memcpy("DtoD", 10, 1.5, 1 << 24, launch_us=5)
     (row,) = rows_of(b).values()
-    assert row["bytes_per_s"] == pytest.approx((1 << 24) / 1e-6)
+    assert row["bytes_per_s"] == pytest.approx((1 << 24) / 1.5e-6)
     assert row["link_share"] is None
+
+
+@pytest.mark.parametrize(("dur_us", "is_known"), [(1, False), (4, False), (5, True), (1.5, True)])
+def test_a_rate_of_a_few_whole_microseconds_is_not_known(dur_us: float, is_known: bool) -> None:
+    b = TraceBuilder().memset(10, dur_us, 1 << 20, launch_us=5)
+    (row,) = rows_of(b).values()
+    assert (row["bytes_per_s"] is not None) is is_known
 
 
 @pytest.mark.parametrize(

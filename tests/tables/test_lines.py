@@ -58,6 +58,15 @@ def test_a_line_has_its_file_and_function() -> None:
     assert (row["file"], row["line"], row["function"], row["source"]) == ("/home/me/model.py", 11, "forward", None)
 
 
+def test_without_sequence_numbers_the_table_says_that_it_cannot_join() -> None:
+    b = TraceBuilder().step(0, 500).range("@/home/me/train.py:30 main", 5, 400)
+    b.op(f"{ENGINE}MmBackward0", 10, 50, thread=2)
+    table = table_of(b.kernel(GEMM, 70, 40, launch_us=20, thread=2))
+    assert cells(table, "backward_ns") == {"train.py:30": (40_000,)}
+    assert any("sequence numbers" in note for note in table.notes)
+    assert not any("sequence numbers" in note for note in table_of(marked()).notes)
+
+
 def test_by_function_and_by_file() -> None:
     assert cells(table_of(marked(), "function"), "step_ns") == {
         "model.py:forward": (280_000,),

@@ -42,13 +42,7 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
             "There is no timeline: the report was made without the data of its charts.",
             data["timeline"] is not None,
         ),
-        ChartSection(
-            "flames", "idle-flames", "Idle CPU", "What the CPU was in while the GPU had nothing to do",
-            "Each box is a call, as wide as the idle time of the GPU during it, a step. Those above it called it.",
-            f"No idle time of the GPU can be joined to what the CPU did. Where the GPU idles and this is empty, "
-            f"{REQUIREMENTS['stacks']}.",
-            data["flames"] is not None,
-        ),
+        _flames_section(data),
         ChartSection(
             "roofline", "roofline", "Roofline", "Roofline: how near the kernels come to what the device can do",
             f"Each point is a kernel with its shape. {roofs}",
@@ -75,6 +69,23 @@ def chart_sections(data: Mapping[str, Any]) -> list[ChartSection]:
         ),
     ]  # fmt: skip
     return charts if data["ranks"] is not None else charts[:-1]
+
+
+def _flames_section(data: Mapping[str, Any]) -> ChartSection:
+    if data["on_cpu"]:
+        return ChartSection(
+            "flames", "cpu-time", "CPU", "What the CPU was in",
+            "Each box is a call, as wide as its time in a step on the thread with most ops. Those above it called it.",
+            "No ops were recorded: record with `perfdoctor run`.",
+            data["flames"] is not None,
+        )  # fmt: skip
+    return ChartSection(
+        "flames", "idle-flames", "Idle CPU", "What the CPU was in while the GPU had nothing to do",
+        "Each box is a call, as wide as the idle time of the GPU during it, a step. Those above it called it.",
+        f"No idle time of the GPU can be joined to what the CPU did. Where the GPU idles and this is empty, "
+        f"{REQUIREMENTS['stacks']}.",
+        data["flames"] is not None,
+    )  # fmt: skip
 
 
 BASIS_TEXTS: Mapping[str, str] = {

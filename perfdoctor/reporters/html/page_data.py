@@ -26,6 +26,7 @@ from perfdoctor.report.report import Report
 from perfdoctor.report.table import Cell, Table
 from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.rank_table import rank_table
+from perfdoctor.reporters.report_facts import is_cpu_program
 from perfdoctor.tables.catalog import TABLES
 from perfdoctor.trace.arrays import FloatArray, IntArray
 
@@ -46,6 +47,7 @@ def page_data(report: Report) -> dict[str, Any]:
     return {
         "version": VERSION,
         "rank": charts.rank,
+        "on_cpu": is_cpu_program(report),
         "timeline": None if timeline is None else _timeline_data(timeline, report, charts),
         "flames": None if flames is None else _flames_data(flames),
         "roofline": None if roofline is None else _roofline_data(roofline),
@@ -134,6 +136,7 @@ def _flames_data(flames: FlameGraph) -> dict[str, Any]:
     return {
         "names": _clean_all(flames.names),
         "categories": list(flames.categories),
+        "of": "idle time" if flames.is_idle_time else "the step",
         "n": len(flames.name_id),
         "name_id": _base64(flames.name_id, "u4"),
         "parent": _base64(flames.parent, "i4"),

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perfdoctor.report.table import Column
-from perfdoctor.reporters.clean_text import clean_line
+from perfdoctor.reporters.clean_text import clean_line, shorten
 from perfdoctor.reporters.table_cells import format_column, heading_of, is_number
 
 # What a reader without a script sees of a table, and what a script that failed leaves.
 STATIC_ROWS = 15
+# A longer name fills a screen; the script shows the whole of it beside the cell.
+_MAX_CELL = 96
 
 
 class ShownColumn(NamedTuple):
@@ -22,9 +24,8 @@ class ShownColumn(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its heading, with the unit of a rate, which its cells lack."""
-        title, heading = clean_line(self.column.title), clean_line(heading_of(self.column))
-        return heading if heading == title or title.endswith("/s") else f"{title}, {heading}"
+        """Its heading."""
+        return clean_line(heading_of(self.column))
 
 
 class ShownTable(NamedTuple):
@@ -78,7 +79,8 @@ def _shown_column(described: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     name, unit = described["name"], described["unit"]
     values = tuple(row[name] for row in rows)
     column = Column(name, described["title"], unit, values, described["description"], described["main"])
-    return ShownColumn(column, is_number(column), format_column(column))
+    texts = [shorten(text, _MAX_CELL) for text in format_column(column)]
+    return ShownColumn(column, is_number(column), texts)
 
 
 def _column_data(shown: ShownColumn) -> dict[str, Any]:

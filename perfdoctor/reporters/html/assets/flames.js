@@ -1,4 +1,4 @@
-// The flame graph: the calls that the CPU was in while the GPU idled, from the outermost down.
+// The flame graph: the calls that the CPU was in while the GPU idled, or in all of the step, from the outermost down.
 
 const FLAME_ROW = 19,
   FLAME_MOST_HEIGHT = 640,
@@ -9,6 +9,7 @@ class FlameModel {
   constructor(data) {
     this.names = data.names;
     this.categories = data.categories;
+    this.of = data.of;
     this.nameId = decodeColumn(data.name_id, Uint32Array);
     this.parent = decodeColumn(data.parent, Int32Array);
     this.time = decodeColumn(data.time_ns, Float64Array);
@@ -51,7 +52,7 @@ class FlameModel {
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
     super(
-      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of idle time`,
+      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`,
       100,
       model.total,
       model.total * 1e-6,
@@ -108,7 +109,7 @@ class FlameChart extends ZoomChart {
     const { model } = this;
     return [
       model.nameOf(node),
-      `${formatDuration(model.time[node])} of idle time (${formatShare(model.time[node] / model.total)})`,
+      `${formatDuration(model.time[node])} of ${model.of} (${formatShare(model.time[node] / model.total)})`,
       `${formatDuration(model.own[node])} in itself, ${categoryLabel(model.categories[model.category[node]])}`,
     ];
   }
@@ -226,7 +227,7 @@ function makeFlames(data) {
     "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
   );
   const alternative = tableAlternative(
-    "The calls with most idle time of their own",
+    "The calls with most time of their own",
     ["call", "own", "with what it calls", "share"],
     () =>
       [...model.own.keys()]
