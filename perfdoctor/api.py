@@ -151,7 +151,9 @@ class Report(BaseReport):
         print_report(self, color=color)
 
     def save(self, path: PathLike) -> None:
-        """Write the report. The suffix decides the format: .html, .json, .md, .sarif, .txt, .json.gz (annotated trace).
+        """Write the report. The suffix decides the format: .html, .json, .md, .txt or .json.gz (annotated trace).
+
+        For code reviews and continuous integration: .sarif, .xml (JUnit), .github (annotations), .pr.md (a comment).
 
         A page has charts and tables of the rank with the longest step, whose trace is read again for them; where it
         cannot be read any more the page says so and has the rest.

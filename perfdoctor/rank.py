@@ -120,6 +120,12 @@ class Rank:
         return replace(self, raw_trace=replace(trace, rank=rank, warnings=(*trace.warnings, note)))
 
     @cached_property
+    def evidence(self) -> Rank | None:
+        """The evidence window of a capture as a rank, for what only that recorded; None without one."""
+        trace = self.evidence_trace
+        return None if trace is None else Rank(trace, self.device_name, min_roof_share=self.min_roof_share)
+
+    @cached_property
     def clock_shift(self) -> ClockShift:
         """The shift of GPU times after which no kernel starts before its launch, and whether one shift suffices."""
         return clock_shift_of(self.raw_trace)
@@ -576,10 +582,7 @@ class Rank:
             has_varying_shapes=work.has_varying_shapes,
             recorded=tuple(name for name, is_there in recorded.items() if is_there),
         )
-        if self.evidence_trace is None:
-            return breakdown
-        evidence = Rank(self.evidence_trace, self.device_name, min_roof_share=self.min_roof_share)
-        return complete_with_evidence(breakdown, evidence.breakdown)
+        return breakdown if self.evidence is None else complete_with_evidence(breakdown, self.evidence.breakdown)
 
     # --- what launched it, for tables ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from perfdoctor.charts.lanes import depth_of
 from perfdoctor.rank import Rank
 from perfdoctor.report.chart_data import FlameGraph
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.arrays import NONE, BoolArray, Int32Array, Int64Array
+from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.distinct import occurring
@@ -31,8 +31,10 @@ _THREAD = CATEGORIES.index("thread")
 # Nodes with less of the idle time are narrower than a pixel; more of them than this make a page slow.
 _LEAST_SHARE = 0.0005
 _MOST_NODES = 4_000
-# The same stack of another step is the same stack.
-_STEP_MARKS = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP)))
+# Files that round to microseconds have calls that end so much after the one around them.
+_ROUNDING_NS = 2_000
+# The same stack of another step is the same stack, and what a capture puts around a program's functions is none of it.
+_LEFT_OUT = tuple(map(re.compile, (vocabulary.PROFILER_STEP, vocabulary.COUNTED_STEP, r"perfdoctor/capture/inject/")))
 
 
 class _Nodes(NamedTuple):
@@ -54,13 +56,12 @@ def idle_flames_of(rank: Rank) -> FlameGraph | None:
     Of a program on the CPU alone the root is the thread with most ops, and all of the window counts.
     """
     idle_ns = sum(map(iv.total, _time_by_thread(rank).values()))
-    source = rank
-    if not len(rank.trace.frames) and rank.evidence_trace is not None and len(rank.evidence_trace.frames):
-        evidence = Rank(rank.evidence_trace, rank.device_name, min_roof_share=rank.min_roof_share)
-        source = evidence if _time_by_thread(evidence) else rank
-    idle = _time_by_thread(source)
     if not idle_ns:
         return None
+    source, evidence = rank, rank.evidence
+    if not len(rank.trace.frames) and evidence is not None and len(evidence.trace.frames) and _time_by_thread(evidence):
+        source = evidence
+    idle = _time_by_thread(source)
     runs = find_runs(source.trace, idle)
     threads = [f"thread {source.trace.threads[thread].rpartition('/')[2]}" for thread in idle]
     graph = _flame_graph(_shorten(_nodes_of(runs, idle)), (*runs.names, *threads), rank.per_step(idle_ns))
@@ -93,10 +94,11 @@ def _nodes_of(runs: Runs, idle: Mapping[int, Intervals]) -> _Nodes:
     """The tree of some runs: those of one name within one node are one node. Roots are the threads, after all names."""
     # Of runs at the same time the first is around the next: by table and name, as a file has no order.
     rows = np.lexsort((runs.name, runs.table, -runs.end_ns, runs.start_ns))
-    rows = rows[~_marks_of_steps(runs)[runs.name[rows]]]
+    is_left_out = np.array([any(pattern.search(name) for pattern in _LEFT_OUT) for name in runs.names], bool)
+    rows = rows[~is_left_out[runs.name[rows]]]
     start, end, name = runs.start_ns[rows], runs.end_ns[rows], runs.name[rows]
     root = np.searchsorted(list(idle), runs.lane[rows])
-    parent = nesting.parents(start, end, runs.lane[rows])
+    parent, start = _stack(start, end, nesting.parents(start, end, runs.lane[rows]))
     codes, count = len(runs.names) + len(idle), len(idle)
     node_of = np.empty(len(rows), np.int64)
     keys = [NONE * codes + len(runs.names) + np.arange(count)]  # of each node that of its parent, and its name
@@ -104,7 +106,7 @@ def _nodes_of(runs: Runs, idle: Mapping[int, Intervals]) -> _Nodes:
     for level in _levels(parent):
         above, up = root[level], parent[level]
         if up[0] >= 0:
-            # What reaches out of its parent, by rounding, counts only within it: children never exceed their parent.
+            # What reaches out of its parent counts only within it: children never exceed their parent.
             start[level], end[level] = np.maximum(start[level], start[up]), np.minimum(end[level], end[up])
             above = node_of[up]
         found, first, which = np.unique(above * codes + name[level], return_index=True, return_inverse=True)
@@ -122,8 +124,26 @@ def _nodes_of(runs: Runs, idle: Mapping[int, Intervals]) -> _Nodes:
     return _Nodes(key % codes, key // codes, time_ns, np.concatenate(colours))
 
 
-def _marks_of_steps(runs: Runs) -> BoolArray:
-    return np.array([any(mark.search(name) for mark in _STEP_MARKS) for name in runs.names], bool)
+def _stack(start: Int64Array, end: Int64Array, open_at_start: Int32Array) -> tuple[Int32Array, Int64Array]:
+    """For each run the innermost one around all of it, and where it begins once all that it outlives has ended.
+
+    A range may be closed by the function that is called next, so that it ends within that. For example::
+
+        range     0 to 10            range     0 to 10
+          backward  8 to 100    ->   backward  10 to 100
+
+    Args:
+        start: Start of each run.
+        end: End of each.
+        open_at_start: For each the row of the innermost run in which it starts, see `nesting.parents`.
+    """
+    parent, start = open_at_start.copy(), start.copy()
+    rows = np.flatnonzero(parent >= 0)
+    while len(rows := rows[end[parent[rows]] + _ROUNDING_NS < end[rows]]):
+        start[rows] = np.maximum(start[rows], end[parent[rows]])
+        parent[rows] = open_at_start[parent[rows]]
+        rows = rows[parent[rows] >= 0]
+    return parent, start
 
 
 def _levels(parent: Int32Array) -> list[Int64Array]:

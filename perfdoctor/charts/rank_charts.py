@@ -55,7 +55,7 @@ def rank_charts_of(
     made = [make(f"the table of {name}", build) for name, build in tables.items()]
     filled = tuple(_largest_rows(table) for table in made if table is not None and len(table))
     claims = {} if timeline is None else _claims_in(timeline, findings)
-    return RankCharts(rank.rank, timeline, flames, roofline, steps, claims, filled, tuple(notes))
+    return RankCharts(rank.rank, timeline, flames, roofline, steps, filled, claims, tuple(notes))
 
 
 def claim_key(finding: Finding) -> ClaimKey:

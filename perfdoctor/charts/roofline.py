@@ -20,9 +20,8 @@ def roofline_of(rank: Rank) -> Roofline | None:
 
     A capture records shapes in its evidence window only: then the kernels are those of that window.
     """
-    source = rank
-    if not (rank.trace.ops.dims >= 0).any() and rank.evidence_trace is not None:
-        source = Rank(rank.evidence_trace, rank.device_name, min_roof_share=rank.min_roof_share)
+    has_shapes = bool((rank.trace.ops.dims >= 0).any())
+    source = rank if has_shapes or rank.evidence is None else rank.evidence
     trace, costs, verdicts = source.trace, source.kernel_costs, source.verdicts
     work = costs.flops + costs.bytes
     rows = np.flatnonzero(

@@ -103,7 +103,8 @@ def _describe_unknown(judged: Judgement) -> str:
     from perfdoctor.reporters.format_values import format_duration, format_percent
 
     finding, known = judged.finding, judged.known
-    text = f"{finding.rule} {clean_line(finding.title).rstrip('.')}{_place(finding)}"
+    title, place = clean_line(finding.title).rstrip("."), _place(finding)
+    text = f"{finding.rule} {title}{f' at {place}' if place and place not in title else ''}"
     now = format_duration(finding.cost_ns)
     if known is None or known.accepted_cost_ns is None:
         return f"{text} (new, {finding.severity}, costs {now})"
@@ -112,7 +113,7 @@ def _describe_unknown(judged: Judgement) -> str:
 
 
 def _place(finding: Finding) -> str:
-    return f" at {clean_line(finding.location.short)}" if finding.location else ""
+    return clean_line(finding.location.short) if finding.location else ""
 
 
 def check_program(report: Report, gate: Gate | None) -> None:

@@ -184,9 +184,9 @@ class RankCharts:
         idle_flames: See `FlameGraph`; None without a GPU that was idle.
         roofline: See there; None where no kernel has a known amount of work.
         steps: Their lengths; None without steps.
+        tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
         claims: Where the findings on this rank claim time of the timeline, from its start on; of each the longest
             intervals. By rule, subject and line of the finding, which it keeps when findings of ranks are merged.
-        tables: The largest rows of the tables of `perfdoctor show`, as far as they have rows.
         notes: What could not be made because of a fault of ours, a sentence each.
     """
 
@@ -195,6 +195,6 @@ class RankCharts:
     idle_flames: FlameGraph | None = None
     roofline: Roofline | None = None
     steps: StepSeries | None = None
-    claims: Mapping[ClaimKey, Intervals] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
+    claims: Mapping[ClaimKey, Intervals] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """The report as workflow commands of GitHub Actions, which puts them beside the lines of a pull request.
 
 GitHub reads them from the log of a step: ``::error file=train.py,line=41,title=PD101 ...::message``. It shows ten of
-each level a step, so the findings come in their order, and those of severity info only where they fail the gate.
+each level a step, so the findings come in their order, those of severity info only where they fail the gate, and those
+that a baseline accepts not at all.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """
@@ -52,7 +53,8 @@ class GithubAnnotations(Reporter):
         yield _command("notice", {"title": "perfdoctor"}, "\n".join(filter(None, verdict)))
         for recorded, judged in zip(self.gate.judge(report), self.gate.judge(readable), strict=True):
             finding = judged.finding
-            if judged.fails or finding.severity != "info":
+            is_accepted = judged.known is not None and judged.known.state == "accepted"
+            if judged.fails or not (is_accepted or finding.severity == "info"):
                 place = self._place(recorded.finding)
                 title = clean_line(f"{finding.rule} {finding.name}")
                 yield _command(_LEVELS[finding.severity], place | {"title": title}, plain_message(readable, finding))

@@ -16,10 +16,9 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
-from perfdoctor.analysis.host.locations import SourceLocation
 from perfdoctor.comparison.baseline import BaselineState
 from perfdoctor.comparison.seen_finding import finding_of_report
-from perfdoctor.report.finding import Finding, Severity
+from perfdoctor.report.finding import SOURCE_LINE, Finding, Severity
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.report.to_plain import to_plain
 from perfdoctor.reporters.clean_text import clean_line
@@ -88,7 +87,7 @@ class Sarif(Reporter):
             fingerprint = _fingerprint(finding)
             seen[fingerprint] += 1
             name = f"{fingerprint}:{seen[fingerprint]}"
-            location, has_file = self._location(recorded.finding.location, trace)
+            location, has_file = self._location(recorded.finding, trace)
             message = {
                 "text": _escape_message(plain_message(report, finding)),
                 "markdown": _markdown(readable, finding),
@@ -105,8 +104,9 @@ class Sarif(Reporter):
                 "properties": _properties(finding, number),
             }
 
-    def _location(self, location: SourceLocation | None, trace: str) -> tuple[dict[str, Any], bool]:
+    def _location(self, finding: Finding, trace: str) -> tuple[dict[str, Any], bool]:
         """The place of a result, and whether that is a line of a source file."""
+        location = finding.location
         if location is None or not is_file_name(location.file):
             # A path that leads out of the repository is no file of it.
             name = PurePosixPath(trace).name if trace.startswith(("/", "..")) or "://" in trace else trace
@@ -115,7 +115,8 @@ class Sarif(Reporter):
                 place["logicalLocations"] = [{"name": clean_line(str(location)), "kind": "module"}]
             return place, False
         file = self.source_files.get(location.file, location.file)
-        place = {"physicalLocation": _physical_location(clean_line(file), location.line or 1)}
+        source = next((str(each.value) for each in finding.evidence if each.label == SOURCE_LINE), None)
+        place = {"physicalLocation": _physical_location(clean_line(file), location.line or 1, source)}
         if location.function:
             place["logicalLocations"] = [{"name": clean_line(location.function), "kind": "function"}]
         return place, True
@@ -132,8 +133,11 @@ def _own_findings(report: Report) -> list[Finding]:
     return [finding for finding in report.findings if finding.rule != ENGINE_RULE]
 
 
-def _physical_location(file: str, line: int) -> dict[str, Any]:
-    return {"artifactLocation": _artifact(file), "region": {"startLine": max(line, 1)}}
+def _physical_location(file: str, line: int, source: str | None = None) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": max(line, 1)}
+    if source is not None:
+        region["snippet"] = {"text": clean_line(source)}
+    return {"artifactLocation": _artifact(file), "region": region}
 
 
 def _artifact(file: str) -> dict[str, str]:
@@ -157,12 +161,12 @@ def _describe_rules(rules: list[str]) -> Iterator[dict[str, Any]]:
         summary = " ".join(text.partition("\n\n")[0].split())
         descriptor = {
             "id": rule,
-            "name": analyzer.name,
+            "name": analyzer.__name__,  # in the form that SARIF asks for: DataLoaderStall
             "shortDescription": {"text": summary},
             "fullDescription": {"text": summary},
             "help": {"text": text, "markdown": page_markdown(text)},
             "defaultConfiguration": {"level": "warning"},
-            "properties": {"tags": ["performance"]},
+            "properties": {"tags": ["performance", analyzer.name]},
         }
         yield descriptor | ({"helpUri": analyzer.references[0]} if analyzer.references else {})
 

@@ -58,9 +58,14 @@ def heading_of(column: Column) -> str:
     return unit if column.title in unit else f"{column.title} {unit}"
 
 
-def format_column(column: Column) -> list[str]:
-    """The values of a column below its heading: kernels by their short names, rates without their unit."""
-    if column.unit in _RATES:
+def format_column(column: Column, *, below_unit: bool = False) -> list[str]:
+    """The values of a column as people read them: kernels by their short names.
+
+    Args:
+        column: The column.
+        below_unit: Whether `heading_of` stands above them, which has the unit of rates.
+    """
+    if below_unit and column.unit in _RATES:
         factor = _RATES[column.unit][1]
         return [UNKNOWN if value is None else three_digits(float(value) / factor) for value in column.values]
     if column.unit == "text" and (column.name in _OF_KERNELS or column.title in _OF_KERNELS):

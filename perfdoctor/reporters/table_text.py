@@ -20,9 +20,9 @@ from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.table_cells import format_cell, format_column, heading_of, is_number
 
 _ADDED = ("step_ns", "share")
+# Rows with own time contain each other.
+_OWN = "own_ns"
 _LEADING = ("share", "step_ns", "count")
-# Their rows lie within each other: the sum of what is left out would say nothing.
-_NESTED = ("modules", "annotations")
 _BAR_CELLS = 5
 _GAP = 2
 # So much of a name tells kernels apart; what is left of the width goes to further columns.
@@ -82,14 +82,21 @@ def title_of(table: Table, rows: int | None = None) -> str:
 
 def _describe_rest(table: Table, rows: int) -> str:
     """What the rows that are not shown amount to."""
-    rest = table.take(range(rows, len(table)))
-    amounts = []
-    for column in rest.columns:
-        known = [value for value in column.values if isinstance(value, int | float)]
-        if column.name in _ADDED and len(known) == len(rest) and table.name not in _NESTED:
-            amounts.append(format_cell(column.unit, sum(known)))
-    amount = f": {', '.join(amounts)}" if amounts else ""
-    return f"{format_count(len(rest), 'more row')}{amount}; --top 0 shows them"
+    more = format_count(len(table) - rows, "more row")
+    added = [column for column in table.columns if column.name in _ADDED]
+    if any(column.name == _OWN for column in table.columns) or not all(map(_adds_up, added)):
+        return f"{more}; --top 0 shows them"
+    amounts = (format_cell(column.unit, _sum(column.values[rows:])) for column in added)
+    return f"{more}: {', '.join(amounts)}; --top 0 shows them"
+
+
+def _adds_up(column: Column) -> bool:
+    """Whether the rows of a table may be added: parts of a step that hold each other are more than it."""
+    return None not in column.values and (column.unit != "share" or _sum(column.values) <= 1)
+
+
+def _sum(values: Sequence[Cell]) -> float:
+    return sum(float(value) for value in values if isinstance(value, int | float))
 
 
 def _choose_columns(table: Table, width: int | None, unicode: bool) -> tuple[list[_Shown], int]:
@@ -123,7 +130,7 @@ def _indents(table: Table, space: str) -> list[str]:
 
 
 def _show(column: Column, texts: list[str] | None = None) -> _Shown:
-    texts, title = format_column(column) if texts is None else texts, heading_of(column)
+    texts, title = format_column(column, below_unit=True) if texts is None else texts, heading_of(column)
     width = max(map(cell_len, texts), default=0)
     if cell_len(title) > width:  # a heading may take two lines
         title = title.replace(" ", "\n")
@@ -171,7 +178,7 @@ def render_table_markdown(table: Table, rows: int = 0) -> str:
     if len(shown):
         lines.append(f"| {' | '.join(escape(heading_of(column)) for column in columns)} |")
         lines.append(f"|{'|'.join('---:' if is_number(column) else '---' for column in columns)}|")
-        texts = zip(*(format_column(column) for column in columns), strict=True)
+        texts = zip(*(format_column(column, below_unit=True) for column in columns), strict=True)
         for space, row in zip(_indents(shown, _FIXED_SPACES), texts, strict=True):
             lines.append(f"| {space}{' | '.join(escape(shorten(text, _MARKDOWN_WIDTH)) for text in row)} |")
         lines.append("")
@@ -199,7 +206,7 @@ def render_table_html(table: Table, rows: int = 20) -> str:
     shown = table.top(rows)
     columns = [column for column in shown.columns if column.is_main and any(v is not None for v in column.values)]
     head = "".join(_html_cell("th", heading_of(column), column) for column in columns)
-    texts = zip(*(format_column(column) for column in columns), strict=True)
+    texts = zip(*(format_column(column, below_unit=True) for column in columns), strict=True)
     body = "".join(
         f"<tr>{_html_cell('td', row[0], columns[0], space)}"
         f"{''.join(_html_cell('td', text, column) for text, column in zip(row[1:], columns[1:], strict=True))}</tr>"

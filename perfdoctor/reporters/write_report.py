@@ -37,6 +37,8 @@ _REPORTERS: Mapping[str, str] = MappingProxyType(
     }
 )
 SUFFIXES = (*_REPORTERS, ANNOTATED_TRACE)
+# They name files as the repository does that one stands in.
+_FOR_REPOSITORIES = (".sarif", ".github")
 # By the name of a format for standard output its suffix; the names are those that linters have.
 OUTPUT_FORMATS: Mapping[str, str] = MappingProxyType(
     {
@@ -96,11 +98,12 @@ def save_report(
 
 def render_report(report: Report, suffix: str, options: RenderOptions = DEFAULT_OPTIONS) -> str:
     """The report as the text that belongs to one of SUFFIXES, .json.gz aside."""
-    from perfdoctor.reporters.source_files import find_root, find_source_files
-
     reporter: type[Reporter] = resolve_name(_REPORTERS[suffix])
-    files = find_source_files(report, find_root(Path.cwd()))
-    return reporter.from_options(replace(options, source_files=files)).render(report)
+    if suffix in _FOR_REPOSITORIES:
+        from perfdoctor.reporters.source_files import find_root, find_source_files
+
+        options = replace(options, source_files=find_source_files(report, find_root(Path.cwd())))
+    return reporter.from_options(options).render(report)
 
 
 def print_report(report: Report, *, color: bool | None = None, verbosity: int = 0) -> None:

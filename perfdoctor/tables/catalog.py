@@ -87,6 +87,21 @@ TABLES: Mapping[str, TableSpec] = MappingProxyType(
             ("line", "function", "file"),
             "perfdoctor.tables.lines:lines_table",
         ),
+        "optimizer": TableSpec(
+            "the update of parameters: optimizers' steps, zeroing, unscaling, clipping",
+            ("part", "kernel"),
+            "perfdoctor.tables.optimizer:optimizer_table",
+        ),
+        "recompute": TableSpec(
+            "what activation checkpointing computes again in the backward pass",
+            ("op", "category", "module"),
+            "perfdoctor.tables.recompute:recompute_table",
+        ),
+        "triton": TableSpec(
+            "kernels that Triton compiled, with the ops that they came from",
+            ("name", "kind"),
+            "perfdoctor.tables.triton_table:triton_table",
+        ),
     }
 )
 """Every table by its name, in the order in which they are listed."""

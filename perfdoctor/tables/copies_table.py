@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from perfdoctor.analysis.launching_ops import launch_instants
@@ -66,44 +68,69 @@ def copies_table(rank: Rank, by: str) -> Table:
         )
     if by == "line" and not source.has_need:
         return empty_table("copies", by, rank, *source.notes)
-    kinds = copy_kinds_of(inner.trace)
-    is_set = gpu.kind[items] == MEMSET
-    direction = np.where(is_set, _SET, kinds.direction[items]).astype(np.int64)
-    memory = np.where(is_set, NONE, kinds.host_memory[items]).astype(np.int64)
-    size = np.where(gpu.bytes[items] >= 0, np.searchsorted(_SIZES, gpu.bytes[items], side="right"), NONE)
-    keys = [direction, memory]
-    if by == "size":
-        keys.append(size)
-    lines = None
-    if by == "line":
-        at_ns, thread = launch_instants(inner.trace)
-        lines = lines_of_work(inner, at_ns[items], thread[items], gpu.op[items])
-        keys.append(lines.code.astype(np.int64))
-    groups = Groups.of_gpu(inner.trace, items, *keys)
-    names, size_of = [_name(*key) for key in zip(groups.of_first(direction), groups.of_first(memory), strict=True)], []
-    if by == "size":
-        size_of = [_SIZE_NAMES[each] if each >= 0 else None for each in groups.of_first(size)]
-        names = [f"{name}, {each or 'size not recorded'}" for name, each in zip(names, size_of, strict=True)]
-    of_line: tuple[Column, ...] = ()
-    if lines is not None:
-        of_line = line_columns(lines, groups.of_first(lines.code))
-        names = [f"{name}, {at}" for name, at in zip(names, lines.names(groups.of_first(lines.code)), strict=True)]
+    found = _group_copies(inner, items, by)
+    groups = found.groups
     columns = (
-        text_column("name", "copies", names),
+        text_column("name", "copies", found.names),
         *step_columns(source, groups.time_ns),
         count_column(source, groups.counts),
-        *_rate_columns(source, groups, direction),
+        *_rate_columns(source, groups, found.direction),
         _exposed_column(source, groups),
-        text_column("direction", "direction", _directions(groups, direction), is_main=False),
+        text_column("direction", "direction", _directions(groups, found.direction), is_main=False),
         text_column(
-            "memory", "host memory", [_MEMORY.get(each) for each in groups.of_first(memory)],
+            "memory", "host memory", [_MEMORY.get(each) for each in groups.of_first(found.memory)],
             "Kind of host memory; AMD's profiler says host for both kinds.", is_main=False,
         ),
-        *([text_column("size", "size", size_of, is_main=False)] if by == "size" else []),
-        *of_line,
+        *found.columns,
         *window_columns(groups.time_ns, groups.counts, groups.max_ns),
     )  # fmt: skip
     return Table("copies", by, columns, rank=rank.rank, notes=source.notes).sort("step_ns")
+
+
+class _Copies(NamedTuple):
+    """Copies and sets in groups.
+
+    Attributes:
+        groups: The groups.
+        names: The name of each.
+        direction: For each item its direction, `_SET` for a set.
+        memory: For each item its kind of host memory, NONE for a set.
+        columns: What else says which they are.
+    """
+
+    groups: Groups
+    names: list[str]
+    direction: Int64Array
+    memory: Int64Array
+    columns: tuple[Column, ...]
+
+
+def _group_copies(rank: Rank, items: Int64Array, by: str) -> _Copies:
+    trace, gpu, kinds = rank.trace, rank.trace.gpu, copy_kinds_of(rank.trace)
+    is_set = gpu.kind[items] == MEMSET
+    direction = np.where(is_set, _SET, kinds.direction[items]).astype(np.int64)
+    memory = np.where(is_set, NONE, kinds.host_memory[items]).astype(np.int64)
+    if by == "kind":
+        groups = Groups.of_gpu(trace, items, direction, memory)
+        return _Copies(groups, _names(groups, direction, memory), direction, memory, ())
+    if by == "size":
+        size = np.where(gpu.bytes[items] >= 0, np.searchsorted(_SIZES, gpu.bytes[items], side="right"), NONE)
+        groups = Groups.of_gpu(trace, items, direction, memory, size)
+        sizes = [_SIZE_NAMES[each] if each >= 0 else None for each in groups.of_first(size)]
+        columns: tuple[Column, ...] = (text_column("size", "size", sizes, is_main=False),)
+        further = [each or "size not recorded" for each in sizes]
+    else:
+        at_ns, thread = launch_instants(trace)
+        lines = lines_of_work(rank, at_ns[items], thread[items], gpu.op[items])
+        groups = Groups.of_gpu(trace, items, direction, memory, lines.code)
+        of_groups = groups.of_first(lines.code)
+        columns, further = line_columns(lines, of_groups), lines.names(of_groups)
+    names = [f"{name}, {more}" for name, more in zip(_names(groups, direction, memory), further, strict=True)]
+    return _Copies(groups, names, direction, memory, columns)
+
+
+def _names(groups: Groups, direction: Int64Array, memory: Int64Array) -> list[str]:
+    return [_name(*kind) for kind in zip(groups.of_first(direction), groups.of_first(memory), strict=True)]
 
 
 def _name(direction: int, memory: int) -> str:

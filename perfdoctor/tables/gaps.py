@@ -21,6 +21,7 @@ from perfdoctor.analysis.timeline.idle_pieces import (
 from perfdoctor.analysis.timeline.own_time import label_ops
 from perfdoctor.analysis.timeline.queue_stalls import StallCause
 from perfdoctor.rank import Rank
+from perfdoctor.report.slice_facts import short_kernel_name
 from perfdoctor.report.table import Column, Table
 from perfdoctor.rules.requirements import explain_missing
 from perfdoctor.tables.line_columns import LinesOfWork, line_columns, lines_of_work
@@ -42,7 +43,8 @@ from perfdoctor.trace.tables import nesting
 from perfdoctor.trace.tables.intervals import Intervals
 
 _PYTHON = "Python, or what records nothing"
-_QUEUED = "from one queued item to the next"
+_OTHERS = "other ranks or streams"
+_QUEUED = "between queued items"
 _UNKNOWN = "not known"
 _ENGINE = "run_backward of torch"
 _NOTHING_IDLE = "the GPU is never idle in the analysed time"
@@ -146,13 +148,13 @@ def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
     roots = _Roots()
     root = np.full(len(pieces), roots.number(_UNKNOWN), np.int64)
     root[pieces.cause == DATALOADER] = roots.number("DataLoader")
-    root[pieces.cause == COMMUNICATION] = roots.number("a collective, or an event of another stream")
+    root[pieces.cause == COMMUNICATION] = roots.number(_OTHERS)
     called = np.flatnonzero(np.isin(pieces.cause, (SYNC, ALLOCATOR)) & (pieces.call >= 0))
     root[called] = _number_calls(rank, pieces, called, roots)
     launching = pieces.cause == LAUNCH
     root[launching] = roots.number(_PYTHON)
     label = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)]
-    of_label = np.array([roots.number(f"launch of {name}") for name in rank.gpu_labels.names], np.int64)
+    of_label = np.array([roots.number(f"launch of {name}") for name in _labels(rank)], np.int64)
     labelled = launching & (label >= 0)
     root[labelled] = of_label[label[labelled]]
     root[pieces.queued] = roots.number(_QUEUED)
@@ -165,6 +167,16 @@ def _roots_of(rank: Rank, pieces: IdlePieces) -> tuple[list[str], Int64Array]:
     stalled[stalled] = rank.gaps.stall[pieces.gap[stalled]] == StallCause.MISSING_KERNELS
     root[stalled] = roots.number("a CUDA graph of which kernels are missing in the file")
     return list(roots), root
+
+
+def _labels(rank: Rank) -> list[str]:
+    """The names of `Rank.gpu_labels`; those of kernels without ops in short."""
+    labels = rank.gpu_labels
+    of_op = np.zeros(len(labels.names), bool)
+    of_op[labels.label[labels.known]] = True
+    return [
+        name if is_op else short_kernel_name(name) for name, is_op in zip(labels.names, of_op.tolist(), strict=True)
+    ]
 
 
 def _next_items(rank: Rank, pieces: IdlePieces) -> Int64Array:
@@ -221,7 +233,8 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
             roots[row] = _name_gap(rank, pieces, piece, iv.window(int(start_ns[row]), int(end_ns[row]))) or roots[row]
     describing["root"] = replace(describing["root"], values=tuple(roots))
     before = np.append(rank.gpu_labels.label, NONE)[_next_items(rank, pieces)[groups.items[groups.first]]]
-    names = [rank.gpu_labels.names[each] if each >= 0 else None for each in before.tolist()]
+    labels = _labels(rank)
+    names = [labels[each] if each >= 0 else None for each in before.tolist()]
     step, first_ns = rank.steps.at(start_ns), rank.trace.extent_ns[0]
     table = Table(
         "gaps",
@@ -230,7 +243,7 @@ def _each_gap(source: Source, idle: _Idle) -> Table:
             number_column("length_ns", "length", "ns", groups.time_ns, "As recorded."),
             number_column("share", "share", "share", groups.time_ns / max(rank.window_ns, 1), "Of the analysed time."),
             *describing.values(),
-            text_column("before", "before", names, "The op whose work ends it."),
+            text_column("before", "before", names, "The op whose work ends it, or the kernel."),
             number_column("offset_ns", "after", "ns", start_ns - first_ns, "How long after the first event it begins."),
             number_column(
                 "start_ns", "start", "ns", start_ns - rank.clock_shift.shift_ns, "In the file's time.", is_main=False

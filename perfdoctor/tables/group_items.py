@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from perfdoctor.analysis.host.locations import SourceLocation, code_locations
-from perfdoctor.analysis.host.time_by_line import loop_thread_of
-from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES, launches_of
+from perfdoctor.analysis.host.locations import SourceLocation
+from perfdoctor.analysis.launching_ops import launch_instants
 from perfdoctor.gpu import classify_op
 from perfdoctor.gpu.roofline.recorded_inputs import name_of_type
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
+from perfdoctor.tables.line_columns import lines_of_work
 from perfdoctor.tables.shared_columns import Groups, Need, text_column
-from perfdoctor.trace import vocabulary
+from perfdoctor.tables.work_in_window import OUTSIDE, modules_of_work
 from perfdoctor.trace.arrays import NONE, Int32Array, Int64Array
 from perfdoctor.trace.tables.model import KERNEL, Trace
 
@@ -124,33 +124,36 @@ def _by_op(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
 
 
 def _by_module(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    """By the module alone, wherever in the tree; work of a backward pass by that of its forward op."""
     del of_what
     trace = rank.trace
-    at_ns, thread = launches_of(trace)
-    names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items])
+    at_ns, thread = launch_instants(trace)
+    names, code = code_modules(rank, at_ns[items], thread[items], trace.gpu.op[items], items)
     groups = Groups.of_gpu(trace, items, code)
     return NamedGroups(groups, [names[each] for each in groups.of_first(code)])
 
 
-def code_modules(rank: Rank, at_ns: Int64Array, thread: Int32Array, op: Int32Array) -> tuple[list[str], Int64Array]:
-    """Names of modules, and for each instant of a thread, with the op that runs there, the number of its module.
+def code_modules(
+    rank: Rank, at_ns: Int64Array, thread: Int32Array, op: Int32Array, items: Int64Array | None = None
+) -> tuple[list[str], Int64Array]:
+    """Names of modules, and for each instant of a thread, with the op that runs there, the number of its module's name.
 
     In a backward pass it is the module of the forward op. Behind the modules stands what belongs to none.
     """
-    tree, forward_ops = rank.module_tree, rank.forward_ops
-    module = np.append(tree.module, NONE)[tree.calls_of_work(forward_ops, at_ns, thread, op)]
-    outside = len(tree) + np.append(forward_ops.in_backward, False)[op]
-    return [*tree.names, OUTSIDE_OF_MODULES, BACKWARD], np.where(module >= 0, module, outside).astype(np.int64)
+    names, of_module = number_texts([*rank.module_tree.names, *OUTSIDE])
+    return names, of_module[modules_of_work(rank, at_ns, thread, op, items)]
 
 
 def _by_line(rank: Rank, items: Int64Array, of_what: str) -> NamedGroups:
+    """By the user's line; work of a backward pass by that of its forward op."""
     del of_what
-    locations, code = locations_of_items(rank.trace, items)
-    groups = Groups.of_gpu(rank.trace, items, code)
-    return NamedGroups(groups, *name_lines(locations, groups.of_first(code)))
+    at_ns, thread = launch_instants(rank.trace)
+    lines = lines_of_work(rank, at_ns[items], thread[items], rank.trace.gpu.op[items])
+    groups = Groups.of_gpu(rank.trace, items, lines.code)
+    return NamedGroups(groups, *name_lines(lines.locations, groups.of_first(lines.code)))
 
 
-def name_lines(locations: list[SourceLocation], codes: list[int]) -> tuple[list[str], tuple[Column, ...]]:
+def name_lines(locations: Sequence[SourceLocation], codes: list[int]) -> tuple[list[str], tuple[Column, ...]]:
     """The names of lines by their numbers, and their columns; NONE is a line that is not known."""
     found = [locations[each] if each >= 0 else None for each in codes]
     columns = (
@@ -159,22 +162,6 @@ def name_lines(locations: list[SourceLocation], codes: list[int]) -> tuple[list[
         text_column("function", "function", [None if each is None else each.function for each in found]),
     )
     return [NO_LINE if each is None else str(each) for each in found], columns
-
-
-def locations_of_items(trace: Trace, items: Int64Array) -> tuple[list[SourceLocation], Int32Array]:
-    """Lines of the user's code, and for each item the number of the one that launched it; NONE where not known."""
-    at_ns, thread = launches_of(trace)
-    code = np.full(len(items), NONE, np.int32)
-    known = np.flatnonzero(at_ns[items] >= 0)
-    # The engine's threads have no lines of their own: theirs are those of the loop, which waits in backward().
-    ranges, frames = trace.ranges, trace.frames
-    marked = ranges.thread[trace.match_rows(ranges, vocabulary.SOURCE_MARK)]
-    has_lines = np.zeros(len(trace.threads) + 1, bool)
-    has_lines[marked], has_lines[frames.thread] = True, True
-    of_item = thread[items[known]]
-    of_item = np.where(has_lines[of_item], of_item, loop_thread_of(trace)).astype(np.int32)
-    locations, code[known] = code_locations(trace, of_item, at_ns[items[known]])
-    return locations, code
 
 
 _GROUPINGS: Mapping[str, Callable[[Rank, Int64Array, str], NamedGroups]] = {

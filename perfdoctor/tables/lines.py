@@ -18,7 +18,7 @@ from perfdoctor.tables.shared_columns import (
     text_column,
     window_columns,
 )
-from perfdoctor.tables.work_in_window import costs_of_work, sum_by, time_column, work_in_window
+from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 
 _NOT_THE_SAME = "the short table of a report gives the work of the backward pass to the line that calls backward()"
@@ -44,17 +44,8 @@ def lines_table(rank: Rank, by: str) -> Table:
     if not source.has_need:
         return empty_table("lines", by, rank, *source.notes)
     work, idle = work_in_window(inner), inner.idle_instants
-    lines = lines_of_work(
-        inner,
-        np.concatenate((work.at_ns, idle.at_ns)),
-        np.concatenate((work.thread, idle.thread)),
-        np.concatenate((work.op, idle.op)),
-    )
-    keys = [_key(each.file, each.line, each.function, by) for each in lines.locations]
-    number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    count = len(number_of) + 1  # the last row is that of no line
-    row_of = np.array([*(number_of[key] for key in keys), count - 1], np.int64)
-    row, idle_row = np.split(row_of[lines.code], [len(work)])
+    keys, row, idle_row = _rows_of(inner, work, by)
+    count = len(keys) + 1  # the last row is that of no line
     time_ns = sum_by(row, work.time_ns, count)
     backward_ns = sum_by(row, np.where(work.in_backward, work.time_ns, 0), count)
     # What a program on the CPU does is cut where ops begin and end: such pieces are not counted.
@@ -65,7 +56,7 @@ def lines_table(rank: Rank, by: str) -> Table:
     np.maximum.at(longest, row, work.time_ns)
     costs, on_gpu = costs_of_work(inner, work), np.full(count, inner.device_kind == "gpu")
     columns = (
-        text_column("name", by, [*map(_name, number_of), NO_LINE]),
+        text_column("name", by, [*map(_name, keys), NO_LINE]),
         *step_columns(source, time_ns),
         time_column(
             source, "forward_ns", "forward", time_ns - backward_ns, "The part that the line launches itself.",
@@ -77,7 +68,7 @@ def lines_table(rank: Rank, by: str) -> Table:
         ),
         time_column(source, "idle_ns", "idle", idle_ns, "Time a step in which the GPU waited for it.", known=on_gpu),
         replace(count_column(source, launches), title="launches", description="Kernels, copies and sets a step."),
-        *_place_columns(list(number_of)),
+        *_place_columns(keys),
         _total("flops", "FLOPs", "flops", row, costs.flops, count),
         _total("bytes", "bytes", "bytes", row, costs.bytes, count),
         *window_columns(time_ns, launches, longest),
@@ -90,6 +81,22 @@ def lines_table(rank: Rank, by: str) -> Table:
 
 
 _Key = tuple[str, int | None, str | None]
+
+
+def _rows_of(rank: Rank, work: Work, by: str) -> tuple[list[_Key], Int64Array, Int64Array]:
+    """The keys of the rows, and for each piece of work, and for each instant of idle time, the number of its row."""
+    idle = rank.idle_instants
+    lines = lines_of_work(
+        rank,
+        np.concatenate((work.at_ns, idle.at_ns)),
+        np.concatenate((work.thread, idle.thread)),
+        np.concatenate((work.op, idle.op)),
+    )
+    keys = [_key(each.file, each.line, each.function, by) for each in lines.locations]
+    number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    row_of = np.array([*(number_of[key] for key in keys), len(number_of)], np.int64)
+    row, idle_row = np.split(row_of[lines.code], [len(work)])
+    return list(number_of), row, idle_row
 
 
 def _key(file: str, line: int | None, function: str | None, by: str) -> _Key:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from perfdoctor.analysis.host.module_tree import ModuleTree
 from perfdoctor.analysis.launching_ops import launch_instants
-from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column, Table
 from perfdoctor.tables.shared_columns import (
@@ -22,13 +21,18 @@ from perfdoctor.tables.shared_columns import (
     step_columns,
     text_column,
 )
-from perfdoctor.tables.work_in_window import Work, costs_of_work, sum_by, time_column, work_in_window
+from perfdoctor.tables.work_in_window import (
+    OUTSIDE,
+    Work,
+    costs_of_work,
+    modules_of_work,
+    sum_by,
+    time_column,
+    work_in_window,
+)
 from perfdoctor.trace.arrays import NONE, FloatArray, Int64Array
 from perfdoctor.trace.tables import intervals as iv
 
-UNKNOWN_LAUNCH = "launch not recorded"
-_OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH)
-"""The rows of what belongs to no module, behind those of the modules."""
 _NO_MODULES = "Python frames were recorded, but no nn.Module is called in them"
 _NO_NUMBERS = (
     "the trace has no sequence numbers, which recent versions of PyTorch record: the work of the backward pass belongs "
@@ -42,7 +46,7 @@ _NO_STACKS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Amounts:
-    """What belongs to each module itself, and behind the modules to each of `_OUTSIDE`; as recorded in the window."""
+    """What belongs to each module itself, and behind the modules to each of `OUTSIDE`; as recorded in the window."""
 
     forward_ns: Int64Array
     backward_ns: Int64Array
@@ -71,23 +75,20 @@ def modules_table(rank: Rank, by: str) -> Table:
         has_frames = "stacks" in rank.available_data
         return empty_table("modules", by, rank, _NO_MODULES if has_frames else _NO_STACKS)
     work = work_in_window(inner)
-    call = tree.calls_of_work(inner.forward_ops, work.at_ns, work.thread, work.op)
-    own = _own_amounts(inner, tree, work, call)
-    calls = np.append(_calls_in_window(inner, tree), np.zeros(len(_OUTSIDE), np.int64))
+    own = _own_amounts(inner, work)
+    calls = np.append(_calls_in_window(inner, tree), np.zeros(len(OUTSIDE), np.int64))
     rows = _rows_of_classes(tree) if by == "class" else _rows_of_tree(tree, own.forward_ns + own.backward_ns)
-    return _build(source, by, rows, own, calls)
+    return replace(_build(source, by, rows, own, calls), rank=rank.rank)
 
 
-def _own_amounts(rank: Rank, tree: ModuleTree, work: Work, call: Int64Array) -> _Amounts:
-    count = len(tree) + len(_OUTSIDE)
-    row = np.append(tree.module, NONE)[call]
-    outside = np.where(work.at_ns < 0, 2, np.where(work.in_backward, 1, 0))
-    row = np.where(row >= 0, row, len(tree) + outside)
+def _own_amounts(rank: Rank, work: Work) -> _Amounts:
+    count = len(rank.module_tree) + len(OUTSIDE)
+    row = modules_of_work(rank, work.at_ns, work.thread, work.op, work.items)
     costs = costs_of_work(rank, work)
     return _Amounts(
         forward_ns=sum_by(row, np.where(work.in_backward, 0, work.time_ns), count),
         backward_ns=sum_by(row, np.where(work.in_backward, work.time_ns, 0), count),
-        idle_ns=_idle_of(rank, tree, count),
+        idle_ns=_idle_of(rank, count),
         flops=np.bincount(row, np.nan_to_num(costs.flops), count).astype(np.float64),
         known_flops=sum_by(row, ~np.isnan(costs.flops), count),
         bytes=np.bincount(row, np.nan_to_num(costs.bytes), count).astype(np.float64),
@@ -96,14 +97,11 @@ def _own_amounts(rank: Rank, tree: ModuleTree, work: Work, call: Int64Array) -> 
     )
 
 
-def _idle_of(rank: Rank, tree: ModuleTree, count: int) -> Int64Array:
+def _idle_of(rank: Rank, count: int) -> Int64Array:
     """The idle time that the CPU caused in each module; what it did not cause is in no row."""
     instants = rank.idle_instants
-    call = tree.calls_of_work(rank.forward_ops, instants.at_ns, instants.thread, instants.op)
-    row = np.append(tree.module, NONE)[call]
-    in_backward = np.append(rank.forward_ops.in_backward, False)[instants.op]
-    row = np.where(row >= 0, row, len(tree) + in_backward)
     known = instants.at_ns >= 0
+    row = modules_of_work(rank, instants.at_ns, instants.thread, instants.op)
     return sum_by(row[known], instants.weight_ns[known], count)
 
 
@@ -162,13 +160,13 @@ def _rows_of_tree(tree: ModuleTree, weight_ns: Int64Array) -> _Rows:
         module = stack.pop()
         order.append(module)
         stack += sorted(children.get(module, []), key=lambda child: (inclusive[child], -child))
-    outside = [len(tree) + number for number in range(len(_OUTSIDE))]
+    outside = [len(tree) + number for number in range(len(OUTSIDE))]
     depth, paths, names = tree.depth.tolist(), tree.paths, tree.names
     places = [[module] for module in (*order, *outside)]
     parents = [paths[tree.parent[module]] if tree.parent[module] >= 0 else None for module in order]
     none = [None] * len(outside)
     return _Rows(
-        [*(names[module] for module in order), *_OUTSIDE],
+        [*(names[module] for module in order), *OUTSIDE],
         places,
         [*(within[module] for module in order), *places[len(order) :]],
         (
@@ -193,12 +191,12 @@ def _rows_of_classes(tree: ModuleTree) -> _Rows:
         above.append((above[parent] if parent >= 0 else frozenset()) | {name})
         for each in above[-1]:
             around.setdefault(each, []).append(module)
-    outside = [[len(tree) + number] for number in range(len(_OUTSIDE))]
+    outside = [[len(tree) + number] for number in range(len(OUTSIDE))]
     names = list(of_class)
     modules = [len({tree.names[module] for module in of_class[name]}) for name in names]
     count = np.array([*modules, *(0 for _ in outside)])
     return _Rows(
-        [*names, *_OUTSIDE],
+        [*names, *OUTSIDE],
         [*(of_class[name] for name in names), *outside],
         [*(around[name] for name in names), *outside],
         (number_column("modules", "modules", "count", count, "How many there are of it.", known=count > 0),),
@@ -236,13 +234,13 @@ def _build(source: Source, by: str, rows: _Rows, own: _Amounts, calls: Int64Arra
             "window_count", "in window", "count", count, "Calls in the analysed time.", known=count > 0, is_main=False
         ),
         number_column(
-            "window_ns", "window time", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
+            "window_ns", "recorded", "ns", forward_ns + backward_ns, "Its recorded time in the analysed time.",
             is_main=False,
         ),
     )  # fmt: skip
     unjoined = backward_ns.any() and not source.rank.forward_ops.has_numbers
     notes = (*source.notes, _NO_NUMBERS) if unjoined else source.notes
-    table = Table("modules", by, columns, rank=source.rank.rank, notes=notes)
+    table = Table("modules", by, columns, notes=notes)
     table = table.take([row for row, places in enumerate(rows.all) if launches[row] or count[row] or idle_ns[row]])
     return table if by == "module" else table.sort("step_ns")
 

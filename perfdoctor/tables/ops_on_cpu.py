@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoctor.analysis.host.locations import code_locations
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.analysis.step_breakdown import is_op_row
 from perfdoctor.analysis.timeline.own_time import LOADER, PYTHON, ZERO_GRAD, Pieces, cut_by_op
@@ -18,6 +17,7 @@ from perfdoctor.tables.group_items import (
     number_texts,
     shape_columns,
 )
+from perfdoctor.tables.line_columns import lines_of_work
 from perfdoctor.tables.shared_columns import Groups, Source, count_column, step_columns, text_column, window_columns
 from perfdoctor.trace.arrays import NONE, Int64Array, IntArray
 
@@ -57,9 +57,9 @@ def _group_pieces(rank: Rank, pieces: Pieces, by: str) -> NamedGroups:
     trace, op, at_ns = rank.trace, pieces.op, pieces.intervals[:, 0]
     thread = np.where(op >= 0, np.append(trace.ops.thread, 0)[op], loop_thread_of(trace)).astype(np.int32)
     if by == "line":
-        locations, code = code_locations(trace, thread, at_ns)
-        groups = _group(pieces, code)
-        return NamedGroups(groups, *name_lines(locations, groups.of_first(code)))
+        lines = lines_of_work(rank, at_ns, thread, op)
+        groups = _group(pieces, lines.code)
+        return NamedGroups(groups, *name_lines(lines.locations, groups.of_first(lines.code)))
     names, label = number_texts(pieces.names)
     row = label[pieces.row]
     if by == "module":

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from perfdoctor.rank import Rank
+from perfdoctor.tables.collectives_table import collectives_table
 from perfdoctor.tables.kernels import kernels_table
+from perfdoctor.tables.modules import modules_table
 from perfdoctor.tables.ops import ops_table
 
 ReportTables: TypeAlias = dict[str, tuple[Mapping[str, Any], ...]]
@@ -20,18 +22,32 @@ _COLUMNS = {
         *("flops_per_s", "bytes_per_s"),
     ),
     "ops": ("name", "count", "step_ns", "share", "category"),
+    "modules": ("name", "path", "count", "step_ns", "share", "own_ns", "forward_ns", "backward_ns", "idle_ns", "flops"),
+    "collectives": (
+        *("name", "count", "step_ns", "share", "mean_ns", "exposed_ns", "group", "ranks", "dtype", "bytes"),
+        *("algorithm_bytes_per_s", "bus_bytes_per_s"),
+    ),
 }
 
 
 def report_tables(rank: Rank) -> ReportTables:
-    """The kernels, ops and lines that take most of a step, by name.
+    """The kernels, ops, modules, collectives and lines that take most of a step.
 
-    A line has the share of a step that it has in the evidence window.
+    Modules are those with most own time: those around them take as long. A line has the share of a step that it has in
+    the evidence window.
     """
-    kernels, ops = kernels_table(rank, "name").top(MAX_ROWS), ops_table(rank, "name").top(MAX_ROWS)
+    modules = modules_table(rank, "module")
+    tables = (
+        kernels_table(rank, "name"),
+        ops_table(rank, "name"),
+        modules.sort("own_ns") if len(modules) else modules,
+        collectives_table(rank, "kind"),
+    )
     return {
-        table.name: tuple({name: row[name] for name in _COLUMNS[table.name]} for row in table.rows)
-        for table in (kernels, ops)
+        table.name: tuple(
+            {name: row[name] for name in _COLUMNS[table.name]} for row in table.top(MAX_ROWS).rows if row["step_ns"]
+        )
+        for table in tables
     } | {"lines": _lines(rank)}
 
 

@@ -54,10 +54,9 @@ def choose_source(rank: Rank, need: Need | None = None) -> Source:
     step_ns = rank.per_step(rank.window_ns)
     if need is None or _HAS[need](rank.trace):
         return Source(rank, step_ns, (_describe_step(rank, step_ns),))
-    evidence = rank.evidence_trace
-    if evidence is not None and _HAS[need](evidence):
-        inner = Rank(evidence, rank.device_name, min_roof_share=rank.min_roof_share)
-        return Source(inner, step_ns, (_describe_step(rank, step_ns), _FROM_EVIDENCE))
+    evidence = rank.evidence
+    if evidence is not None and _HAS[need](evidence.trace):
+        return Source(evidence, step_ns, (_describe_step(rank, step_ns), _FROM_EVIDENCE))
     missing = explain_missing(_REQUIREMENT[need], rank.available_data)
     return Source(rank, step_ns, (_describe_step(rank, step_ns), missing), has_need=False)
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from perfdoctor.analysis.host.time_by_line import loop_thread_of
 from perfdoctor.analysis.launching_ops import launch_instants
+from perfdoctor.analysis.step_breakdown import BACKWARD, OUTSIDE_OF_MODULES
 from perfdoctor.analysis.timeline.idle_pieces import ONE_LAUNCH_NS, spread_instants
 from perfdoctor.analysis.timeline.own_time import cut_by_op
 from perfdoctor.rank import Rank
 from perfdoctor.report.table import Column
 from perfdoctor.tables.shared_columns import Source, number_column
-from perfdoctor.trace.arrays import BoolArray, FloatArray, Int32Array, Int64Array, IntArray
+from perfdoctor.trace.arrays import NONE, BoolArray, FloatArray, Int32Array, Int64Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +63,34 @@ def _work_on_cpu(rank: Rank, in_backward: BoolArray) -> Work:
     thread = np.where(op >= 0, np.append(rank.trace.ops.thread, np.int32(0))[op], loop_thread_of(rank.trace))
     at_ns = np.where(op >= 0, start_ns[piece], middle_ns)
     return Work(at_ns, thread.astype(np.int32), op, time_ns, in_backward[op], np.empty(0, np.int64))
+
+
+UNKNOWN_LAUNCH, COLLECTIVES = "launch not recorded", "collectives"
+OUTSIDE = (OUTSIDE_OF_MODULES, BACKWARD, UNKNOWN_LAUNCH, COLLECTIVES)
+"""What is named instead of a module where there is none; collectives are mostly launched by hooks on gradients."""
+
+
+def modules_of_work(
+    rank: Rank, at_ns: Int64Array, thread: IntArray, op: IntArray, items: Int64Array | None = None
+) -> Int64Array:
+    """For each piece of work the number of its module in `Rank.module_tree`; for others behind these that in `OUTSIDE`.
+
+    Args:
+        rank: The rank.
+        at_ns: When each was launched on the CPU; NONE where that is not known.
+        thread: On which thread.
+        op: The innermost op that launched it, or NONE.
+        items: Their rows in `Trace.gpu`, where they are GPU items.
+    """
+    tree, joins = rank.module_tree, rank.forward_ops
+    module = np.append(tree.module, NONE)[tree.calls_of_work(joins, at_ns, thread, op)]
+    outside = np.append(joins.in_backward, False)[op].astype(np.int64)
+    if rank.device_kind == "gpu":
+        outside[at_ns < 0] = OUTSIDE.index(UNKNOWN_LAUNCH)
+    if items is not None and len(items):
+        communicates = rank.kernel_classes.match_rows(lambda kernel: kernel.category == "communication")
+        outside[communicates[items]] = OUTSIDE.index(COLLECTIVES)
+    return np.where(module >= 0, module, len(tree) + outside)
 
 
 class Costs(NamedTuple):

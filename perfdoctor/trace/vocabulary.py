@@ -137,6 +137,12 @@ WEIGHT_GRADIENT_KERNEL = (
     r"wgrad|_wrw_|batch_norm_backward|GammaBetaBackward|layer_norm_grad|split_embedding_backward|embedding_backward"
 )
 """Pattern of the kernels that compute gradients of weights, in libraries that say so in the name."""
+CLIP_FRAME = r"torch/nn/utils/clip_grad\.py\(\d+\): clip_grad_(norm|value)_$"
+"""Pattern of the Python frames that clip gradients."""
+RECOMPUTE_FRAME = r"torch/utils/checkpoint\.py\(\d+\): (backward|unpack_hook|recompute_fn|recompute)$"
+"""Pattern of the Python frames in which activation checkpointing computes a part of the forward pass again."""
+RECOMPUTE_OP = r"^CheckpointFunctionBackward$"
+"""Pattern of the op in which the older kind of activation checkpointing does so, before its own backward pass."""
 DECODE_RANGE = r"(?i)^step\[\s*decode|_generation_[1-9]\d*\(|^(decode|generate)([ _](step|loop|token)s?)?$"
 """Pattern of the ranges that serving engines and people put around the decoding of tokens."""
 DECODE_FRAME = r"transformers/generation/utils\.py\(\d+\): (generate|_sample|_greedy_search|_beam_search)$"

@@ -52,6 +52,12 @@ def test_between_queued_items_the_device_takes_its_time() -> None:
     assert described(b) == [("launch", 3, "cudaLaunchKernel", True)]
 
 
+def test_a_launch_call_that_takes_long_is_late_whenever_it_began() -> None:
+    b = TraceBuilder().kernel(GEMM, 10, 100, launch_us=0)
+    b.kernel(GEMM, 300, 100, correlation=b.call("cudaGraphLaunch", 90, 205))
+    assert described(b) == [("launch", 190, "cudaGraphLaunch", False)]
+
+
 def test_a_call_that_blocks_is_to_blame_for_as_long_as_it_waited() -> None:
     b = TraceBuilder().kernel(GEMM, 10, 100, launch_us=0)
     b.call("cudaStreamSynchronize", 90, 25)

@@ -78,9 +78,34 @@ def test_of_a_program_on_the_cpu_the_main_thread_is_shown_all_the_time() -> None
     assert not flames.is_idle_time
 
 
+def test_what_outlives_a_range_is_not_in_it() -> None:
+    trace = TraceBuilder(device=None).step(0, 100).op("aten::mm", 30, 1).range("forward", 0, 20)
+    trace.frame("train.py(9): backward", 18, 70)
+    trace.frame("hooks.py(3): close", 19, 5)
+    found = {path[1:]: ns for path, (ns, _) in stacks(idle_flames_of(Rank(trace.trace()))).items()}
+    assert found["forward",] == 20 * US
+    assert found["train.py(9): backward",] == 68 * US
+    assert found["train.py(9): backward", "hooks.py(3): close"] == 4 * US
+    assert found["train.py(9): backward", "aten::mm"] == 1 * US
+
+
+def test_a_call_that_ends_a_microsecond_late_by_rounding_is_still_in_its_caller() -> None:
+    trace = TraceBuilder(device=None).step(0, 100).op("aten::linear", 10, 60).op("aten::addmm", 20, 51)
+    found = {path[1:]: ns for path, (ns, _) in stacks(idle_flames_of(Rank(trace.trace()))).items()}
+    assert found["aten::linear", "aten::addmm"] == 50 * US
+
+
 def test_marks_of_steps_are_no_part_of_a_stack() -> None:
     paths = stacks(idle_flames_of(Rank(late_launches().trace())))
     assert not any("ProfilerStep" in name for path in paths for name in path)
+
+
+def test_what_a_capture_puts_around_functions_is_no_part_of_a_stack() -> None:
+    trace = TraceBuilder(device=None).step(0, 100).op("aten::mm", 30, 1)
+    trace.frame("/x/perfdoctor/capture/inject/_perfdoctor_inject/torch_hooks.py(270): backward", 0, 80)
+    trace.frame("torch/_tensor.py(566): backward", 1, 78)
+    paths = stacks(idle_flames_of(Rank(trace.trace())))
+    assert ("thread 1000", "torch/_tensor.py(566): backward", "aten::mm") in paths
 
 
 def test_objects_of_one_class_are_one_node() -> None:

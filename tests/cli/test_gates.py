@@ -101,7 +101,10 @@ def test_an_update_of_the_same_changes_nothing(perfdoctor, accepted):
 
 def test_formats_show_what_the_baseline_accepts(perfdoctor, accepted):
     options = ["-o", "r.sarif", "-o", "r.xml", "-o", "r.pr.md", "--output-format", "github", "--baseline", NAME]
-    assert perfdoctor("analyze", accepted, *options).code == 0
+    ended = perfdoctor("analyze", accepted, *options)
+    assert ended.code == 0
+    assert "::notice title=perfdoctor::" in ended.out
+    assert "::error" not in ended.out
     (result,) = json.loads(Path("r.sarif").read_bytes())["runs"][0]["results"]
     assert result["baselineState"] == "unchanged"
     assert ET.parse("r.xml").getroot().get("failures") == "0"

@@ -77,7 +77,8 @@ def test_levels_follow_severity():
 def test_rules_have_their_manual_page():
     rules = {rule["id"]: rule for rule in render(samples.healthy())["tool"]["driver"]["rules"]}
     assert set(rules) >= {"PD101", "PD401"}
-    assert rules["PD101"]["name"] == "dataloader-stall"
+    assert rules["PD101"]["name"] == "DataLoaderStall"
+    assert rules["PD101"]["properties"]["tags"] == ["performance", "dataloader-stall"]
     assert "**How to fix**" in rules["PD101"]["help"]["markdown"]
     assert "How to fix:" in rules["PD101"]["help"]["text"]
     assert rules["PD101"]["helpUri"].startswith("https://")
@@ -148,6 +149,13 @@ def _fingerprint(**changes: Any) -> str:
 
 
 LINE = (Evidence("source line", "for x, y in loader:"),)
+
+
+def test_the_text_of_the_line_is_its_snippet():
+    report = samples.loader_stall()
+    report = replace(report, findings=(replace(report.findings[0], evidence=LINE),))
+    region = render(report)["results"][0]["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": 41, "snippet": {"text": "for x, y in loader:"}}
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_each_part_of_the_idle_time_has_its_root() -> None:
         "cudaStreamSynchronize in item": 30_000,
         "cudaMalloc in empty": 30_000,
         "launch of mm": 20_000,
-        "from one queued item to the next": 3_000,
+        "between queued items": 3_000,
     }
 
 

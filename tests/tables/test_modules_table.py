@@ -142,6 +142,17 @@ def test_a_work_whose_launch_is_not_recorded_has_a_row_of_its_own() -> None:
     assert cells(table_of(b), "window_ns")["launch not recorded"] == (40_000,)
 
 
+def test_collectives_that_no_module_launches_are_no_work_of_the_backward_pass() -> None:
+    b = training()
+    reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    b.kernel(reduce, 660, 50, stream=20, launch_us=385, thread=2)
+    b.kernel(reduce, 720, 40, stream=20, launch_us=25)
+    found = cells(table_of(b), "window_ns", "own_ns")
+    assert found["collectives"] == (50_000, 25_000)
+    assert found["backward pass"] == (60_000, 30_000)
+    assert found["Linear_0"] == (240_000, 120_000)  # it launched the other one
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize(
     "file",

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfdoctor.analysis.timeline.account import IDLE_CAUSES
 from perfdoctor.analysis.timeline.idle_gaps import IdleGaps
+from perfdoctor.analysis.timeline.queue_stalls import DEVICE_LATENCY_NS
 from perfdoctor.trace import vocabulary
 from perfdoctor.trace.arrays import NONE, BoolArray, Int8Array, Int32Array, Int64Array
 from perfdoctor.trace.tables import intervals as iv
@@ -74,7 +75,9 @@ def idle_pieces_of(trace: Trace, gaps: IdleGaps, parts: Mapping[str, Intervals])
     cut, gap = np.concatenate((cut, beyond)), np.append(gap, np.full(len(beyond), NONE))
     order = np.argsort(cut[:, 0], kind="stable")
     cut, gap, cause = cut[order], gap[order], cause[piece[order]]
-    queued = (cause == LAUNCH) & np.append((gaps.launch >= 0) & ~gaps.late_launch, False)[gap]
+    # In a longer gap of this cause the launch call began before it and still ran: that is late, too.
+    in_queue = (gaps.launch >= 0) & ~gaps.late_launch & (gaps.end_ns - gaps.start_ns <= DEVICE_LATENCY_NS)
+    queued = (cause == LAUNCH) & np.append(in_queue, False)[gap]
     return IdlePieces(cut[:, 0], cut[:, 1], cause, gap, _calls_to_blame(trace, gaps, cut, cause, gap), queued)
 
 

@@ -1,8 +1,8 @@
 """Copies the text of a list of events, block by block, with some of its values changed; all else stays byte for byte.
 
 The compiled code copies plain events, some 500 MB of text a second, and this module those that it leaves: the few that
-move to another thread, metadata that names a process, and whatever is not plain. Where the compiled code is not loaded,
-as for small files, every event is copied here, at 3 MB a second.
+move to another thread, metadata that names a process, and whatever is not plain. Where loading the compiled code does
+not pay, as for small files, every event is copied here, at 3 MB a second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from perfdoctor.reporters.chrome_trace.slices import TrackId
 from perfdoctor.trace import arrays
 from perfdoctor.trace.kineto.event_walker import JsonEventWalker, TruncatedError, parse_value
 from perfdoctor.trace.kineto.exact_times import parse_time
-from perfdoctor.trace.scanner import layout, scanner_code
+from perfdoctor.trace.scanner import layout
 from perfdoctor.trace.scanner.layout import PAD
 from perfdoctor.trace.scanner.machine_code import Native
 from perfdoctor.trace.scanner.text_window import Source, TextWindow, window_over
 
 _NEVER = 1 << 62
+_LOADING_PAYS = 1_000  # elements: Python takes 0.1 ms for each, loading 30 ms where LLVM has to do it
+_COMPILING_PAYS = 50_000  # elements: Python takes as long as compiling does, 4 s
 _GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
 _MORE, _CLOSED = -1, -2  # as in compiled_copy
 _SEPARATORS = b", \t\r\n"
@@ -167,27 +169,34 @@ class EventCopier(JsonEventWalker):
                 return skipped
 
 
-def is_compiled() -> bool:
-    """Whether the compiled code copies: where the compiled reader has read, which knows what loading it is worth."""
-    return scanner_code.is_loaded()
+def is_compiled(elements: int) -> bool:
+    """Whether the compiled code is to copy so many elements; loads it if that pays, and compiles it the first time."""
+    if not _copy.is_loaded():
+        if elements < (_COMPILING_PAYS if _copy.cached_in() is None else _LOADING_PAYS):
+            return False
+        try:
+            _copy.load()
+        except Exception:  # of a package that is missing, too new for another, or built for another machine
+            return False
+    return True
 
 
-def copy_elements(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+def copy_elements(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
     """The elements of a list of events from behind its opening bracket on, many at a time, without commas around them.
 
     Of a text that is cut short the whole ones.
     """
-    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled()).copy():
+    for text in EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled).copy():
         if elements := text.strip(_SEPARATORS):
             yield elements
 
 
-def copy_list(blocks: Iterator[bytes], changes: Changes) -> Iterator[bytes]:
+def copy_list(blocks: Iterator[bytes], changes: Changes, *, compiled: bool) -> Iterator[bytes]:
     """The text from behind the bracket that opens a list of events on, with changes in the events.
 
     What follows the list stays as it is. A text that is cut short ends after its last whole event.
     """
-    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=is_compiled())
+    copier = EventCopier(TextWindow(_source_of(blocks)), changes, compiled=compiled)
     yield from copier.copy()
     window = copier.window
     while copier.ended and (window.position < window.end or window.read_more()):

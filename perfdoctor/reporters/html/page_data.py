@@ -124,7 +124,7 @@ def _links_data(links: Link) -> dict[str, Any]:
 def _claims_data(report: Report, charts: RankCharts, unit_ns: int) -> Iterable[dict[str, Any]]:
     """Where the findings on the rank of the charts claim time in the step."""
     for number, finding in enumerate(report.findings):
-        ranks = ranks_with(finding)
+        ranks = None if charts.rank is None else ranks_with(finding)
         spans = charts.claims.get(claim_key(finding))
         if spans is None or (ranks is not None and charts.rank not in ranks):
             continue
