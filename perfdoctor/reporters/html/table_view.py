@@ -79,7 +79,7 @@ def _shown_column(described: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     name, unit = described["name"], described["unit"]
     values = tuple(row[name] for row in rows)
     column = Column(name, described["title"], unit, values, described["description"], described["main"])
-    texts = [shorten(text, _MAX_CELL) for text in format_column(column)]
+    texts = [shorten(text, _MAX_CELL) for text in format_column(column, below_unit=True)]
     return ShownColumn(column, is_number(column), texts)
 
 
