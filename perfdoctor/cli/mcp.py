@@ -19,7 +19,7 @@ from perfdoctor.errors import UsageError
         "perfdoctor mcp --root ~/traces --root ~/project",
     ),
 )
-@click.option("--root", "roots", multiple=True, metavar="FOLDER", help="Read nothing outside it; can be repeated.")
+@click.option("--root", "roots", multiple=True, metavar="FOLDER", help="Read no recording outside it; can be repeated.")
 def mcp(roots: tuple[str, ...]) -> None:
     """Serve analyze, show, explain and compare as tools of the Model Context Protocol, on standard input and output.
 

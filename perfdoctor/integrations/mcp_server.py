@@ -82,7 +82,7 @@ class Recordings:
     """Reports and comparisons of local recordings, kept while their files stay as they are.
 
     Args:
-        roots: Folders outside of which nothing is read; none for no limit.
+        roots: Folders outside of which no recording is read; none for no limit.
         options: Arguments for every `perfdoctor.analyze` and `compare`.
     """
 

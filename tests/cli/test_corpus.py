@@ -71,5 +71,8 @@ def test_an_annotated_real_trace_is_whole_nested_and_reads_back_the_same(report,
     before, after = perfdoctor.read(trace.path), perfdoctor.read(out)
     assert before.events == after.events
     assert after.complete
-    for column in ("start_ns", "end_ns", "stream", "correlation", "call", "op"):
+    for column in ("start_ns", "end_ns", "stream", "correlation", "call"):
         assert (getattr(before.gpu, column) == getattr(after.gpu, column)).all()
+    # Of a thread on which ops overlap, some are on a side lane, and no longer around their launches.
+    if b"thread" not in b"".join(re.findall(rb'"[a-z]+ [^"]*\(overlapping', gzip.decompress(out.read_bytes()))):
+        assert (before.gpu.op == after.gpu.op).all()

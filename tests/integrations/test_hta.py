@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +117,28 @@ def test_bad_files_get_one_sentence(tmp_path: Path, text: bytes | None, error: t
 def test_an_empty_folder_gets_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no traces in this folder"):
         to_trace_analysis(tmp_path)
+
+
+@pytest.mark.usefixtures("hta")
+def test_overlays_find_their_events_in_the_file(tmp_path: Path) -> None:
+    analysis = to_trace_analysis(job(tmp_path))
+    raw = analysis.t.get_raw_trace_for_one_rank(rank=1)
+    names = analysis.t.symbol_table.get_sym_table()
+    for row in analysis.t.traces[1].itertuples():
+        event = raw["traceEvents"][row.index]
+        assert (event["name"], event["ts"]) == (names[row.name], row.ts)
+    with pytest.raises(UsageError, match="no trace of rank 7"):
+        analysis.t.get_raw_trace_for_one_rank(rank=7)
+
+
+@pytest.mark.usefixtures("hta")
+def test_counters_are_written_beside_the_trace(tmp_path: Path) -> None:
+    analysis = to_trace_analysis(job(tmp_path))
+    analysis.generate_trace_with_counters(ranks=[1])
+    written = json.loads(gzip.decompress((tmp_path / "rank1_with_counters.json.gz").read_bytes()))
+    counters = [event for event in written["traceEvents"] if event["ph"] == "C"]
+    assert {event["name"] for event in counters} == {"Queue Length", "Memcpy HtoD"}
+    assert all(10 <= event["ts"] <= 3000 for event in counters)
 
 
 # What HTA (0.5.0 with pandas 3) cannot load.

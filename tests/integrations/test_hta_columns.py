@@ -151,6 +151,17 @@ def test_ranks_share_the_symbols() -> None:
     assert len(symbols) == 4  # and cpu_op
 
 
+def test_what_a_synchronization_waits_for_is_kept() -> None:
+    builder = TraceBuilder()
+    record = builder.call("cudaEventRecord", 0)
+    wait = builder.call("cudaStreamWaitEvent", 10)
+    fields = {"stream": 7, "correlation": wait, "wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": record}
+    builder.event(ph="X", cat="cuda_sync", name="Stream Wait Event", pid=0, tid=7, ts=12, dur=1, args=fields)
+    columns = columns_of(builder)
+    assert columns["wait_on_stream"].tolist() == [-1, -1, 20]
+    assert columns["wait_on_cuda_event_record_corr_id"].tolist() == [-1, -1, record]
+
+
 def kept_names(builder: TraceBuilder, *, include_last: bool = False) -> list[str]:
     symbols = Symbols()
     columns = columns_of(builder, symbols)

@@ -7,6 +7,7 @@ not pay, as for small files, every event is copied here, at 3 MB a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
@@ -31,6 +32,7 @@ _COMPILING_PAYS = 50_000  # elements: Python takes as long as compiling does, 4 
 _GROWTH = 8  # a one-digit time may get 20 digits, but its event has at least eight bytes more
 _MORE, _CLOSED = -1, -2  # as in compiled_copy
 _SEPARATORS = b", \t\r\n"
+_SEPARATION = re.compile(rb"[, \t\r\n]*")
 
 
 def _dispatcher() -> Any:
@@ -161,11 +163,10 @@ class EventCopier(JsonEventWalker):
         skipped = b""
         while True:
             window = self.window
-            rest = bytes(window.buffer[window.position : window.end])
-            found = len(rest) - len(rest.lstrip(_SEPARATORS))
-            skipped += rest[:found]
-            window.position += found
-            if found < len(rest) or not window.read_more():
+            match = _SEPARATION.match(window.buffer, window.position, window.end)
+            skipped += match.group() if match else b""
+            window.position += len(match.group()) if match else 0
+            if window.position < window.end or not window.read_more():
                 return skipped
 
 

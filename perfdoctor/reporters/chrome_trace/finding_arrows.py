@@ -118,5 +118,5 @@ class _SlicePlaces:
         if row is None:
             return None
         pid, tid = self._slices.tracks[int(self._slices.track[row])]
-        # An event at the very start of a slice may come before it, and one at its end behind.
-        return ArrowPoint(start + min(1, end - start), (pid, self._moved.get(int(self._slices.index[row]), tid)))
+        # At the very start the point may come before the slice: viewers know the times of day to a quarter of a us.
+        return ArrowPoint((start + end) // 2, (pid, self._moved.get(int(self._slices.index[row]), tid)))

@@ -11,6 +11,7 @@ import orjson
 
 from perfdoctor.reporters.chrome_trace.copy_events import Changes, microseconds
 from perfdoctor.reporters.chrome_trace.slices import TrackId
+from perfdoctor.reporters.chrome_trace.viewer_times import seen_ns
 from perfdoctor.trace.arrays import FloatArray, Int64Array
 from perfdoctor.trace.tables.intervals import Intervals
 
@@ -68,16 +69,20 @@ class TrackWriter:
         yield self._metadata("thread_sort_index", tid, {"sort_index": tid})
 
     def slices(self, tid: int, rows: Intervals, kind: Int64Array, kinds: Sequence[EventKind]) -> Iterator[bytes]:
-        """Slices for intervals that are sorted and disjoint; `kind` is the index in `kinds` of each."""
+        """Slices for intervals that are sorted and disjoint; `kind` is the index in `kinds` of each.
+
+        They are disjoint in viewers too: what would overlap there ends up to a quarter of a microsecond earlier.
+        """
         start, end, kind, count = coalesce_short_intervals(rows[:, 0], rows[:, 1], kind)
+        length = np.minimum(end - start, seen_ns(end + self.offset_ns) - seen_ns(start + self.offset_ns))
         tails = [each.json_tail() for each in kinds]
         head = b'{"ph":"X","cat":"%s","pid":%d,"tid":%d,"ts":' % (CATEGORY.encode(), self.pid, tid)
-        for at, until, index, parts in zip(start.tolist(), end.tolist(), kind.tolist(), count.tolist(), strict=True):
+        for at, dur, index, parts in zip(start.tolist(), length.tolist(), kind.tolist(), count.tolist(), strict=True):
             if index == _COALESCED:
                 tail = EventKind("several short parts", "white", {"parts": parts}).json_tail()
             else:
                 tail = tails[index]
-            yield head + self._time(at) + b',"dur":' + microseconds(until - at) + tail
+            yield head + self._time(at) + b',"dur":' + microseconds(dur) + tail
 
     def counter(self, name: str, series: str, time_ns: Int64Array, value: FloatArray | Int64Array) -> Iterator[bytes]:
         """The points of a counter: from each on it has the value that stands there, rounded to five digits."""

@@ -216,6 +216,7 @@ def _build_tables(blocks: dict[str, _EventBlock]) -> Trace:
             stream=syncs.int64("stream"),
             correlation=syncs.int64("correlation"),
             wait_stream=syncs.int64("wait_stream"),
+            record_correlation=syncs.int64("record_correlation"),
             process=syncs.rank.astype(np.int32),
         ),
         comms=_link_comms(blocks, gpu),

@@ -85,7 +85,12 @@ NUMBERS: dict[str, dict[str, tuple[str, ...]]] = {
         "sequence_number": ("Sequence number", "sequence number"),
     },
     FRAMES: {"id": ("Python id",), "parent_id": ("Python parent id",)},
-    SYNCS: {"stream": ("stream", "Stream"), "correlation": ("correlation",), "wait_stream": ("wait_on_stream",)},
+    SYNCS: {
+        "stream": ("stream", "Stream"),
+        "correlation": ("correlation",),
+        "wait_stream": ("wait_on_stream",),
+        "record_correlation": ("wait_on_cuda_event_record_corr_id",),
+    },
     COMMS: {
         "group_size": ("Group size",),
         "in_elements": ("In msg nelems",),

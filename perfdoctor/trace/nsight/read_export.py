@@ -117,6 +117,7 @@ class _Reader:
                 stream=np.where(syncs["stream"] >= _NO_STREAM, NONE, syncs["stream"]),
                 correlation=syncs["correlation"],
                 wait_stream=np.full(_length(syncs), NONE, np.int64),
+                record_correlation=np.full(_length(syncs), NONE, np.int64),
                 process=_ranks_of(syncs["pid"], ranks),
             ),
             device=device_of(self.tables, _pid(gpu["pid"]), gpu["device"]),

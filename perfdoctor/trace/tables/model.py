@@ -158,12 +158,14 @@ class Syncs(Table):
         stream: The stream that waits for an event, or that the host waits for.
         correlation: Id that the record shares with its call.
         wait_stream: The stream on which that event was recorded.
+        record_correlation: Correlation id of the call that recorded that event.
         process: The rank, as in `GpuItems`.
     """
 
     stream: Int64Array = field(default_factory=_ints)
     correlation: Int64Array = field(default_factory=_ints)
     wait_stream: Int64Array = field(default_factory=_ints)
+    record_correlation: Int64Array = field(default_factory=_ints)
     process: Int32Array = field(default_factory=_codes)
 
 

@@ -76,6 +76,26 @@ def test_the_end_of_an_arrow_moves_with_its_kernel(tmp_path):
     assert moves(tmp_path, events) == {2: 8, 3: 8}
 
 
+def test_a_track_with_a_thread_id_that_viewers_do_not_know_moves_as_a_whole(tmp_path):
+    arrow = {"ph": "s", "cat": "ac2g", "id": 3, "pid": 9, "tid": -5, "ts": 2}
+    events = [kernel(0, 10, pid=9, tid=9), kernel(1, 20, pid=9, tid=-5, category="cpu_op"), arrow]
+    events += [kernel(5, 30, pid=9, tid=-5, category="cpu_op"), kernel(0, 5, pid=9, tid=1 << 40)]
+    lanes = find_side_lanes(read_slices(written(tmp_path, events)))
+    assert lanes.tid_of_moved() == {1: 10, 2: 10, 3: 11, 4: 12}
+    names = [lane.name for lane in lanes.lanes]
+    assert names == ["thread -5", "thread -5 (overlapping)", f"stream {1 << 40}"]
+
+
+def test_times_of_day_that_overlap_in_viewers_alone_move_too(tmp_path):
+    at = 1_701_233_525_388_710
+    events = [kernel(f"{at}.123", 0.2), kernel(f"{at}.324", 1), kernel(at + 5, 1), kernel(at + 6, 1)]
+    text = (
+        json.dumps({"traceEvents": events}).replace(f'"{at}', str(at)).replace('.123"', ".123").replace('.324"', ".324")
+    )
+    (tmp_path / "trace.json").write_text(text)
+    assert find_side_lanes(read_slices(str(tmp_path / "trace.json"))).tid_of_moved() == {1: 8}
+
+
 _TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 1)), max_size=25)
 
 
