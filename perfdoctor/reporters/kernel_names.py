@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from perfdoctor.report.slice_facts import short_kernel_name
 
-_NOISE = re.compile(r"\bvoid (?=[\w(])|\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
+_NOISE = re.compile(
+    r"\((?:int|bool|unsigned int|long)\)(?=-?\d)|\bvoid (?=[\w(])|\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::"
+)
 _NAMESPACES = re.compile(r"(?<![\w:])(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_~])")
 # Parameters that nearly all elementwise kernels of PyTorch have.
 _USUAL_PARAMETERS = re.compile(r", (?:array|Array)<char\*, \d+(?:ul)?>|, TrivialOffsetCalculator<\d+, unsigned int>")

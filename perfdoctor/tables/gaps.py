@@ -48,6 +48,7 @@ _QUEUED = "between queued items"
 _UNKNOWN = "not known"
 _ENGINE = "run_backward of torch"
 _NOTHING_IDLE = "the GPU is never idle in the analysed time"
+_NO_LINE_KNOWN = "no idle time of the GPU comes from a line of the user's code that was recorded"
 # So many of the longest gaps are asked one by one for what the CPU did: 1 ms each.
 _MOST_PATHS = 30
 
@@ -80,6 +81,8 @@ def gaps_table(rank: Rank, by: str) -> Table:
     longest = np.zeros(len(groups), np.int64)
     np.maximum.at(longest, groups.group, inner.idle_pieces.dur_ns[groups.items])
     describing = _describe(idle, groups)
+    if by not in describing:
+        return empty_table("gaps", by, rank, *source.notes, _NO_LINE_KNOWN)
     columns = (
         replace(describing[by], name="name", title=by, description=""),
         *step_columns(source, groups.time_ns),

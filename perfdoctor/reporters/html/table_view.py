@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from perfdoctor.report.table import Column
 from perfdoctor.reporters.clean_text import clean_line, shorten
-from perfdoctor.reporters.table_cells import format_column, is_number
+from perfdoctor.reporters.table_cells import format_column, heading_of, is_number
 
 # What a reader without a script sees of a table, and what a script that failed leaves.
 STATIC_ROWS = 15
@@ -25,7 +25,7 @@ class ShownColumn(NamedTuple):
     @property
     def title(self) -> str:
         """Its heading."""
-        return clean_line(self.column.title)
+        return clean_line(heading_of(self.column))
 
 
 class ShownTable(NamedTuple):
@@ -79,7 +79,7 @@ def _shown_column(described: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     name, unit = described["name"], described["unit"]
     values = tuple(row[name] for row in rows)
     column = Column(name, described["title"], unit, values, described["description"], described["main"])
-    texts = [shorten(text, _MAX_CELL) for text in format_column(column)]
+    texts = [shorten(text, _MAX_CELL) for text in format_column(column, below_unit=True)]
     return ShownColumn(column, is_number(column), texts)
 
 

@@ -51,16 +51,12 @@ class FlameModel {
 
 class FlameChart extends ZoomChart {
   constructor(model, scroll) {
-<<<<<<< HEAD
     super(
-      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of idle time`,
+      `Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`,
       100,
       model.total,
       model.total * 1e-6,
     );
-=======
-    super(`Flame graph of ${formatCount(model.count, "call")} in ${formatDuration(model.total)} of ${model.of}`, 100, model.total, model.total * 1e-6);
->>>>>>> i16
     this.model = model;
     this.scroll = scroll;
     this.total = model.levels * FLAME_ROW + 2;
@@ -225,14 +221,13 @@ function makeFlames(data) {
     ),
   );
   const used = [...new Set(model.category)].map((code) => model.categories[code]);
-<<<<<<< HEAD
   const help = element(
     "p",
     "quiet help",
     "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.",
   );
   const alternative = tableAlternative(
-    "The calls with most idle time of their own",
+    "The calls with most time of their own",
     ["call", "own", "with what it calls", "share"],
     () =>
       [...model.own.keys()]
@@ -245,11 +240,5 @@ function makeFlames(data) {
           formatShare(model.time[i] / model.total),
         ]),
   );
-=======
-  const help = element("p", "quiet help", "Click a box to zoom to it, again to go back; Escape shows all. With the keys: arrows and Enter.");
-  const alternative = tableAlternative("The calls with most time of their own", ["call", "own", "with what it calls", "share"], () =>
-    [...model.own.keys()].sort((a, b) => model.own[b] - model.own[a]).slice(0, 30).map((i) =>
-      [model.nameOf(i), formatDuration(model.own[i]), formatDuration(model.time[i]), formatShare(model.time[i] / model.total)]));
->>>>>>> i16
   return [tools, inScrollBox(chart, scroll), makeLegend(used), help, alternative];
 }
