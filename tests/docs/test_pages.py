@@ -114,6 +114,11 @@ def test_a_part_of_the_report_that_is_gone_is_a_warning(caplog: pytest.LogCaptur
     assert "x.md asks for the part 'Weather', which does not exist" in caplog.text
 
 
+def test_each_page_stands_once_in_the_menu() -> None:
+    named = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(named) == len(set(named)) > 20
+
+
 def test_what_a_docstring_says_is_no_markup() -> None:
     assert make_rule_pages.escape("a_ <b> *c* `d_e<f>`, [g]:\n- h") == "a\\_ \\<b\\> \\*c\\* `d_e<f>`, \\[g\\]:\n\n- h"
 
