@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from perfdoctor.report.finding import Finding, Severity
 from perfdoctor.report.report import Report
@@ -44,6 +44,22 @@ def describe_cost(report: Report, finding: Finding) -> str:
     share = format_share(finding.share_of_step)
     cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share})"
     return f"costs {cost}{format_finding_ranks(report, finding)}; {format_finding_saving(finding)}"
+
+
+def describe_covered(finding: Finding, escape: Callable[[str], str]) -> str:
+    """A finding that the fix of another makes pointless: its title, its rule, and what its own fix would save.
+
+    `escape` is the format's own for texts.
+    """
+    worth_ns = finding.saving.alone.expected_ns
+    worth = f" (alone its fix saves {format_duration(worth_ns)})" if worth_ns else ""
+    return f"{escape(finding.title)}, {escape(finding.rule)}{worth}"
+
+
+def describe_recurrence(finding: Finding) -> str:
+    """In how many steps a finding occurs, and its worst: "3 of 20 steps, 12.0 ms at most"; "" where not counted."""
+    times = finding.recurrence
+    return "" if times is None else f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
 
 
 def plain_message(report: Report, finding: Finding) -> str:

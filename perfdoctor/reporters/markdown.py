@@ -14,7 +14,7 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
-from perfdoctor.reporters.finding_texts import short_cost, short_saving
+from perfdoctor.reporters.finding_texts import describe_covered, describe_recurrence, short_cost, short_saving
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -233,7 +233,7 @@ def finding_body(finding: Finding, report: Report) -> Iterator[str]:
         yield code_block(finding.fix)
     covered = covered_findings(report, finding)
     if covered:
-        yield "\n".join(f"- also true: {_describe_covered(each)}" for each in covered)
+        yield "\n".join(f"- also true: {describe_covered(each, escape)}" for each in covered)
     if finding.references:
         yield "See " + ", ".join(_reference(reference) for reference in finding.references)
 
@@ -249,19 +249,11 @@ def _reference(text: str) -> str:
     return f"<{text}>" if _URL.fullmatch(text) else escape(text)
 
 
-def _describe_covered(finding: Finding) -> str:
-    worth_ns = finding.saving.alone.expected_ns
-    worth = f" (alone its fix saves {format_duration(worth_ns)})" if worth_ns else ""
-    return f"{escape(finding.title)}, {escape(finding.rule)}{worth}"
-
-
 def one_off_line(finding: Finding) -> str:
     """A finding about what happens now and then, as an item of a list."""
-    assert finding.recurrence is not None
-    times = finding.recurrence
     place = f", at {code_span(str(finding.location))}" if finding.location else ""
-    steps = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
-    return f"- {escape(finding.rule)}: {escape(finding.title)} ({steps}){place}. {escape(finding.advice)}"
+    what = f"{escape(finding.rule)}: {escape(finding.title)} ({describe_recurrence(finding)})"
+    return f"- {what}{place}. {escape(finding.advice)}"
 
 
 def info_line(finding: Finding, per_step: str) -> str:

@@ -23,6 +23,7 @@ from perfdoctor.report.finding import USED_AT, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
+from perfdoctor.reporters.finding_texts import describe_recurrence
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
@@ -283,11 +284,9 @@ class Terminal(Reporter):
             yield _hanging(f"  {finding.rule}", _text(self._describe_one_off(finding)))
 
     def _describe_one_off(self, finding: Finding) -> str:
-        assert finding.recurrence is not None
-        times = finding.recurrence
         place = f", at {clean_line(str(finding.location))}" if finding.location else ""
-        steps = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
-        line = f"{clean_line(finding.title)} ({steps}){place}. {clean_line(finding.advice)}"
+        what = f"{clean_line(finding.title)} ({describe_recurrence(finding)})"
+        line = f"{what}{place}. {clean_line(finding.advice)}"
         return shorten_words(line, _MAX_WORD)
 
     def _info_findings(self, report: Report) -> Iterator[RenderableType]:

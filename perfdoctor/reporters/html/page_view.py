@@ -12,7 +12,7 @@ from perfdoctor.report.finding import SOURCE_LINE, USED_AT, Finding
 from perfdoctor.report.report import Outcome, Report, TraceSummary
 from perfdoctor.reporters import report_notes, trial_table
 from perfdoctor.reporters.clean_text import clean_line, shorten_words
-from perfdoctor.reporters.finding_texts import describe_cost
+from perfdoctor.reporters.finding_texts import describe_cost, describe_covered, describe_recurrence
 from perfdoctor.reporters.format_values import (
     UNKNOWN,
     format_count,
@@ -214,7 +214,7 @@ def _shown_findings(report: Report) -> Iterator[ShownFinding]:
             bar=range_bar(finding, step_ns),
             fix=fix_block(finding),
             evidence=tuple(_evidence(finding)),
-            covered=tuple(_describe_covered(each) for each in covered_findings(report, finding)),
+            covered=tuple(describe_covered(each, words) for each in covered_findings(report, finding)),
             references=tuple((clean_line(r), bool(_URL.fullmatch(r))) for r in finding.references),
         )
 
@@ -227,19 +227,9 @@ def _evidence(finding: Finding) -> Iterator[ShownEvidence]:
             yield ShownEvidence(label, value, len(label) + len(value) > _MAX_EVIDENCE)
 
 
-def _describe_covered(finding: Finding) -> str:
-    worth_ns = finding.saving.alone.expected_ns
-    worth = f" (alone its fix saves {format_duration(worth_ns)})" if worth_ns else ""
-    return f"{words(finding.title)}, {clean_line(finding.rule)}{worth}"
-
-
 def _one_off(finding: Finding) -> ShortFinding:
-    assert finding.recurrence is not None
-    times = finding.recurrence
-    detail = f"{times.steps} of {times.of} steps, {format_duration(times.max_ns)} at most"
-    return ShortFinding(
-        clean_line(finding.rule), words(finding.title), detail, format_place(finding), words(finding.advice)
-    )
+    title, place, advice = words(finding.title), format_place(finding), words(finding.advice)
+    return ShortFinding(clean_line(finding.rule), title, describe_recurrence(finding), place, advice)
 
 
 def _info(finding: Finding, report: Report) -> ShortFinding:
