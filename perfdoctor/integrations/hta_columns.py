@@ -40,7 +40,6 @@ _CATEGORIES = {
 }
 _GPU_CATEGORIES = {KERNEL: "kernel", MEMCPY: "gpu_memcpy", MEMSET: "gpu_memset"}
 _DRIVER_CALL = r"^cu[A-Z]"
-_STEP_MARK = "ProfilerStep"
 _DEVICE_SYNCS = ("Event Sync", "Context Sync")  # events of the GPU, though on no stream
 _NO_TEXT = "-1"
 _NOT_RECORDED = 0
@@ -123,7 +122,7 @@ def select_steps(columns: Columns, symbols: Symbols, *, include_last: bool) -> B
         symbols: The names of all ranks.
         include_last: Keep the last step, too.
     """
-    marks = [number for name, number in symbols.items() if _STEP_MARK in name]
+    marks = [number for name, number in symbols.items() if vocabulary.STEP_MARK in name]
     on_gpu = _is_on_gpu(columns, symbols)
     is_mark = np.isin(columns["name"], marks) & ~on_gpu
     if len(marks) < 2 or not is_mark.any():

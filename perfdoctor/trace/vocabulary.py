@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 # Steps of the training loop.
 
-_STEP_NAME = "ProfilerStep#"
+STEP_MARK = "ProfilerStep"
+"""What the names of the profiler's steps begin with."""
+_STEP_NAME = f"{STEP_MARK}#"
 PROFILER_STEP = rf"^{_STEP_NAME}"
 """Pattern of the range that the profiler's `step()` puts around each step."""
 # Digits as `int` takes them, few enough for an int64.

@@ -127,7 +127,7 @@ def test_torchrun_whose_ranks_run_perfdoctor(launcher: Any, ddp: str, capture_ki
     )
     assert done.returncode == 0, done.stderr
     folder = launcher.folder / "own"
-    assert {path.name for path in folder.iterdir()} == {"rank0", "rank1", "report.json"}
+    assert {path.name for path in folder.iterdir()} == {"rank0", "rank1", "report.html", "report.json"}
     report = json.loads((folder / "report.json").read_text())
     assert report["traces"], "the first rank reports"
     assert done.stdout.count("Training (DDP): a step takes") == 1
