@@ -1,6 +1,6 @@
 """facts.json: what is worth knowing besides the trace. An allow-list, so that no secret can slip in.
 
-Never the environment (two named thread counts excepted), never arguments, never tensor values.
+Of the environment only named switches (environment_facts.py), never arguments, never tensor values.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from . import machine_facts
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
+from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
@@ -39,6 +40,7 @@ class Recording(Protocol):
     step: int
     detector: StepDetector
     windows: dict[str, dict[str, Any]]
+    flags_by_window: dict[str, dict[str, Any]]
     totals: RunTotals
     core_usage: CoreUsage
     loaders: LoaderRecords
@@ -96,6 +98,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
+        "flags_by_window": recording.flags_by_window,
+        "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},
         "cores": describe_cores(recording.core_usage, recording.loaders.count_worker_cores(base_span_ns)),
         "libraries": program.get("libraries"),

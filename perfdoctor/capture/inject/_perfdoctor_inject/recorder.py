@@ -19,7 +19,7 @@ import torch
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
-from .machine_facts import cuda_is_initialized
+from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .messages import USER_PROFILER, leave_marker, warn
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords
@@ -27,7 +27,7 @@ from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
-from .run_totals import RunTotals
+from .run_totals import TIMED_WINDOWS, RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import Location, constructor_location, user_location
@@ -81,6 +81,7 @@ class Recorder:
         folder: The rank's folder, None before the first whole step.
         step: Number of the running step.
         windows: The recorded windows, as they stand in facts.json.
+        flags_by_window: Torch's flags as each window began: programs set some in a block, and at exit they are gone.
         notes: What went wrong, without a full stop.
         is_forked_helper: Whether this process was forked from one that is recorded.
     """
@@ -112,6 +113,7 @@ class Recorder:
         self.core_usage = CoreUsage()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
+        self.flags_by_window: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
         self.step = 0
         self.gpu_sampler: GpuSampler | None = None
@@ -492,6 +494,8 @@ class Recorder:
 
     def _begin_stage(self) -> None:
         stage = self.plan.stage
+        if stage.window in TIMED_WINDOWS:
+            self.flags_by_window[stage.window] = describe_torch_flags()
         if stage.trace is None:
             return
         if not self.profiler.prepared:
