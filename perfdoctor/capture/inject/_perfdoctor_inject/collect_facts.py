@@ -23,6 +23,7 @@ from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .step_meter import StepMeter
 from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
@@ -40,6 +41,7 @@ class Recording(Protocol):
     detector: StepDetector
     windows: dict[str, dict[str, Any]]
     totals: RunTotals
+    meter: StepMeter
     core_usage: CoreUsage
     loaders: LoaderRecords
     optimizers: OptimizerRecords
@@ -94,6 +96,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
+        "collector": recording.meter.host_calls.describe_collector(),
+        "host_calls": recording.meter.host_calls.describe_calls(),
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},
