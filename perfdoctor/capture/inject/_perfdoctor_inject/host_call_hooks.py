@@ -1,4 +1,4 @@
-"""Wrappers of the calls that `HostCalls` times; each becomes a range of the trace as well, so that its time is known."""
+"""Wrappers of the calls that `HostCalls` times; each becomes a range of the trace, too, so that its time is known."""
 
 from __future__ import annotations
 

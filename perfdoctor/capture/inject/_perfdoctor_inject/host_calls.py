@@ -190,11 +190,14 @@ class HostCalls:
             "collect_calls": sum(site.count for site in sites),
             "collect_ns": sum(site.ns for site in sites),
             "collect_steps": max((site.steps for site in sites), default=0),
+            "collect_step_ns": max((site.step_ns for site in sites), default=0),
+            "collect_largest_step_ns": max((site.largest_step_ns for site in sites), default=0),
             "location": None if longest is None else longest.location,
             "collections": automatic.count,
             "collections_ns": automatic.ns,
             "collection_steps": automatic.steps,
             "collection_step_ns": automatic.step_ns,
+            "collection_largest_step_ns": automatic.largest_step_ns,
         }
 
     def _site_of(self, call: str, frame: FrameType | None) -> CallSite | None:
