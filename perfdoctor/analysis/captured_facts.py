@@ -71,6 +71,8 @@ class StepTimes:
         preempted: Involuntary context switches of the training thread: how often others got its core.
         batches: Batches that loaders returned.
         backwards: Backward passes: of gradient accumulation the micro-batches.
+        gc_ns: Time in which garbage was collected.
+        host_call_ns: Time in calls that wait for a disk or copy models.
     """
 
     dur_ns: Int64Array
@@ -79,13 +81,15 @@ class StepTimes:
     preempted: Int64Array | None = None
     batches: Int64Array | None = None
     backwards: Int64Array | None = None
+    gc_ns: Int64Array | None = None
+    host_call_ns: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
 
 
 # Columns of `StepTimes` beside the duration, as they are called in steps.jsonl and, behind the window, in facts.json.
-_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards", "gc_ns", "host_call_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -24,6 +24,7 @@ from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
+from .step_meter import StepMeter
 from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
@@ -42,6 +43,7 @@ class Recording(Protocol):
     windows: dict[str, dict[str, Any]]
     flags_by_window: dict[str, dict[str, Any]]
     totals: RunTotals
+    meter: StepMeter
     core_usage: CoreUsage
     loaders: LoaderRecords
     optimizers: OptimizerRecords
@@ -96,6 +98,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
+        "collector": recording.meter.host_calls.describe_collector(),
+        "host_calls": recording.meter.host_calls.describe_calls(),
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
         "flags_by_window": recording.flags_by_window,

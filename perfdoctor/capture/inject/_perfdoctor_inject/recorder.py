@@ -27,7 +27,7 @@ from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
-from .run_totals import TIMED_WINDOWS, RunTotals
+from .run_totals import RunTotals, TIMED_WINDOWS, UNPROFILED_WINDOWS
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import Location, constructor_location, user_location
@@ -409,6 +409,7 @@ class Recorder:
         if self.step < MAX_STREAMED_STEPS and self.folder is not None:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
+        self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
         self.optimizers.end_step(window)
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
@@ -470,6 +471,7 @@ class Recorder:
         from torch.utils.data import get_worker_info
 
         self.rank, self.world_size = rank_and_world_size()
+        self.meter.host_calls.wants_checksums = self.world_size > 1
         self.pid = os.getpid()
         ranks = self.settings.ranks
         return get_worker_info() is None and (ranks is None or self.rank in ranks)

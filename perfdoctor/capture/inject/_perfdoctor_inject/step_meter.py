@@ -6,13 +6,14 @@ kept off its core. The calls tell steps of unequal work apart: micro-batches, ch
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .host_calls import HostCalls
 
 try:
     import resource
@@ -41,6 +42,8 @@ class StepWork:
         batches: Batches that loaders returned.
         backwards: Backward passes: micro-batches, for gradient accumulation.
         optimizer_steps: Calls of `Optimizer.step`.
+        gc_ns: Time in which garbage was collected: the oldest generation, and calls of `gc.collect`.
+        host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
         contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
     """
 
@@ -50,6 +53,8 @@ class StepWork:
     batches: int = 0
     backwards: int = 0
     optimizer_steps: int = 0
+    gc_ns: int = 0
+    host_call_ns: int = 0
     contains: tuple[str, ...] = ()
 
     @property
@@ -66,6 +71,8 @@ class StepWork:
             "batches": self.batches,
             "backwards": self.backwards,
             "optimizer_steps": self.optimizer_steps,
+            "gc_ns": self.gc_ns,
+            "host_call_ns": self.host_call_ns,
         }
         return {**values, "contains": list(self.contains)} if self.contains else values
 
@@ -89,6 +96,7 @@ class StepMeter:
         backwards: Backward passes in this step so far.
         optimizer_steps: Calls of `Optimizer.step` in this step so far.
         no_grad_blocks: Blocks without gradients entered in this step.
+        host_calls: Garbage collections, and calls that wait for a disk or copy models.
     """
 
     def __init__(self) -> None:
@@ -99,8 +107,7 @@ class StepMeter:
         self._seen: list[str] = []
         self._thread: int | None = None
         self._clocks: tuple[int, int, int | None] = (0, 0, None)
-        self._collection_start_ns = 0
-        self._collection_ns = 0
+        self.host_calls = HostCalls()
         self._first_node = 0
         self._evaluation_since: tuple[int, int] | None = None
         self._evaluates_later = False
@@ -109,7 +116,7 @@ class StepMeter:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
         self._unused_batches = 0
-        self._collection_ns = 0
+        self.host_calls.begin_step()
         self._seen = ["evaluation"] if self._evaluates_later else []
         self._evaluates_later = False
         self._evaluation_since = None
@@ -141,6 +148,8 @@ class StepMeter:
             self.batches,
             self.backwards,
             self.optimizer_steps,
+            self.host_calls.gc_ns,
+            self.host_calls.call_ns,
             self._list_contents(compiled, uses_loader),
         )
 
@@ -167,24 +176,6 @@ class StepMeter:
         if content == "evaluation":
             self._evaluation_since = (self.batches, self.no_grad_blocks)
 
-    def on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """Python's garbage collector starts or stops; only its oldest generation takes long."""
-        if info["generation"] < 2:
-            return
-        if phase == "start":
-            self._collection_start_ns = time.perf_counter_ns()
-        elif self._collection_start_ns:
-            self._collection_ns += time.perf_counter_ns() - self._collection_start_ns
-
-    def watch_collections(self) -> None:
-        """Time the garbage collector from now on."""
-        gc.callbacks.append(self.on_collection)
-
-    def stop_watching(self) -> None:
-        """Time the garbage collector no longer."""
-        if self.on_collection in gc.callbacks:
-            gc.callbacks.remove(self.on_collection)
-
     def _list_contents(self, compiled: bool, uses_loader: bool) -> tuple[str, ...]:
         contents = list(self._seen)
         since = self._evaluation_since
@@ -203,6 +194,6 @@ class StepMeter:
             contents.append("rollout")
         if compiled:
             contents.append("compile")
-        if self._collection_ns >= LONG_COLLECTION_NS:
+        if self.host_calls.gc_ns >= LONG_COLLECTION_NS:
             contents.append("gc")
         return tuple(dict.fromkeys(contents))

@@ -20,6 +20,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -76,11 +77,11 @@ class Hooks:
         self._patch(grad_scaler.GradScaler, "unscale_", self._wrap_to_count("unscaled"))
         self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
         self._patch(torch.nn.utils, "clip_grad_norm_", self._wrap_to_count("clipped"))
-        self._patch(torch, "save", self._wrap_to_see("save"))
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
-        self.recorder.meter.watch_collections()
-        self._undo.append(self.recorder.meter.stop_watching)
+        for owner, name, call in WATCHED_CALLS:
+            self._patch(owner, name, wrap_host_call(self, call))
+        self._undo.append(watch_collections(self))
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""

@@ -121,6 +121,14 @@ def _find_room(file: str) -> int:
     return _LIBRARY if file.startswith((*LIBRARY_FOLDERS, "<frozen", "<string>")) else _USER
 
 
+def is_user_file(file: str) -> bool:
+    """Whether a file, by the name in its code, is the user's; each is looked at once."""
+    room = _room_of_file.get(file)
+    if room is None:
+        room = _room_of_file[file] = _find_room(file)
+    return room == _USER
+
+
 def is_foreign_file(file: str) -> bool:
     """Whether a file, named as the profiler names it, belongs to a library or to perfdoctor."""
     return absolute_path(file).startswith(FOREIGN_PREFIXES)
