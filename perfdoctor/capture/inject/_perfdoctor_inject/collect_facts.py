@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -18,12 +17,11 @@ from . import machine_facts
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
 from .loader_records import LoaderRecords
-from .model_facts import describe_models
+from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
 from .run_totals import RunTotals
 from .step_detector import StepDetector
-from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -51,13 +49,9 @@ class Recording(Protocol):
         ...
 
 
-def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
-    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
-
-    Args:
-        wrapped: The line that made each DistributedDataParallel.
-    """
-    return {"models": describe_models(wrapped), "libraries": machine_facts.describe_libraries()}
+def describe_program(lines: ModuleLines) -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
+    return {"models": describe_models(lines), "libraries": machine_facts.describe_libraries()}
 
 
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -53,9 +54,8 @@ class Hooks:
         self._patch(dataloader.DataLoader, "__init__", self._wrap_init(self.recorder.loaders.add_loader))
         self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
         self._patch(optimizer, "__init__", self._wrap_init(self.recorder.on_optimizer_built))
-        self._patch(
-            torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_init(self.recorder.on_model_wrapped)
-        )
+        for located in (*LOCATED_MODULES, torch.nn.parallel.DistributedDataParallel):
+            self._patch(located, "__init__", self._wrap_init(self.recorder.module_lines.add))
         self._patch(optimizer, "profile_hook_step", self._wrap_profile_hook_step)
         self._undo.append(register_optimizer_step_post_hook(self._on_optimizer_step).remove)
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
