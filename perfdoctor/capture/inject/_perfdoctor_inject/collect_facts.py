@@ -20,7 +20,9 @@ from .loader_records import LoaderRecords
 from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
+from .parameter_checksums import ParameterChecksums
 from .run_totals import RunTotals
+from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 
 SCHEMA = "perfdoctor.facts/1"
@@ -41,6 +43,8 @@ class Recording(Protocol):
     core_usage: CoreUsage
     loaders: LoaderRecords
     optimizers: OptimizerRecords
+    scalers: ScalerRecords
+    checksums: ParameterChecksums
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
@@ -86,7 +90,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
         "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
-        "amp": describe_amp(totals.counts),
+        "parameter_checksums": recording.checksums.samples,
+        "amp": {**describe_amp(totals.counts), **recording.scalers.to_dict()},
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
@@ -113,6 +118,6 @@ def describe_folders() -> dict[str, str | None]:
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
-    """How often mixed precision was used, and how often gradients were clipped before they were unscaled."""
-    names = ("autocast", "scaled", "unscaled", "clipped", "clipped_before_unscale")
+    """How often mixed precision was used, and gradients were clipped."""
+    names = ("autocast", "scaled", "unscaled", "clipped")
     return {name: counts[name] for name in names}

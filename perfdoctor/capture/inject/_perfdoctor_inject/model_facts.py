@@ -154,7 +154,7 @@ def describe_biases_before_norms(modules: list[tuple[str, nn.Module]], lines: Mo
 def describe_embeddings(modules: list[tuple[str, nn.Module]], lines: ModuleLines) -> list[dict[str, Any]]:
     """The tables of embeddings, the largest first; "tied" is one whose weight another module uses as well."""
     owners = Counter(id(each) for _, module in modules for each in vars(module).get("_parameters", {}).values())
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "name": name,
             "class": type(module).__name__,

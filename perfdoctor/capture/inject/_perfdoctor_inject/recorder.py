@@ -23,11 +23,13 @@ from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords
+from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
 from .run_totals import RunTotals
+from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
 from .user_code import user_location
@@ -108,6 +110,8 @@ class Recorder:
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
         self.module_lines = ModuleLines()
+        self.scalers = ScalerRecords()
+        self.checksums = ParameterChecksums()
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
         self.meter = StepMeter()
@@ -474,6 +478,8 @@ class Recorder:
         old, new = self.plan.stage, self.plan.next_stage
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
+            if old.trace == "evidence":
+                self.checksums.take(self.step, self.world_size)
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
