@@ -106,6 +106,8 @@ def _describe_unknown(judged: Judgement) -> str:
     title, place = clean_line(finding.title).rstrip("."), _place(finding)
     text = f"{finding.rule} {title}{f' at {place}' if place and place not in title else ''}"
     now = format_duration(finding.cost_ns)
+    if not finding.cost_ns:
+        return f"{text} (new, {finding.severity})"
     if known is None or known.accepted_cost_ns is None:
         return f"{text} (new, {finding.severity}, costs {now})"
     more = "" if known.growth is None else f"{format_percent(100 * known.growth)} "

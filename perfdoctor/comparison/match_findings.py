@@ -98,12 +98,28 @@ SAME_CODE: tuple[_Key, ...] = (
 
 
 def match_findings(before: Sequence[SeenFinding], after: Sequence[SeenFinding]) -> tuple[FindingChange, ...]:
-    """The findings that went, came and stayed: fixed ones first, then new ones, then the others by their cost."""
+    """The findings that went, came and stayed: fixed ones first, then new ones, then the others.
+
+    Of each kind those that make results wrong stand first, the others by their cost.
+    """
     changes = [_describe_change(*pair) for pair in pair_findings(before, after)]
     order = ("fixed", "smaller", "new", "still there")
     return tuple(
-        sorted(changes, key=lambda c: (order.index(c.status), -(c.after_cost_ns or c.before_cost_ns or 0), c.rule))
+        sorted(
+            changes,
+            key=lambda c: (
+                order.index(c.status),
+                not _is_about_results(c),
+                -(c.after_cost_ns or c.before_cost_ns or 0),
+                c.rule,
+            ),
+        )
     )
+
+
+def _is_about_results(change: FindingChange) -> bool:
+    """Whether it makes results wrong: all other findings of high severity cost time."""
+    return change.severity == "high" and not (change.before_cost_ns or change.after_cost_ns)
 
 
 def pair_findings(

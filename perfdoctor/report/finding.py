@@ -98,6 +98,7 @@ class Finding:
         recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
+        makes_results_wrong: Whether the fault makes results wrong, not slow: it is high whatever it costs, and first.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -143,6 +144,7 @@ class Finding:
     recurrence: Recurrence | None = None
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
+    makes_results_wrong: bool = field(default=False, repr=False)
 
     @property
     def key(self) -> FindingKey:
@@ -173,6 +175,7 @@ class Finding:
         if self.cost_ns < 0:
             raise ValueError(f"cost_ns cannot be {self.cost_ns}")
         _require_type("saving", self.saving, Saving)
+        _require_type("makes_results_wrong", self.makes_results_wrong, bool)
         _require_type("references", self.references, tuple)
         for reference in self.references:
             _require_type("a reference", reference, str)

@@ -68,11 +68,19 @@ class _Priced:
         return cls(finding, saving, finding.order_key_ns, finding.cost_ns, step_ns)
 
     @property
-    def sort_key(self) -> tuple[float, int, int, str, str, str]:
+    def sort_key(self) -> tuple[bool, float, int, int, str, str, str]:
         finding = self.finding
         key_ns = self.worth_ns if self.order_key_ns is None else self.order_key_ns
         severity = SEVERITIES.index(self.severity)
-        return (-key_ns, -severity, -self.cost_ns, finding.rule, finding.subject, finding.title)
+        return (
+            not finding.makes_results_wrong,
+            -key_ns,
+            -severity,
+            -self.cost_ns,
+            finding.rule,
+            finding.subject,
+            finding.title,
+        )
 
     @property
     def worth_ns(self) -> float:
@@ -84,9 +92,11 @@ class _Priced:
         """The severity by what the fix is worth alone, and at most what the rule allows.
 
         Where not even a bound is known the cost is one. A finding that costs nothing keeps the severity that its rule
-        gave: it is about the recording, or about the results.
+        gave: it is about the recording. One about wrong results is always what its rule says.
         """
         finding, alone = self.finding, self.saving.alone
+        if finding.makes_results_wrong:
+            return finding.severity
         bounded = replace(alone, high_ns=self.cost_ns) if alone.high_ns is None else alone
         alone_ns = worth_ns(bounded, finding.confidence)
         if not self.cost_ns and not alone_ns and finding.saving.basis != "replayed":
@@ -110,6 +120,8 @@ class _Priced:
 
     def note_coverage(self, others: Iterable[_Priced]) -> None:
         """Find out which fix has claimed most of the time of this one, if next to nothing is left for it."""
+        if self.finding.makes_results_wrong:
+            return
         alone_ns, claim = self.saving.alone.likely_ns, self.finding.claim
         if alone_ns < MIN_COVERED_SHARE * self.step_ns or self.saving.likely_ns >= MASKED_SHARE * alone_ns:
             return

@@ -222,6 +222,8 @@ def _describe_finding(change: FindingChange) -> str:
     place = ""
     if change.file is not None:
         place = f", at {clean_line(SourceLocation(change.file, change.line).short)}"
+    if not change.before_cost_ns and not change.after_cost_ns:
+        return f"{change.rule} {clean_line(change.title)}{place}"
     if change.before_cost_ns is None:
         cost = f"costs {format_duration(change.after_cost_ns)}"
     elif change.after_cost_ns is None:

@@ -24,7 +24,7 @@ SEVERITY_MARKS: Mapping[Severity, str] = {"high": "🔴", "medium": "🟠", "low
 def short_cost(report: Report, finding: Finding) -> str:
     """What a finding costs, for a cell of a table: "19.0 ms (44%) on rank 2"; "n/a" where it has no cost."""
     if not finding.cost_ns:
-        return UNKNOWN
+        return f"wrong results{format_finding_ranks(report, finding)}" if finding.makes_results_wrong else UNKNOWN
     cost = f"{format_duration(finding.cost_ns)} ({format_share(finding.share_of_step)})"
     return f"{cost}{format_finding_ranks(report, finding)}"
 
@@ -40,7 +40,8 @@ def short_saving(finding: Finding) -> str:
 def describe_cost(report: Report, finding: Finding) -> str:
     """What a finding costs, and what its fix saves: "costs 19.0 ms a step (44%); saves about 15.0 ms (replayed)"."""
     if not finding.cost_ns:
-        return format_finding_saving(finding)
+        ranks = format_finding_ranks(report, finding) if finding.makes_results_wrong else ""
+        return f"{format_finding_saving(finding)}{ranks}"
     share = format_share(finding.share_of_step)
     cost = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({share})"
     return f"costs {cost}{format_finding_ranks(report, finding)}; {format_finding_saving(finding)}"

@@ -112,9 +112,15 @@ def format_place(finding: Finding, width: int = 1000) -> str:
     return f"{place} (used at {used})" if used and used != str(finding.location) else place
 
 
+WRONG_RESULTS = "makes the results wrong, so it comes before anything that is slow"
+"""What stands in place of a saving where the fix is about results and no time is known to be lost."""
+
+
 def format_finding_saving(finding: Finding) -> str:
     """What the fix of a finding saves; a bound that is nearly the whole step says nothing and is not printed."""
     saving, share = finding.saving, finding.share_of_step
+    if finding.makes_results_wrong and not saving.high_ns and not saving.expected_ns:
+        return WRONG_RESULTS
     most = saving.high_ns or 0
     if saving.expected_ns is None and share and finding.cost_ns and share * most >= _MEANINGLESS * finding.cost_ns:
         return "how much a fix saves is not known"

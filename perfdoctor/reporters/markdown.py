@@ -14,15 +14,20 @@ from perfdoctor.report.finding import Evidence, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.escape_markdown import code_block, code_span, escape
-from perfdoctor.reporters.finding_texts import describe_covered, describe_recurrence, short_cost, short_saving
+from perfdoctor.reporters.finding_texts import (
+    describe_cost,
+    describe_covered,
+    describe_recurrence,
+    short_cost,
+    short_saving,
+)
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
-    format_finding_saving,
     format_place,
     format_share,
 )
-from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.report_facts import (
     covered_findings,
@@ -218,10 +223,7 @@ def _finding(number: int, finding: Finding, report: Report) -> Iterator[str]:
 
 def finding_body(finding: Finding, report: Report) -> Iterator[str]:
     """What stands below the heading of a finding: its cost, its place, the evidence, what to do and the fix."""
-    per_step = per_step_suffix(report)
-    share = escape(format_share(finding.share_of_step))
-    cost = f"{format_duration(finding.cost_ns)}{per_step} ({share}){format_finding_ranks(report, finding)}"
-    lines = [f"- costs {cost}; {escape(format_finding_saving(finding))}"]
+    lines = [f"- {escape(describe_cost(report, finding))}"]
     if finding.confidence < 0.8:
         lines.append(f"- confidence {escape(format_share(finding.confidence))}")
     if finding.location:

@@ -23,15 +23,14 @@ from perfdoctor.report.finding import USED_AT, Finding
 from perfdoctor.report.report import Report
 from perfdoctor.reporters import report_notes
 from perfdoctor.reporters.clean_text import clean_block, clean_line, shorten, shorten_end, shorten_path, shorten_words
-from perfdoctor.reporters.finding_texts import describe_recurrence
+from perfdoctor.reporters.finding_texts import describe_cost, describe_recurrence
 from perfdoctor.reporters.format_values import (
     format_duration,
     format_evidence,
-    format_finding_saving,
     format_place,
     format_share,
 )
-from perfdoctor.reporters.rank_table import COLUMNS, format_finding_ranks, rank_rows
+from perfdoctor.reporters.rank_table import COLUMNS, rank_rows
 from perfdoctor.reporters.relative_paths import with_relative_paths
 from perfdoctor.reporters.render_blocks import render_blocks
 from perfdoctor.reporters.render_options import RenderOptions
@@ -120,6 +119,8 @@ class Terminal(Reporter):
             title, place = clean_line(finding.title), clean_line(finding.location.short) if finding.location else ""
             at = f"{place} " if place and place not in title else ""
             cost = f"{format_duration(finding.cost_ns):>7} {format_share(finding.share_of_step):>5}"
+            if finding.makes_results_wrong and not finding.cost_ns:
+                cost = "wrong results"
             severity = (f"{finding.severity.upper():<6} ", _SEVERITY_STYLES[finding.severity])
             line = Text.assemble(severity, f"{finding.rule} {cost}  {at}{title}")
             line.truncate(self.width, overflow="ellipsis" if self.unicode else "crop")
@@ -266,9 +267,7 @@ class Terminal(Reporter):
 
     def _cost_and_saving(self, finding: Finding, report: Report) -> str:
         confidence = "" if finding.confidence >= 0.8 else f", confidence {format_share(finding.confidence)}"
-        amount = f"{format_duration(finding.cost_ns)}{per_step_suffix(report)} ({format_share(finding.share_of_step)})"
-        ranks = format_finding_ranks(report, finding)
-        return f"costs {amount}{ranks}; {format_finding_saving(finding)}{confidence}"
+        return f"{describe_cost(report, finding)}{confidence}"
 
     def _evidence(self, finding: Finding) -> Iterator[RenderableType]:
         for evidence in finding.evidence:

@@ -121,6 +121,7 @@ class Analyzer(ABC):
         edit: Edit | None = None,
         recurrence: Recurrence | None = None,
         happens_once: bool = False,
+        makes_results_wrong: bool = False,
     ) -> Finding:
         """A finding of this rule on one rank.
 
@@ -128,12 +129,14 @@ class Analyzer(ABC):
         saves; both count only where the trace cannot be replayed. Severity follows from what the fix is worth. Without
         steps, evidence "per step" is labelled "per trace". `count_recurrence` counts the recurrence of some time. What
         `happens_once` is for information, as nothing to come is faster without it, unless the trace holds hardly
-        anything else.
+        anything else. What `makes_results_wrong` is high and stands first, whatever it costs: say "wrong" in the title,
+        with a cost of 0 unless time was measured.
 
         Raises:
             TypeError, ValueError: See `Finding`.
         """
         share = rank.share(cost_ns)
+        is_main = makes_results_wrong or (cost_ns and (not happens_once or (share or 0) >= _MOST_OF_THE_TRACE))
         if not rank.steps.count:
             evidence = tuple(replace(each, label=each.label.replace("per step", "per trace")) for each in evidence)
         number = rank.trace.rank
@@ -144,7 +147,7 @@ class Analyzer(ABC):
             cost_ns=cost_ns,
             share_of_step=share,
             # The highest that it may get: pricing says what the fix is worth.
-            severity="high" if cost_ns and (not happens_once or (share or 0) >= _MOST_OF_THE_TRACE) else "info",
+            severity="high" if is_main else "info",
             saving=saving,
             advice=advice,
             confidence=confidence,
@@ -158,6 +161,7 @@ class Analyzer(ABC):
             edit=edit,
             scope=scope_of(rank) if isinstance(rank, Rank) else None,
             recurrence=recurrence,
+            makes_results_wrong=makes_results_wrong,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,7 +47,7 @@ class RuleCase:
         name: The name of the case, in words.
         build: Returns the trace, or a list of traces, one per rank.
         expected: The findings, the costliest first; empty where the rule must stay quiet.
-        facts: What a capture recorded beside the trace.
+        facts: What a capture recorded beside the trace; a list has those of each rank.
         via_file: Whether to test the case also by a file and `perfdoctor.analyze`.
     """
 
@@ -55,7 +55,7 @@ class RuleCase:
     name: str
     build: Callable[[], Traces]
     expected: tuple[ExpectedFinding, ...] = ()
-    facts: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     via_file: bool = False
 
     def traces(self) -> list[TraceBuilder]:
@@ -65,7 +65,9 @@ class RuleCase:
 
     def run(self) -> Run:
         """The ranks of the case, as a rule sees them."""
-        return Run(tuple(Rank(trace.trace(), facts=self.facts) for trace in self.traces()))
+        traces = self.traces()
+        facts = [self.facts] * len(traces) if self.facts is None or isinstance(self.facts, Mapping) else self.facts
+        return Run(tuple(Rank(trace.trace(), facts=own) for trace, own in zip(traces, facts, strict=True)))
 
     def __str__(self) -> str:
         return f"{self.rule}-{self.name}"

@@ -18,7 +18,7 @@ from perfdoctor.reporters.chrome_trace.nvml_counters import nvml_counter_points
 from perfdoctor.reporters.chrome_trace.rank_tracks import RankTracks
 from perfdoctor.reporters.chrome_trace.track_writer import EventKind, TrackWriter
 from perfdoctor.reporters.clean_text import clean_line
-from perfdoctor.reporters.format_values import format_duration, format_location, format_saving, format_share
+from perfdoctor.reporters.format_values import format_duration, format_finding_saving, format_location, format_share
 from perfdoctor.reporters.report_facts import has_gpu, per_step_suffix
 from perfdoctor.reporters.time_split import detail_labels
 from perfdoctor.trace.tables.intervals import overlap, total, union_of
@@ -137,7 +137,7 @@ def _finding_track(writer: TrackWriter, number: int, finding: Finding, per_step:
         "title": clean_line(finding.title),
         "severity": finding.severity,
         "cost": f"{format_duration(finding.cost_ns)}{per_step} ({format_share(finding.share_of_step)})",
-        "saving": format_saving(finding.saving),
+        "saving": format_finding_saving(finding),
         "place": format_location(finding.location) if finding.location else None,
         "advice": clean_line(finding.advice),
         "claimed": format_duration(total(finding.claim.intervals)),

@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,13 +18,14 @@ from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
 from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
-from .model_facts import describe_models
+from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
+from .parameter_checksums import ParameterChecksums
 from .run_totals import RunTotals
+from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
-from .user_code import Location
 
 SCHEMA = "perfdoctor.facts/1"
 
@@ -47,6 +47,8 @@ class Recording(Protocol):
     core_usage: CoreUsage
     loaders: LoaderRecords
     optimizers: OptimizerRecords
+    scalers: ScalerRecords
+    checksums: ParameterChecksums
     gpu_sampler: GpuSampler | None
     notes: list[str]
 
@@ -55,13 +57,9 @@ class Recording(Protocol):
         ...
 
 
-def describe_program(wrapped: Mapping[Any, Location | None]) -> dict[str, Any]:
-    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps.
-
-    Args:
-        wrapped: The line that made each DistributedDataParallel.
-    """
-    return {"models": describe_models(wrapped), "libraries": machine_facts.describe_libraries()}
+def describe_program(lines: ModuleLines) -> dict[str, Any]:
+    """Models and libraries: the part that takes 0.1 to 0.2 s, and is therefore gathered once, between two steps."""
+    return {"models": describe_models(lines), "libraries": machine_facts.describe_libraries()}
 
 
 def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +94,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "loaders": [record.to_dict(base_span_ns) for record in recording.loaders.records],
         "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
-        "amp": describe_amp(totals.counts),
+        "parameter_checksums": recording.checksums.samples,
+        "amp": {**describe_amp(totals.counts), **recording.scalers.to_dict()},
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "collector": recording.meter.host_calls.describe_collector(),
         "host_calls": recording.meter.host_calls.describe_calls(),
@@ -127,6 +126,6 @@ def describe_folders() -> dict[str, str | None]:
 
 
 def describe_amp(counts: Counter[str]) -> dict[str, int]:
-    """How often mixed precision was used, and how often gradients were clipped before they were unscaled."""
-    names = ("autocast", "scaled", "unscaled", "clipped", "clipped_before_unscale")
+    """How often mixed precision was used, and gradients were clipped."""
+    names = ("autocast", "scaled", "unscaled", "clipped")
     return {name: counts[name] for name in names}

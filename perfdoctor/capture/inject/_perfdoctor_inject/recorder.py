@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -21,16 +20,19 @@ from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .messages import USER_PROFILER, leave_marker, warn
+from .model_facts import ModuleLines
 from .nvml_sampler import GpuSampler, devices_in_use
 from .optimizer_records import OptimizerRecords
+from .parameter_checksums import ParameterChecksums
 from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
-from .run_totals import RunTotals, TIMED_WINDOWS, UNPROFILED_WINDOWS
+from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
+from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
 from .step_meter import StepMeter
-from .user_code import Location, constructor_location, user_location
+from .user_code import user_location
 from .window_plan import WindowPlan
 from .window_profiler import WindowProfiler, initialized_accelerator
 
@@ -108,7 +110,9 @@ class Recorder:
         self.ranges = PhaseRanges(required=settings.nvtx_only)
         self.loaders = LoaderRecords()
         self.optimizers = OptimizerRecords()
-        self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
+        self.module_lines = ModuleLines()
+        self.scalers = ScalerRecords()
+        self.checksums = ParameterChecksums()
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
         self.meter = StepMeter()
@@ -184,10 +188,6 @@ class Recorder:
             # After the first steps: another training may begin.
             self._late_optimizers += 1
             self._optimizer_was_built_late = True
-
-    def on_model_wrapped(self, model: Any, frame: FrameType | None) -> None:
-        """A DistributedDataParallel was made by the code in `frame`."""
-        self.wrapped_models[model] = constructor_location(frame, model)
 
     def on_optimizer_begin(self) -> None:
         """`Optimizer.step` is about to run; its `Optimizer.step#` range is not open yet."""
@@ -482,6 +482,8 @@ class Recorder:
         old, new = self.plan.stage, self.plan.next_stage
         if old.trace is not None and new.trace != old.trace:
             self._close_window(partial=False)
+            if old.trace == "evidence":
+                self.checksums.take(self.step, self.world_size)
         self.plan.advance()
         if self.plan.stage.window == "base" and old.window != "base":
             self.totals.begin_window("base")
@@ -615,7 +617,7 @@ class Recorder:
         """Describe models and libraries once: the search for models visits all Python objects (0.1 to 0.2 s)."""
         if self._program_facts is None:
             self._program_facts = {}
-            self._program_facts = describe_program(self.wrapped_models)
+            self._program_facts = describe_program(self.module_lines)
 
     def _add_note(self, text: str) -> None:
         if text not in self.notes:

@@ -60,7 +60,6 @@ class RunTotals:
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
-        self._gradients_are_scaled = False
         self._last_step_ns = 0
         self._first_step_end_ns = 0
         self._first_step_ns = 0
@@ -68,14 +67,8 @@ class RunTotals:
         self._unprofiled_steps = self._unprofiled_total_ns = 0
 
     def count_call(self, name: str) -> None:
-        """Add one call; clipping between `scale` and `unscale_` is also counted as `clipped_before_unscale`."""
+        """Add one call."""
         self.counts[name] += 1
-        if name == "scaled":
-            self._gradients_are_scaled = True
-        elif name == "unscaled":
-            self._gradients_are_scaled = False
-        elif name == "clipped" and self._gradients_are_scaled:
-            self.counts["clipped_before_unscale"] += 1
 
     def note_threads_set(self, frame: FrameType | None) -> None:
         """Remember the line that has set the number of threads."""

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
+from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -54,9 +55,8 @@ class Hooks:
         self._patch(dataloader.DataLoader, "__init__", self._wrap_init(self.recorder.loaders.add_loader))
         self._patch(dataloader.DataLoader, "__iter__", self._wrap_loader_iter)
         self._patch(optimizer, "__init__", self._wrap_init(self.recorder.on_optimizer_built))
-        self._patch(
-            torch.nn.parallel.DistributedDataParallel, "__init__", self._wrap_init(self.recorder.on_model_wrapped)
-        )
+        for located in (*LOCATED_MODULES, torch.nn.parallel.DistributedDataParallel):
+            self._patch(located, "__init__", self._wrap_init(self.recorder.module_lines.add))
         self._patch(optimizer, "profile_hook_step", self._wrap_profile_hook_step)
         self._undo.append(register_optimizer_step_post_hook(self._on_optimizer_step).remove)
         self._patch(optimizer, "zero_grad", self._wrap_zero_grad)
@@ -73,10 +73,12 @@ class Hooks:
             self._patch(getattr(autograd_profiler, name), "__enter__", self._wrap_profiler_open)
             self._patch(getattr(autograd_profiler, name), "__exit__", self._wrap_profiler_close)
         self._patch(grad_scaler.GradScaler, "update", self._wrap_scaler_update)
-        self._patch(grad_scaler.GradScaler, "scale", self._wrap_to_count("scaled"))
-        self._patch(grad_scaler.GradScaler, "unscale_", self._wrap_to_count("unscaled"))
+        for name in ("scale", "unscale_", "step", "get_scale"):
+            self._patch(grad_scaler.GradScaler, name, self._wrap_scaler(getattr(self.recorder.scalers, f"on_{name}")))
         self._patch(autocast_mode.autocast, "__enter__", self._wrap_to_count("autocast"))
-        self._patch(torch.nn.utils, "clip_grad_norm_", self._wrap_to_count("clipped"))
+        for clipping in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                self._patch(clipping, name, self._wrap_clipping)
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
         for owner, name, call in WATCHED_CALLS:
@@ -364,9 +366,46 @@ class Hooks:
                 raise
             if self.recorder.is_listening() and scaler.is_enabled():
                 self.call_recorder(self.recorder.on_scaler_update)
+                self.call_recorder(self.recorder.scalers.on_update)
             return result
 
         return update
+
+    def _wrap_scaler(self, report: Function) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper reports a call of an enabled scaler before it."""
+
+        def wrap(original: Function) -> Function:
+            def report_and_call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening() and scaler.is_enabled():
+                    self.call_recorder(report, self.recorder.totals.counts, *args, **kwargs)
+                try:
+                    return original(scaler, *args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return report_and_call
+
+        return wrap
+
+    def _wrap_clipping(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if recorder.is_listening():
+                recorder.totals.count_call("clipped")
+                if recorder.scalers.are_gradients_scaled:
+                    if not isinstance(parameters, torch.Tensor):
+                        parameters = list(parameters)  # as torch does: they may come from a generator
+                    limit = args[0] if args else next(iter(kwargs.values()), None)
+                    self.call_recorder(recorder.scalers.on_clip, parameters, limit, sys._getframe(1))
+            try:
+                return original(parameters, *args, **kwargs)
+            except BaseException as error:
+                remove_own_frames(error)
+                raise
+
+        return clip
 
     def _wrap_to_count(self, name: str) -> Callable[[Function], Function]:
         """A `wrap` for `_patch` whose wrapper only counts the calls under this name."""

@@ -1,0 +1,149 @@
+"""PD502: convolutions have biases that the norm behind them subtracts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from perfdoctor.analysis.host.locations import captured_location
+from perfdoctor.rules import (
+    BoolArray,
+    Claim,
+    Evidence,
+    Finding,
+    GpuQuery,
+    Int32Array,
+    Int64Array,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    captured_list,
+    remove_items,
+)
+
+_CONVOLUTION = r"^aten::conv(_transpose)?[123]d$"
+_CONVOLUTION_BACKWARD = r"^autograd::engine::evaluate_function: ConvolutionBackward0$"
+_NORM = r"^aten::(batch_norm|instance_norm)$"
+_NORM_BACKWARD = r"^autograd::engine::evaluate_function: \w*BatchNormBackward0$"
+# Of the ops of a backward pass: autograd handles the gradients of weights before it goes on.
+_PASS_ON = r"^autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)"
+_MOST_NAMES = 3
+
+
+class ConvBiasBeforeNorm(RankAnalyzer):
+    """Convolutions add a bias that the batch norm right behind them subtracts again.
+
+    What it finds:
+        Kernels that add the bias of a convolution, and kernels that sum up its gradient, where a batch norm or
+        instance norm follows the convolution, in training.
+
+    Why it costs time:
+        The norm subtracts the mean of each channel, and with it any constant. The bias changes nothing, its gradient is
+        0 but for rounding, and yet one kernel reads and writes the whole output to add it, and another one reads the
+        whole gradient to sum it up.
+
+    How it is measured:
+        The time of kernels that `aten::add_` launches inside a convolution whose next op is a norm, and of those that
+        `aten::sum` launches inside the backward pass of a convolution that follows that of a norm. The replay leaves
+        both out. On the CPU the bias is a part of the convolution's own kernel and costs nothing that could be
+        measured, so that nothing is reported there.
+
+    How to fix:
+        bias=False in these convolutions, and in linear layers right before a batch norm. The norm has a bias of its
+        own.
+
+    When it is wrong:
+        Saved weights have the biases: load them with strict=False, or leave them out. A norm in evaluation mode that is
+        trained through (frozen statistics) does not take the bias out; then add it to the norm's own.
+
+    Needs:
+        Kernels and their launches. Captured facts (`perfdoctor run`) name the modules and their line.
+
+    References:
+        PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch norm".
+    """
+
+    rule: ClassVar[str] = "PD502"
+    name: ClassVar[str] = "conv-bias-before-norm"
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "launches"})
+    # min_share: less would not even be a finding of low severity (contracts.md).
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+        "#disable-bias-for-convolutions-directly-followed-by-a-batch-norm",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding where these kernels take at least `min_share` of the step, in training."""
+        additions, sums = find_bias_kernels(rank)
+        if not len(additions) or not len(sums):  # without gradients of biases nothing is trained
+            return
+        kernels = additions | sums
+        cost_ns = rank.per_step(kernels.time_ns)
+        if not self.exceeds_min_share(rank, cost_ns):
+            return
+        modules = [each for model in captured_list(rank.facts, "models") for each in _useless_biases(model)]
+        yield self.finding(
+            rank,
+            title=f"Biases of {rank.count_per_step(len(additions))} convolutions are added though a batch norm "
+            "subtracts them again",
+            cost_ns=cost_ns,
+            saving=Saving(0, cost_ns, cost_ns, "bounded"),
+            advice=f"Leave the biases out{_name(modules)}: a batch norm takes any constant of a channel out again, and "
+            "has a bias of its own. Weights that were saved with them load with strict=False.",
+            fix="nn.Conv2d(..., bias=False)   # and nn.Linear before a batch norm",
+            claim=Claim(kernels.time, kernels=True),
+            confidence=0.9,
+            location=next((captured_location(each.get("created")) for each in modules if each.get("created")), None)
+            or additions.location,
+            edit=remove_items(rank.trace, kernels.rows, is_upper_bound=False),
+            evidence=(
+                Evidence("adding biases per step", rank.per_step(additions.time_ns), "ns"),
+                Evidence("summing their gradients per step", rank.per_step(sums.time_ns), "ns"),
+                Evidence("modules", ", ".join(str(each.get("name")) for each in modules) or None),
+            ),
+        )
+
+
+def find_bias_kernels(rank: Rank) -> tuple[GpuQuery, GpuQuery]:
+    """The kernels that add a bias before a norm, and those that sum up its gradient, in the steps."""
+    trace, ops = rank.trace, rank.trace.ops
+    kernels = rank.kernels.in_steps()
+    is_convolution, is_norm = (trace.match_rows(ops, pattern) for pattern in (_CONVOLUTION, _NORM))
+    followed = is_convolution & _next_is(ops.parent, ops.thread, ops.start_ns, np.ones(len(ops), bool), is_norm)
+    additions = kernels.launched_by("aten::add_") & rank.ops.where(followed).kernels
+    is_backward, is_norm_backward, passes_on = (
+        trace.match_rows(ops, pattern) for pattern in (_CONVOLUTION_BACKWARD, _NORM_BACKWARD, _PASS_ON)
+    )
+    reversed_ns = -ops.start_ns
+    follows = is_backward & _next_is(ops.parent, ops.thread, reversed_ns, passes_on, is_norm_backward)
+    return additions, kernels.launched_by("aten::sum") & rank.ops.where(follows).kernels
+
+
+def _next_is(
+    parent: Int32Array, thread: Int32Array, start_ns: Int64Array, among: BoolArray, wanted: BoolArray
+) -> BoolArray:
+    """For each op whether the next one beside it, of those in `among`, is a wanted one."""
+    rows = np.flatnonzero(among)
+    order = rows[np.lexsort((start_ns[rows], parent[rows], thread[rows]))]
+    before, after = order[:-1], order[1:]
+    is_sibling = (parent[before] == parent[after]) & (thread[before] == thread[after])
+    result = np.zeros(len(among), bool)
+    result[before] = is_sibling & wanted[after]
+    return result
+
+
+def _useless_biases(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return captured_list(model, "bias_before_norm")
+
+
+def _name(modules: list[Mapping[str, Any]]) -> str:
+    """The first modules by their names: " (body.0, body.3 and 4 more)"; empty where none is known."""
+    names = [str(each.get("name")) for each in modules]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f" ({', '.join(names[:_MOST_NAMES])}{more})"

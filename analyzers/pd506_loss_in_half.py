@@ -1,0 +1,131 @@
+"""PD506: the loss, and its gradient, are computed in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+import orjson
+
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    OpQuery,
+    Rank,
+    RankAnalyzer,
+    Saving,
+    SourceLocation,
+    format_per_step,
+)
+
+_HALF = "c10::Half"
+# The ops that compute the gradients of losses, and the ops of the forward pass whose lines are the loss's.
+_LOSSES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "aten::nll_loss_backward": ("cross entropy", "aten::nll_loss_forward"),
+        "aten::nll_loss2d_backward": ("cross entropy", "aten::nll_loss2d_forward"),
+        "aten::mse_loss_backward": ("mean squared error", "aten::mse_loss"),
+        "aten::smooth_l1_loss_backward": ("smooth L1", "aten::smooth_l1_loss"),
+        "aten::huber_loss_backward": ("Huber", "aten::huber_loss"),
+        "aten::binary_cross_entropy_backward": ("binary cross entropy", "aten::binary_cross_entropy"),
+        "BinaryCrossEntropyWithLogitsBackward0": ("binary cross entropy", "aten::binary_cross_entropy_with_logits"),
+    }
+)
+_WHY: Mapping[str, str] = MappingProxyType(
+    {
+        "cross entropy": "gradients of tokens or classes below 6e-8 become 0, and the loss has three digits",
+        "mean squared error": "squares overflow from a difference of 256 on",
+        "binary cross entropy": "probabilities above 0.9995 are 1, and their logarithms infinite",
+    }
+)
+_OTHER_WHY = "small gradients become 0, and sums overflow above 65,504"
+
+
+class LossInHalf(RankAnalyzer):
+    """The loss and its gradient are computed in float16, in which they underflow and overflow.
+
+    What it finds:
+        Gradients of losses (cross entropy, mean squared error, L1, binary cross entropy) whose inputs are float16. It
+        is what a model gives that was made by `model.half()`.
+
+    Why it costs time:
+        It costs none: the results are wrong. float16 ends at 65,504 and loses what is below 6e-8. The gradient of a
+        mean over 8,192 tokens is a 1/8192 of each probability: all below 5e-4 become 0.
+
+    How it is measured:
+        By the types of the inputs of the ops that compute the gradients, as they were recorded. Under autocast these
+        are float32, because autocast casts losses. Where no gradient follows there is no finding. bfloat16 has the
+        range of float32: losses in it are less precise, and not reported.
+
+    How to fix:
+        Cast the outputs of the model before the loss, `loss_fn(outputs.float(), targets)`; or keep the model in
+        float32 and use autocast, which does that.
+
+    When it is wrong:
+        DeepSpeed and the like scale the loss, so that less is lost; then it is not reported.
+
+    Needs:
+        Types of inputs: record_shapes=True, or `perfdoctor run`.
+
+    References:
+        NVIDIA, "Train With Mixed Precision"; PyTorch, "Autocast Op Reference".
+    """
+
+    rule: ClassVar[str] = "PD506"
+    name: ClassVar[str] = "loss-in-half"
+    needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    references: ClassVar[tuple[str, ...]] = (
+        "https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/",
+        "https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
+    )
+
+    def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
+        """One finding for each kind of loss whose gradient is computed in float16."""
+        if "DeepSpeed" in rank.context.frameworks:
+            return
+        # A capture has types in its evidence window alone.
+        recorded = rank if (rank.trace.ops.types >= 0).any() else rank.evidence
+        if recorded is None:
+            return
+        for name, (loss, forward) in _LOSSES.items():
+            gradients = _with_half_inputs(recorded, recorded.ops.named(f"^{name}$"))
+            if len(gradients):
+                often = format_per_step(recorded, len(gradients))
+                yield self._report(rank, name, loss, often, recorded.ops.named(f"^{forward}$").location)
+
+    def _report(self, rank: Rank, op: str, loss: str, often: str, location: SourceLocation | None) -> Finding:
+        return self.finding(
+            rank,
+            title=f"Wrong: the {loss} loss and its gradient are computed in float16",
+            cost_ns=0,
+            saving=Saving(),
+            advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",
+            fix="loss = loss_fn(outputs.float(), targets)",
+            claim=Claim(),
+            location=location,
+            subject=loss,
+            evidence=(
+                Evidence("gradients of losses in float16", often),
+                Evidence("op", op),
+            ),
+            makes_results_wrong=True,
+        )
+
+
+def _with_half_inputs(rank: Rank, ops: OpQuery) -> OpQuery:
+    """Those of some ops whose gradient, the first input, and whose next input, if there is one, are float16."""
+    types = ops.table.types
+    codes = np.unique(types[ops.mask])
+    half = [code for code in codes.tolist() if code >= 0 and _are_half(rank.trace.text(code))]
+    return ops.where(np.isin(types, half))
+
+
+def _are_half(text: str | None) -> bool:
+    try:
+        types = orjson.loads(text or "")
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(types, list) and len(types) > 0 and all(each == _HALF for each in types[:2])

@@ -1,0 +1,170 @@
+"""PD516: the parameters of data parallel ranks differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from perfdoctor.analyzers._captured_ddp import ddp_constructor_of
+from perfdoctor.report.merge_findings import format_ranges
+from perfdoctor.rules import (
+    Claim,
+    Evidence,
+    Finding,
+    Fleet,
+    FleetAnalyzer,
+    RankSummary,
+    Saving,
+    captured_list,
+    vocabulary,
+)
+
+_ALL_REDUCE = vocabulary.COLLECTIVE_KINDS.index("all_reduce")
+Checksums: TypeAlias = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The copies of one model on several ranks before one step.
+
+    Attributes:
+        model: The class of the model.
+        step: The step.
+        of_ranks: For each rank the checksums of its parameters by their names, in the order of the model.
+    """
+
+    model: str
+    step: int
+    of_ranks: Mapping[int, Checksums]
+
+    @property
+    def differing(self) -> list[str]:
+        """The names of the tensors that are not the same on all ranks."""
+        first = next(iter(self.of_ranks.values()))
+        return [name for name in first if len({each[name] for each in self.of_ranks.values()}) > 1]
+
+    def ranks_apart(self, name: str) -> list[int]:
+        """The ranks whose tensor differs from that of most ranks; all of them where no two are alike."""
+        counts = Counter(each[name] for each in self.of_ranks.values())
+        usual, count = counts.most_common(1)[0]
+        if 2 * count <= len(self.of_ranks):
+            return sorted(self.of_ranks)
+        return sorted(rank for rank, each in self.of_ranks.items() if each[name] != usual)
+
+
+class RanksDiverged(FleetAnalyzer):
+    """Data parallel ranks train different parameters.
+
+    What it finds:
+        Ranks of one DistributedDataParallel whose parameters differ between two steps though their gradients are
+        averaged in each step.
+
+    Why it costs time:
+        It costs none: the results are wrong. Each rank computes the gradient of another model, the average is the
+        gradient of none of them, and the checkpoint that one rank writes is not what was evaluated on the others. It
+        comes from parameters that were changed after the model was wrapped and on some ranks only (another seed, a
+        checkpoint that one rank loads), from parameters that are left out of the wrapper, from a step that one rank
+        takes alone.
+
+    How it is measured:
+        `perfdoctor run` adds up the bits of the trained parameters of each rank (of a large tensor those of 65,536 to
+        131,072 elements, evenly spaced) before the same step. Averaged gradients, and so the parameters, are equal to
+        the last bit on all ranks. Buffers are not compared, nor models whose ranks hold parts (FSDP, tensor and
+        pipeline parallelism), nor those that average parameters now and then (local SGD).
+
+    How to fix:
+        Change parameters on all ranks alike, before DistributedDataParallel is made: it copies those of rank 0 to the
+        others once, at its construction. Seed all ranks alike where they initialise.
+
+    When it is wrong:
+        Ranks on different kinds of processors may round differently; then small differences are no fault.
+
+    Needs:
+        Captured facts (`perfdoctor run`) of several ranks, and their all-reduces.
+
+    References:
+        PyTorch, "Distributed Data Parallel", section "Internal Design".
+    """
+
+    rule: ClassVar[str] = "PD516"
+    name: ClassVar[str] = "ranks-diverged"
+    needs: ClassVar[frozenset[str]] = frozenset({"facts", "ranks"})
+    references: ClassVar[tuple[str, ...]] = ("https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design",)
+
+    def analyze_fleet(self, fleet: Fleet) -> Iterator[Finding]:
+        """One finding for each model whose copies differ at the last step at which they were compared."""
+        if len({summary.trace.device for summary in fleet.summaries}) > 1:
+            return
+        reducing = [summary for summary in fleet.summaries if _reduces_each_step(summary)]
+        history: dict[str, list[Copies]] = {}
+        for copies in find_copies(reducing):
+            history.setdefault(copies.model, []).append(copies)
+        for samples in history.values():
+            if samples[-1].differing:
+                yield self._report(reducing, samples)
+
+    def _report(self, summaries: Sequence[RankSummary], samples: Sequence[Copies]) -> Finding:
+        last = samples[-1]
+        differing = last.differing
+        apart = last.ranks_apart(differing[0])
+        equal = [each.step for each in samples if not each.differing]
+        others = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+        who = "all ranks differ" if len(apart) == len(last.of_ranks) else f"rank {format_ranges(apart)} differs"
+        rank = next(each for each in summaries if each.rank == apart[0])
+        finding = self.finding(
+            rank,
+            title=f"Wrong: the ranks train different models: {who} in {differing[0]}{others}",
+            cost_ns=0,
+            saving=Saving(),
+            advice="Find what changes parameters on some ranks only: a new initialisation or a checkpoint after "
+            "DistributedDataParallel was made, other seeds, a step outside of the wrapper. Change them on all ranks, "
+            "or before it is made: it copies those of rank 0 to all.",
+            fix="model = Model()   # load, initialise and freeze here\n"
+            "model = torch.nn.parallel.DistributedDataParallel(model)",
+            claim=Claim(),
+            location=ddp_constructor_of(rank.facts),
+            subject=last.model,
+            evidence=(
+                Evidence("model", last.model),
+                Evidence("tensors that differ", len(differing), "count"),
+                Evidence("tensors compared", len(next(iter(last.of_ranks.values()))), "count"),
+                Evidence("first of them", differing[0]),
+                Evidence("compared before step", last.step),
+                Evidence("still equal before step", max(equal, default=None)),
+            ),
+            makes_results_wrong=True,
+        )
+        return finding if len(apart) == 1 else replace(finding, rank=None)
+
+
+def find_copies(summaries: Sequence[RankSummary]) -> Iterator[Copies]:
+    """The copies of each model, step by step, where at least two ranks of its process group have it at that step."""
+    found: dict[tuple[str, tuple[int, ...], int, tuple[str, ...]], dict[int, Checksums]] = {}
+    for summary in summaries:
+        for sample in captured_list(summary.facts, "parameter_checksums"):
+            for model in captured_list(sample, "models"):
+                checksums = _checksums_of(model)
+                if model.get("ddp") is True and model.get("reduces_each_step") is True and not model.get("sharded"):
+                    group = tuple(model.get("group") or ())
+                    key = (str(model.get("class")), group, int(sample.get("step") or 0), tuple(checksums))
+                    found.setdefault(key, {})[summary.rank or 0] = checksums
+    for (name, _, step, names), of_ranks in sorted(found.items(), key=lambda each: each[0][2]):
+        if names and len(of_ranks) > 1:
+            yield Copies(name, step, of_ranks)
+
+
+def _checksums_of(model: Mapping[str, Any]) -> Checksums:
+    tensors = captured_list(model, "tensors")
+    return {str(each.get("name")): each["checksum"] for each in tensors if isinstance(each.get("checksum"), int)}
+
+
+def _reduces_each_step(summary: RankSummary) -> bool:
+    """Whether gradients are reduced in the recorded steps, as they are not where ranks train by themselves for long."""
+    table = summary.collectives
+    if table is None:
+        return False
+    return int(np.count_nonzero(table.in_window & (table.kind == _ALL_REDUCE))) >= max(summary.steps.count, 1)
