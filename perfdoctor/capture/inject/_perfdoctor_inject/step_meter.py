@@ -42,6 +42,7 @@ class StepWork:
         backwards: Backward passes: micro-batches, for gradient accumulation.
         optimizer_steps: Calls of `Optimizer.step`.
         contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+        samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
     """
 
     cpu_ns: int | None = None
@@ -51,6 +52,7 @@ class StepWork:
     backwards: int = 0
     optimizer_steps: int = 0
     contains: tuple[str, ...] = ()
+    samples: int | None = None
 
     @property
     def amount(self) -> int:
@@ -66,6 +68,7 @@ class StepWork:
             "batches": self.batches,
             "backwards": self.backwards,
             "optimizer_steps": self.optimizer_steps,
+            "samples": self.samples,
         }
         return {**values, "contains": list(self.contains)} if self.contains else values
 
@@ -93,6 +96,7 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples: int | None = None
         self._unused_batches = 0
         self._batch_is_unused = False
         self._usual_unused_batches: int | None = None
@@ -108,6 +112,7 @@ class StepMeter:
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples = None
         self._unused_batches = 0
         self._collection_ns = 0
         self._seen = ["evaluation"] if self._evaluates_later else []
@@ -142,12 +147,18 @@ class StepMeter:
             self.backwards,
             self.optimizer_steps,
             self._list_contents(compiled, uses_loader),
+            self._samples,
         )
 
     def add_batch(self) -> None:
         """A loader has returned a batch."""
         self.batches += 1
         self._batch_is_unused = True
+
+    def add_samples(self, samples: int | None) -> None:
+        """A batch of a loader has so many samples; None where it has no tensors."""
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
 
     def on_loader_next(self) -> None:
         """The loop asks for the next batch: a batch that saw no backward pass was evaluated, or belongs to a pair."""

@@ -18,8 +18,10 @@ import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import checkpoint
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .checkpoint_calls import wrap_checkpoint
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -79,6 +81,7 @@ class Hooks:
         self._patch(torch, "save", self._wrap_to_see("save"))
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
+        self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
         self.recorder.meter.watch_collections()
         self._undo.append(self.recorder.meter.stop_watching)
 
@@ -401,6 +404,15 @@ class Hooks:
             return see_and_call
 
         return wrap
+
+    def _wrap_checkpoint(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def is_listening() -> bool:
+            # A backward pass that computes a part again calls the checkpoints inside of it again.
+            return not self._is_in_backward and recorder.is_listening()
+
+        return wrap_checkpoint(recorder.checkpoints, is_listening, self.call_recorder)(original)
 
     def _wrap_no_grad(self, original: Function) -> Function:
         """Count blocks without gradients: a program without a loader plays or evaluates in them."""
