@@ -71,6 +71,7 @@ class StepTimes:
         preempted: Involuntary context switches of the training thread: how often others got its core.
         batches: Batches that loaders returned.
         backwards: Backward passes: of gradient accumulation the micro-batches.
+        samples: Samples in these batches.
     """
 
     dur_ns: Int64Array
@@ -79,13 +80,14 @@ class StepTimes:
     preempted: Int64Array | None = None
     batches: Int64Array | None = None
     backwards: Int64Array | None = None
+    samples: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
 
 
 # Columns of `StepTimes` beside the duration, as they are called in steps.jsonl and, behind the window, in facts.json.
-_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards")
+_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards", "samples")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
