@@ -73,6 +73,7 @@ class StepTimes:
         backwards: Backward passes: of gradient accumulation the micro-batches.
         gc_ns: Time in which garbage was collected.
         host_call_ns: Time in calls that wait for a disk or copy models.
+        samples: Samples in these batches.
     """
 
     dur_ns: Int64Array
@@ -83,13 +84,14 @@ class StepTimes:
     backwards: Int64Array | None = None
     gc_ns: Int64Array | None = None
     host_call_ns: Int64Array | None = None
+    samples: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.dur_ns)
 
 
 # Columns of `StepTimes` beside the duration, as they are called in steps.jsonl and, behind the window, in facts.json.
-_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards", "gc_ns", "host_call_ns")
+_STEP_COLUMNS = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards", "gc_ns", "host_call_ns", "samples")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import torch
 
 from . import machine_facts
+from .checkpoint_calls import CheckpointCalls
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
 from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
+from .memory_records import MemoryRecords
 from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
@@ -45,6 +47,8 @@ class Recording(Protocol):
     totals: RunTotals
     meter: StepMeter
     core_usage: CoreUsage
+    memory: MemoryRecords
+    checkpoints: CheckpointCalls
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -108,6 +112,8 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "libraries": program.get("libraries"),
         "devices": machine_facts.describe_gpus(),
         "cuda_memory": machine_facts.read_cuda_memory(),
+        "memory": recording.memory.to_dict(),
+        "checkpointing": recording.checkpoints.to_dict(),
         "nvml": None if recording.gpu_sampler is None else recording.gpu_sampler.facts(),
         "notes": recording.notes,
     }

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from .checkpoint_calls import CheckpointCalls
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
+from .memory_records import MemoryRecords, count_samples
 from .messages import USER_PROFILER, leave_marker, warn
 from .model_facts import ModuleLines
 from .nvml_sampler import GpuSampler, devices_in_use
@@ -115,6 +117,8 @@ class Recorder:
         self.checksums = ParameterChecksums()
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
+        self.memory = MemoryRecords()
+        self.checkpoints = CheckpointCalls()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
@@ -167,6 +171,7 @@ class Recorder:
         self._in_loader = False
         self._loader_wait_ns += wait[0]
         self.loaders.add_batch(iterator, batch)
+        self.meter.add_samples(count_samples(batch))
         self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
 
     def on_zero_grad(self) -> None:
@@ -411,6 +416,7 @@ class Recorder:
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
         self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
         self.optimizers.end_step(window)
+        self.checkpoints.end_step(window)
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1
@@ -490,6 +496,7 @@ class Recorder:
             self.core_usage = CoreUsage()
         self._start_gpu_sampler()
         if self.plan.stage is not old:
+            self.memory.end_window(old.window, self.step)
             self._begin_stage()
         if self.plan.finished and not self._all_recorded:
             self._finish_windows()

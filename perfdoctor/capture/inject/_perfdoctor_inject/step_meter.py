@@ -45,6 +45,7 @@ class StepWork:
         gc_ns: Time in which garbage was collected: the oldest generation, and calls of `gc.collect`.
         host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
         contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+        samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
     """
 
     cpu_ns: int | None = None
@@ -56,6 +57,7 @@ class StepWork:
     gc_ns: int = 0
     host_call_ns: int = 0
     contains: tuple[str, ...] = ()
+    samples: int | None = None
 
     @property
     def amount(self) -> int:
@@ -73,6 +75,7 @@ class StepWork:
             "optimizer_steps": self.optimizer_steps,
             "gc_ns": self.gc_ns,
             "host_call_ns": self.host_call_ns,
+            "samples": self.samples,
         }
         return {**values, "contains": list(self.contains)} if self.contains else values
 
@@ -101,6 +104,7 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples: int | None = None
         self._unused_batches = 0
         self._batch_is_unused = False
         self._usual_unused_batches: int | None = None
@@ -115,6 +119,7 @@ class StepMeter:
     def begin_step(self) -> None:
         """Begin a step in the calling thread."""
         self.batches = self.backwards = self.optimizer_steps = self.no_grad_blocks = 0
+        self._samples = None
         self._unused_batches = 0
         self.host_calls.begin_step()
         self._seen = ["evaluation"] if self._evaluates_later else []
@@ -151,12 +156,18 @@ class StepMeter:
             self.host_calls.gc_ns,
             self.host_calls.call_ns,
             self._list_contents(compiled, uses_loader),
+            self._samples,
         )
 
     def add_batch(self) -> None:
         """A loader has returned a batch."""
         self.batches += 1
         self._batch_is_unused = True
+
+    def add_samples(self, samples: int | None) -> None:
+        """A batch of a loader has so many samples; None where it has no tensors."""
+        if samples is not None:
+            self._samples = (self._samples or 0) + samples
 
     def on_loader_next(self) -> None:
         """The loop asks for the next batch: a batch that saw no backward pass was evaluated, or belongs to a pair."""

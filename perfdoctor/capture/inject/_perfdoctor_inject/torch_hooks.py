@@ -18,8 +18,10 @@ import torch
 from torch.amp import autocast_mode, grad_scaler
 from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import checkpoint
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .checkpoint_calls import wrap_checkpoint
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
@@ -84,6 +86,7 @@ class Hooks:
         for owner, name, call in WATCHED_CALLS:
             self._patch(owner, name, wrap_host_call(self, call))
         self._undo.append(watch_collections(self))
+        self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -441,6 +444,15 @@ class Hooks:
             return see_and_call
 
         return wrap
+
+    def _wrap_checkpoint(self, original: Function) -> Function:
+        recorder = self.recorder
+
+        def is_listening() -> bool:
+            # A backward pass that computes a part again calls the checkpoints inside of it again.
+            return not self._is_in_backward and recorder.is_listening()
+
+        return wrap_checkpoint(recorder.checkpoints, is_listening, self.call_recorder)(original)
 
     def _wrap_no_grad(self, original: Function) -> Function:
         """Count blocks without gradients: a program without a loader plays or evaluates in them."""
