@@ -17,6 +17,7 @@ import torch
 from . import machine_facts
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
+from .debug_switches import DebugSwitches
 from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
 from .model_facts import describe_models
@@ -43,6 +44,7 @@ class Recording(Protocol):
     flags_by_window: dict[str, dict[str, Any]]
     totals: RunTotals
     core_usage: CoreUsage
+    debug_switches: DebugSwitches
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
@@ -98,6 +100,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
+        "debug_switches": recording.debug_switches.to_list(),
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

@@ -18,6 +18,7 @@ import torch
 
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
+from .debug_switches import DebugSwitches
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .messages import USER_PROFILER, leave_marker, warn
@@ -111,6 +112,7 @@ class Recorder:
         self.wrapped_models: weakref.WeakKeyDictionary[Any, Location | None] = weakref.WeakKeyDictionary()
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
+        self.debug_switches = DebugSwitches()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
@@ -175,6 +177,7 @@ class Recorder:
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
+        self.debug_switches.on_backward()
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
@@ -410,6 +413,7 @@ class Recorder:
             self.folder.write_step(self.step, dur_ns, label, self._loader_wait_ns, work)
         self.totals.add_step(window, label, dur_ns, self._loader_wait_ns, work)
         self.optimizers.end_step(window)
+        self.debug_switches.end_step(label)
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1

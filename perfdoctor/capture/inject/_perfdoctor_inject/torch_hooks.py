@@ -20,6 +20,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .debug_switches import DebugHooks
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -79,6 +80,7 @@ class Hooks:
         self._patch(torch, "save", self._wrap_to_see("save"))
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
+        DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
         self.recorder.meter.watch_collections()
         self._undo.append(self.recorder.meter.stop_watching)
 
