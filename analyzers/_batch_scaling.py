@@ -150,7 +150,9 @@ def grow_kernels(rank: Rank, ratio: float) -> tuple[FloatArray, FloatArray, Floa
     is_latency = (rank.roof_classes == LATENCY) | (bounds.assumed & (np.nan_to_num(waves, nan=1.0) < 1.0))
     room = np.where(np.isnan(waves), 1.0, np.clip(ratio * waves, 1.0, ratio))
     least = np.where(is_latency, np.minimum(least, room), least)
-    likely = np.where(is_latency, np.minimum(most, np.where(np.isnan(waves), (1 + ratio) / 2, (3 * room + ratio) / 4)), likely)
+    likely = np.where(
+        is_latency, np.minimum(most, np.where(np.isnan(waves), (1 + ratio) / 2, (3 * room + ratio) / 4)), likely
+    )
     is_copy = gpu.kind == MEMCPY
     grown = [np.where(is_copy, ratio, each) for each in (least, likely, most)]
     grown = [np.where((gpu.kind == KERNEL) | is_copy, each, 1.0) for each in grown]

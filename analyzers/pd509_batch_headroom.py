@@ -71,7 +71,11 @@ class BatchHeadroom(RankAnalyzer):
         """One finding where twice the samples fit and save at least `min_saving` of the time of each, at worst."""
         memory = read_memory(rank)
         # What serves or evaluates may have a latency to keep; of other programs nobody knows what a batch is.
-        if memory is None or memory.largest_batch_ratio < self.settings["min_ratio"] or rank.context.phase != "training":
+        if (
+            memory is None
+            or memory.largest_batch_ratio < self.settings["min_ratio"]
+            or rank.context.phase != "training"
+        ):
             return
         # Longer batches of sequences of many lengths hold more padding: nothing here says how much.
         if rank.context.steady is False or rank.breakdown.has_varying_shapes:

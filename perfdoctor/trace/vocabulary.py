@@ -329,12 +329,19 @@ SOURCE_MARK = r"^@(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.+))?$"
 
 The line is the one that executes. Recordings of 0.1.0 name no function.
 """
+MODULE_CALL_MARK = rf"^perfdoctor::module_call {SOURCE_MARK[1:]}"
+"""Pattern of the ranges that `perfdoctor run` puts around outermost calls of modules: the line calls the model."""
 _FRAME = r"^(?P<file>[^<].*?)\((?P<line>\d{1,9})\): (?P<function>.+)$"
 
 
 def parse_source_mark(name: str) -> SourceLine | None:
     """The place that the name of a range marks, see `SOURCE_MARK`; None for any other name."""
     return _source_line(re.match(SOURCE_MARK, name))
+
+
+def parse_module_call_mark(name: str) -> SourceLine | None:
+    """The place that the name of a range marks, see `MODULE_CALL_MARK`; None for any other name."""
+    return _source_line(re.match(MODULE_CALL_MARK, name))
 
 
 def parse_frame(name: str) -> SourceLine | None:

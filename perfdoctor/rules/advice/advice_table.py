@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoctor.rules.advice.autograd_rows import AUTOGRAD_ROWS
 from perfdoctor.rules.advice.data_parallel_rows import RANK_ROWS, WRAPPER_ROWS
 from perfdoctor.rules.advice.exposed_collective_rows import EXPOSED_ROWS
 from perfdoctor.rules.advice.fusion_rows import FUSION_ROWS
@@ -34,5 +35,6 @@ TABLE = (
     *SMALL_ROWS,
     *WRAPPER_ROWS,
     *RANK_ROWS,
+    *AUTOGRAD_ROWS,
 )
 """All rows, in the order of the rules that ask for them."""

@@ -17,6 +17,7 @@ from . import machine_facts
 from .checkpoint_calls import CheckpointCalls
 from .compile_counters import describe_compilation
 from .core_usage import CoreUsage, describe_cores
+from .debug_switches import DebugSwitches
 from .environment_facts import describe_environment
 from .loader_records import LoaderRecords
 from .memory_records import MemoryRecords
@@ -49,6 +50,7 @@ class Recording(Protocol):
     core_usage: CoreUsage
     memory: MemoryRecords
     checkpoints: CheckpointCalls
+    debug_switches: DebugSwitches
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -105,6 +107,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "host_calls": recording.meter.host_calls.describe_calls(),
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
+        "debug_switches": recording.debug_switches.to_list(),
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

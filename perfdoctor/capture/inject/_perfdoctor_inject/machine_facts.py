@@ -25,12 +25,14 @@ def cuda_is_initialized() -> bool:
 
 def describe_torch_flags() -> dict[str, Any]:
     """Switches of torch that decide how fast or how exact its kernels are."""
-    backends = torch.backends
+    backends, fills = torch.backends, getattr(torch.utils, "deterministic", None)
     return {
         "cudnn_benchmark": backends.cudnn.benchmark,
         "cudnn_allow_tf32": backends.cudnn.allow_tf32,
         "matmul_allow_tf32": backends.cuda.matmul.allow_tf32,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_deterministic": backends.cudnn.deterministic,
+        "fill_uninitialized_memory": getattr(fills, "fill_uninitialized_memory", None),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "anomaly_detection": torch.is_anomaly_enabled(),
         "default_dtype": str(torch.get_default_dtype()),

@@ -18,6 +18,7 @@ import torch
 from .checkpoint_calls import CheckpointCalls
 from .collect_facts import collect_facts, describe_program
 from .core_usage import CoreUsage
+from .debug_switches import DebugSwitches
 from .loader_records import LoaderRecords
 from .machine_facts import cuda_is_initialized, describe_torch_flags
 from .memory_records import MemoryRecords, count_samples
@@ -119,6 +120,7 @@ class Recorder:
         self.core_usage = CoreUsage()
         self.memory = MemoryRecords()
         self.checkpoints = CheckpointCalls()
+        self.debug_switches = DebugSwitches()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
@@ -184,6 +186,7 @@ class Recorder:
         self._end_step_if(self.detector.on_backward())
         self._close_window_in_long_step()
         self.meter.add_backward()
+        self.debug_switches.on_backward()
 
     def on_optimizer_built(self, optimizer: Any, frame: FrameType | None) -> None:
         """An optimizer was made by the code in `frame`; after the first steps, another training may begin."""
@@ -417,6 +420,7 @@ class Recorder:
         self.meter.host_calls.end_step(dur_ns, profiled=label not in UNPROFILED_WINDOWS)
         self.optimizers.end_step(window)
         self.checkpoints.end_step(window)
+        self.debug_switches.end_step(label)
         self.core_usage.end_step(window, dur_ns)
         if self.profiler.recording:
             self._recorded_steps += 1

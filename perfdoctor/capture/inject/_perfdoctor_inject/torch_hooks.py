@@ -22,6 +22,7 @@ from torch.utils import checkpoint
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from .checkpoint_calls import wrap_checkpoint
+from .debug_switches import DebugHooks
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
@@ -87,6 +88,7 @@ class Hooks:
             self._patch(owner, name, wrap_host_call(self, call))
         self._undo.append(watch_collections(self))
         self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
+        DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
