@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from perfdoctor.analysis.captured_facts import RunSteps
+from perfdoctor.analysis.captured_facts import RunSteps, captured_list, captured_part
 from perfdoctor.analysis.communication.collectives import CollectiveTable, collectives_of
 from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
@@ -219,6 +219,7 @@ class Rank:
             "shapes": bool((trace.ops.dims >= 0).any()),
             "stacks": bool(len(trace.frames)) or (evidence is not None and bool(len(evidence.frames))),
             "facts": self.facts is not None,
+            "nvml": bool(captured_list(captured_part(self.facts, "nvml"), "devices")),
         }
         return frozenset(name for name, available in has.items() if available)
 

@@ -528,7 +528,8 @@ class Recorder:
     def _start_gpu_sampler(self) -> None:
         """Sample NVML from the first step boundary after the program has initialised CUDA until all is recorded."""
         if self.gpu_sampler is None and self.folder is not None and not self.plan.finished and cuda_is_initialized():
-            self.gpu_sampler = GpuSampler(devices_in_use(torch.cuda), self.folder.write_sample)
+            keys, plan = devices_in_use(torch.cuda), self.plan
+            self.gpu_sampler = GpuSampler(keys, self.folder.write_sample, lambda: plan.stage.window)
             self.gpu_sampler.start()
 
     def _close_window(self, *, partial: bool) -> None:
