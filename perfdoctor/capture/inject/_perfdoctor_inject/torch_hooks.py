@@ -20,6 +20,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .loader_records import starts_workers
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -170,14 +171,24 @@ class Hooks:
         return wrap
 
     def _wrap_loader_iter(self, original: Function) -> Function:
+        recorder = self.recorder
+
         def __iter__(loader: Any) -> Any:  # noqa: N807
+            starts = not recorder.finished and self.call_recorder(starts_workers, loader)
+            start = self.call_recorder(recorder.open_loader_start) if starts and recorder.is_listening() else None
+            start_ns = time.perf_counter_ns()
             try:
                 iterator = original(loader)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.loaders.add_iterator, loader, iterator, sys._getframe(1))
+            finally:
+                spent_ns = time.perf_counter_ns() - start_ns
+                if start:
+                    self.call_recorder(start.close)
+            if not recorder.finished:
+                frame = sys._getframe(1)
+                self.call_recorder(recorder.loaders.add_iterator, loader, iterator, frame, spent_ns if starts else None)
             return iterator
 
         return __iter__
