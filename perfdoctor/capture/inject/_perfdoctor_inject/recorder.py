@@ -60,7 +60,11 @@ MAX_INTERRUPTIONS = 3
 MAX_STREAMED_STEPS = 200_000
 
 
-class StepRange:
+# The range around `iter(loader)` that starts workers; torch has one around `__next__` only.
+LOADER_START = "perfdoctor::loader_start"
+
+
+class RecordedRange:
     """A range in the trace, opened when made; not by `record_function`, whose marks of steps are the program's own."""
 
     def __init__(self, name: str) -> None:
@@ -174,7 +178,11 @@ class Recorder:
         self._loader_wait_ns += wait[0]
         self.loaders.add_batch(iterator, batch)
         self.meter.add_samples(count_samples(batch))
-        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared)
+        self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=batch is None)
+
+    def open_loader_start(self) -> RecordedRange | None:
+        """Workers of a loader are about to be started: a range of the trace, where one is recorded."""
+        return RecordedRange(LOADER_START) if self.profiler.recording else None
 
     def on_zero_grad(self) -> None:
         """Gradients are about to be cleared."""
@@ -429,7 +437,7 @@ class Recorder:
 
     def _open_step_ranges(self) -> None:
         if self.plan.stage.counted and self.profiler.recording:
-            self._step_range = StepRange(f"ProfilerStep#{self.step}")
+            self._step_range = RecordedRange(f"ProfilerStep#{self.step}")
         if self.profiler.recording:
             self.ranges.start(profiled=True)
         self.ranges.begin_step()

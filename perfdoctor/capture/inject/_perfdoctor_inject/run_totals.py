@@ -19,7 +19,18 @@ TIMED_WINDOWS = ("base", "timing", "evidence")
 # Windows without a profiler, after the warm-up of the program.
 UNPROFILED_WINDOWS = ("base", "after")
 # Of each step of a timed window, in facts.json.
-WORK_NAMES = ("cpu_ns", "process_cpu_ns", "preempted", "batches", "backwards", "gc_ns", "host_call_ns", "samples")
+WORK_NAMES = (
+    "cpu_ns",
+    "process_cpu_ns",
+    "preempted",
+    "system_cpu_ns",
+    "minor_faults",
+    "batches",
+    "backwards",
+    "gc_ns",
+    "host_call_ns",
+    "samples",
+)
 # The median of the run is of this many unprofiled steps at most: 8 bytes each.
 MAX_UNPROFILED_STEPS = 200_000
 # A run has changed when the median of this many late steps has, by so much: early steps of many programs are shorter

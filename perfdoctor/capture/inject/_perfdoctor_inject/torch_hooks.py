@@ -24,6 +24,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from .checkpoint_calls import wrap_checkpoint
 from .debug_switches import DebugHooks
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
+from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
@@ -178,14 +179,24 @@ class Hooks:
         return wrap
 
     def _wrap_loader_iter(self, original: Function) -> Function:
+        recorder = self.recorder
+
         def __iter__(loader: Any) -> Any:  # noqa: N807
+            starts = not recorder.finished and self.call_recorder(starts_workers, loader)
+            start = self.call_recorder(recorder.open_loader_start) if starts and recorder.is_listening() else None
+            start_ns = time.perf_counter_ns()
             try:
                 iterator = original(loader)
             except BaseException as error:
                 remove_own_frames(error)
                 raise
-            if not self.recorder.finished:
-                self.call_recorder(self.recorder.loaders.add_iterator, loader, iterator, sys._getframe(1))
+            finally:
+                spent_ns = time.perf_counter_ns() - start_ns
+                if start:
+                    self.call_recorder(start.close)
+            if not recorder.finished:
+                frame = sys._getframe(1)
+                self.call_recorder(recorder.loaders.add_iterator, loader, iterator, frame, spent_ns if starts else None)
             return iterator
 
         return __iter__

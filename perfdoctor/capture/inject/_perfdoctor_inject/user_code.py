@@ -71,6 +71,20 @@ def constructor_location(frame: FrameType | None, made: Any) -> Location | None:
     return user_location(frame)
 
 
+def code_location(function: Any) -> Location | None:
+    """Where a function, a method or the `__call__` of an object is written; None for what is torch's or not Python's.
+
+    A `functools.partial` is written where its function is.
+    """
+    function = getattr(function, "func", function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None and function is not None and not isinstance(function, type):
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+    if code is None or code.co_filename.startswith(_skipped_prefixes):
+        return None
+    return {"file": name_file(code.co_filename), "line": code.co_firstlineno, "function": code.co_name}
+
+
 def user_line(frame: FrameType | None) -> str | None:
     """`@file:line function` of the innermost frame of the user's code, else of a library other than torch.
 
