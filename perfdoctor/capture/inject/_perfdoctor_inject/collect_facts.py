@@ -93,6 +93,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "optimizers": recording.optimizers.to_list(),
         "models": program.get("models"),
         "amp": describe_amp(totals.counts),
+        "float64_sources": totals.float64_sources.found,
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),

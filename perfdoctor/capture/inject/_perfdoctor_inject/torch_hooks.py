@@ -20,6 +20,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import _utils, dataloader, get_worker_info
 
+from .float64_sources import asks_for_float64
 from .recorder import Recorder, StopProgram
 from .tracebacks import remove_own_frames
 from .worker_fetches import wrap_fetch
@@ -79,6 +80,9 @@ class Hooks:
         self._patch(torch, "save", self._wrap_to_see("save"))
         self._patch(torch.nn.Module, "eval", self._wrap_to_see("evaluation"))
         self._patch(torch.no_grad, "__enter__", self._wrap_no_grad)
+        self._patch(torch.nn.Module, "double", self._wrap_float64("Module.double"))
+        self._patch(torch.nn.Module, "to", self._wrap_float64("Module.to"))
+        self._patch(torch, "set_default_dtype", self._wrap_float64("set_default_dtype"))
         self.recorder.meter.watch_collections()
         self._undo.append(self.recorder.meter.stop_watching)
 
@@ -399,6 +403,23 @@ class Hooks:
                     raise
 
             return see_and_call
+
+        return wrap
+
+    def _wrap_float64(self, call: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper notes the line, where the call asks for float64."""
+
+        def wrap(original: Function) -> Function:
+            def convert(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening() and (call == "Module.double" or asks_for_float64(args, kwargs)):
+                    self.call_recorder(self.recorder.totals.float64_sources.note, call, sys._getframe(1))
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return convert
 
         return wrap
 
