@@ -3,7 +3,7 @@
 Measured on a CPU with AVX-512 (AMD EPYC, 2.6 GHz, torch 2.13, one thread, CPU time) for 22 attentions of 128 to 2,048
 elements, 4 to 64 heads of 16 to 128, with and without a causal mask. The fused op still has to multiply: it takes 0.5
 to 1.5 times as long as the products did (1.0 in the middle), with the backward pass 0.5 to 1.6 times (1.15). All else
-goes: scaling, mask, softmax and copies. Under 256 elements little of it is left to save (0.8 to 1.0 of the time remains in
+goes: scaling, mask, softmax and copies. Under 256 elements little is left to save (0.8 to 1.0 of the time remains in
 training). In bfloat16 the fused op takes up to 5 times as long as the products with mkldnn. With dropout it falls back.
 """
 

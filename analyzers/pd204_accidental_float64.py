@@ -79,8 +79,8 @@ class AccidentalFloat64(RankAnalyzer):
     name: ClassVar[str] = "accidental-float64"
     needs: ClassVar[frozenset[str]] = frozenset({"work"})
     # min_share: metrics and step counts in float64 took up to 0.5 % of the steps of real training traces, and nobody
-    # would touch them. min_cpu_share: on a CPU what is in float64 by intent, such as sums of metrics, is computed in the
-    # step itself; below a twentieth the saving is half of that, a low finding at most.
+    # would touch them. min_cpu_share: on a CPU what is in float64 by intent, such as sums of metrics, is computed in
+    # the step itself; below a twentieth the saving is half of that, a low finding at most.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_cpu_share": 0.05})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions",
