@@ -93,6 +93,17 @@ FUSION_ROWS = (
         ),
     ),
     *rows_of(
+        "GELU as its formula on the CPU",
+        (
+            ANY,
+            "Call functional.gelu in place of the formula: one op that reads its input once, and one in the backward "
+            'pass. approximate="tanh" where the formula has a tanh.',
+            'torch.nn.functional.gelu(x)   # approximate="tanh" for the formula with tanh',
+            "",
+            "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html",
+        ),
+    ),
+    *rows_of(
         "layout copies",
         (
             When(uses=("TensorRT",)),

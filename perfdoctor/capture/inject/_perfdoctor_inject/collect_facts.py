@@ -102,6 +102,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "models": program.get("models"),
         "parameter_checksums": recording.checksums.samples,
         "amp": {**describe_amp(totals.counts), **recording.scalers.to_dict()},
+        "float64_sources": totals.float64_sources.found,
         "zero_grad_to_zero": totals.counts["zero_grad_to_zero"],
         "collector": recording.meter.host_calls.describe_collector(),
         "host_calls": recording.meter.host_calls.describe_calls(),

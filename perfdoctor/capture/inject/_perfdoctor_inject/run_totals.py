@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .compile_counters import CompilesByWindow
+from .float64_sources import Float64Sources
 from .step_meter import StepWork
 from .user_code import Location, user_location
 
@@ -60,6 +61,7 @@ class RunTotals:
         user_profiled_steps: Steps in which a profiler of the program ran.
         compiles: What was compiled in the steps of each window.
         threads_set: The line that called `torch.set_num_threads` last; None where none did.
+        float64_sources: The lines that ask for float64.
     """
 
     def __init__(self) -> None:
@@ -71,6 +73,7 @@ class RunTotals:
         self.steps = self.user_profiled_steps = 0
         self.compiles = CompilesByWindow()
         self.threads_set: Location | None = None
+        self.float64_sources = Float64Sources()
         self._last_step_ns = 0
         self._first_step_end_ns = 0
         self._first_step_ns = 0

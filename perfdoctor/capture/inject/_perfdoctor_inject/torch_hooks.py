@@ -23,6 +23,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 
 from .checkpoint_calls import wrap_checkpoint
 from .debug_switches import DebugHooks
+from .float64_sources import asks_for_float64
 from .host_call_hooks import WATCHED_CALLS, watch_collections, wrap_host_call
 from .loader_records import starts_workers
 from .model_facts import LOCATED_MODULES
@@ -90,6 +91,9 @@ class Hooks:
         self._undo.append(watch_collections(self))
         self._patch(checkpoint, "checkpoint", self._wrap_checkpoint)
         DebugHooks(self.recorder.debug_switches, self.recorder.is_listening, self.call_recorder).install(self._patch)
+        self._patch(torch.nn.Module, "double", self._wrap_float64("Module.double"))
+        self._patch(torch.nn.Module, "to", self._wrap_float64("Module.to"))
+        self._patch(torch, "set_default_dtype", self._wrap_float64("set_default_dtype"))
 
     def remove(self) -> None:
         """Restore the functions that nobody has wrapped again; other wrappers stay, and only call the original."""
@@ -466,6 +470,23 @@ class Hooks:
             return not self._is_in_backward and recorder.is_listening()
 
         return wrap_checkpoint(recorder.checkpoints, is_listening, self.call_recorder)(original)
+
+    def _wrap_float64(self, call: str) -> Callable[[Function], Function]:
+        """A `wrap` for `_patch` whose wrapper notes the line, where the call asks for float64."""
+
+        def wrap(original: Function) -> Function:
+            def convert(*args: Any, **kwargs: Any) -> Any:
+                if self.recorder.is_listening() and (call == "Module.double" or asks_for_float64(args, kwargs)):
+                    self.call_recorder(self.recorder.totals.float64_sources.note, call, sys._getframe(1))
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    remove_own_frames(error)
+                    raise
+
+            return convert
+
+        return wrap
 
     def _wrap_no_grad(self, original: Function) -> Function:
         """Count blocks without gradients: a program without a loader plays or evaluates in them."""
