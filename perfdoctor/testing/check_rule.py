@@ -251,9 +251,11 @@ def check_laws(rule: type[Analyzer], case: RuleCase, *, has_figures_of_run: bool
 def _check_claim(finding: Finding, run: Run, case: RuleCase, *, has_figures_of_run: bool) -> None:
     rank = next(rank for rank in run.ranks if rank.rank == finding.claim.rank)
     claimed, window = finding.claim.intervals, rank.window
-    inside = has_figures_of_run and not len(claimed)
-    inside = inside or (len(claimed) and claimed[0, 0] >= window[0, 0] and claimed[-1, 1] <= window[-1, 1])
-    _require(bool(inside), f"{case}: the claim is empty or reaches beyond the window")
+    if len(claimed):
+        inside = bool(claimed[0, 0] >= window[0, 0] and claimed[-1, 1] <= window[-1, 1])
+    else:
+        inside = has_figures_of_run
+    _require(inside, f"{case}: the claim is empty or reaches beyond the window")
     if not has_figures_of_run:
         _require_equal(f"{case}: the claimed time a step", rank.per_step(finding.claim.total_ns), finding.cost_ns)
     _require(finding.saving.basis != "unknown", f"{case}: a saving with a number needs a basis")

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases_pauses import LINE, MS, calls_of, captured, saves_of_ranks, training
+from cases_pauses import LINE, MS, calls_of, captured, collected, collecting_on_gpu, saves_of_ranks, training
+from rule_cases import TENSOR_GEMM
 
 from perfdoctor import pipeline
 from perfdoctor.analysis.captured_facts import RunSteps
 from perfdoctor.analyzers._pd003_own_steps import OwnSteps, leave_out_host_calls
 from perfdoctor.analyzers.pd003_unstable_steps import UnstableSteps
+from perfdoctor.analyzers.pd103_gpu_idle import GpuIdle
 from perfdoctor.analyzers.pd104_launch_bound import LaunchBound
+from perfdoctor.analyzers.pd110_python_gc import PythonGc
 from perfdoctor.analyzers.pd113_logging_and_checkpoints import LoggingAndCheckpoints
 from perfdoctor.analyzers.pd515_every_rank_writes import EveryRankWrites
 from perfdoctor.rank import Rank
@@ -131,3 +134,14 @@ def test_time_without_ops_is_told_without_the_calls_of_other_rules(frame: str) -
 def test_another_call_is_python(frame: str) -> None:
     (found,) = python_time((frame, 500, 200))
     assert found.cost_ns == 600_000
+
+
+def test_a_pause_of_the_gpu_is_told_once() -> None:
+    """GPU and CPU pause for 3 of 10 ms, in 2 of which garbage is collected; without a capture that is PD103's."""
+    trace = collecting_on_gpu(4000)
+    for number in range(4):
+        trace.kernel(TENSOR_GEMM, 10_000 * number + 7010, 2900, launch_us=10_000 * number + 7005)
+    for facts, rule in ((collected(2, 20), "PD110"), (None, "PD103")):
+        found = pipeline.diagnose_run(Run((Rank(trace.trace(), facts=facts),)), [PythonGc, GpuIdle]).findings
+        assert [each.rule for each in found] == [rule]
+    assert "collects garbage" in found[0].title
