@@ -43,6 +43,9 @@ _RANGES: Mapping[str, str] = {
     DEEPCOPY: r"^perfdoctor::copy\.deepcopy$",
 }
 _ALL_RANGES = "|".join(_RANGES.values())
+# Of the steps' time, from which on they are reported: CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost; a
+# smaller cost of garbage would not even be a finding of low severity (contracts.md).
+MIN_SHARE, MIN_SHARE_OF_GARBAGE = 0.035, 0.01
 # What happened in one step alone may be the end of an epoch, or of the start-up; nobody knows whether it comes back.
 _LEAST_STEPS = 2
 
@@ -148,6 +151,16 @@ def time_of_calls(trace: Trace, calls: Iterable[str] = tuple(_FRAMES)) -> Interv
 def has_ranges_of_calls(trace: Trace) -> bool:
     """Whether a trace has ranges around such calls."""
     return bool(trace.match_rows(trace.ranges, _ALL_RANGES).any())
+
+
+def time_of_reported_calls(rank: Rank) -> Intervals:
+    """When such calls ran that come back and cost enough to be reported, so that no other rule tells their time."""
+    found = {call: find_calls(rank, call) for call in (SAVE, FSYNC, DEEPCOPY)}
+    pauses = [(pause, MIN_SHARE) for pause in found.values()]
+    pauses += [(pause, MIN_SHARE_OF_GARBAGE) for pause in (find_collect_calls(rank), find_automatic_collections(rank))]
+    return time_of_calls(
+        rank.trace, {pause.call for pause, least in pauses if pause and pause.comes_back and pause.share >= least}
+    )
 
 
 def claim_of(rank: Rank, calls: Iterable[str], cost_ns: int) -> Claim:

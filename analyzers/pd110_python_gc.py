@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from perfdoctor.analyzers._host_pauses import (
     COLLECT,
+    MIN_SHARE_OF_GARBAGE,
     HostPause,
     claim_of,
     cost_of,
@@ -67,7 +68,7 @@ class PythonGc(RankAnalyzer):
     name: ClassVar[str] = "python-gc"
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
     # min_share: of the steps' time; a smaller cost would not even be a finding of low severity (contracts.md).
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE_OF_GARBAGE})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.python.org/3/library/gc.html#gc.freeze",
         "https://github.com/python/cpython/blob/3.13/InternalDocs/garbage_collector.md",

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 from perfdoctor.analyzers._host_pauses import (
     DEEPCOPY,
     FSYNC,
+    MIN_SHARE,
     PRINT,
     SAVE,
     HostPause,
@@ -79,7 +80,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
     needs: ClassVar[frozenset[str]] = frozenset({"cpu"})
     # min_share: of the steps' time; CheckFreq (FAST 2021) takes 3.5 % as what checkpoints may cost.
     # min_share_of_stacks: the profiler makes Python that it records slower, twice as slow and more.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.035, "min_share_of_stacks": 0.1})
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": MIN_SHARE, "min_share_of_stacks": 0.1})
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/tutorials/recipes/distributed_async_checkpoint_recipe.html",
         "https://www.usenix.org/conference/fast21/presentation/mohan",
