@@ -82,7 +82,7 @@ class CudnnBenchmarkOff(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"cuDNN guesses the algorithms of convolutions that take {rank.share(cost_ns):.0%} of the step",
-            cost_ns=high_ns,
+            cost_ns=cost_ns,
             saving=Saving(0, None, high_ns, "bounded"),
             advice="Let cuDNN measure its algorithms: the shapes of these convolutions repeat from step to step. "
             "Often little is gained, so try it: perfdoctor try --only cudnn-benchmark.",
