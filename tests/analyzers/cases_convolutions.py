@@ -10,6 +10,7 @@ from perfdoctor.testing import TraceBuilder
 from perfdoctor.testing.rule_cases import ExpectedFinding, RuleCase
 
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4"
+SCUDNN = "maxwell_scudnn_128x64_relu_interior_nn_v1"
 SUM = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float, at::native::sum_functor<float>>>"
 NODE = "autograd::engine::evaluate_function:"
 LINE = {"file": "/home/me/model.py", "line": 7, "function": "__init__"}
@@ -103,9 +104,15 @@ PD502 = [
 ]
 
 
-def convolving(us: float = 500, blocks: tuple[int, ...] = (64, 64, 64), kernel: str = CONVOLUTION) -> TraceBuilder:
+def convolving(
+    us: float = 500,
+    blocks: tuple[int, ...] = (64, 64, 64),
+    kernel: str = CONVOLUTION,
+    device: str = "NVIDIA A100-SXM4-80GB",
+    capability: tuple[int, int] = (8, 0),
+) -> TraceBuilder:
     """Steps of 1 ms with a convolution in each, in grids of so many blocks."""
-    trace = TraceBuilder()
+    trace = TraceBuilder(device=device, capability=capability)
     for number, count in enumerate(blocks):
         start = 1000.0 * number
         trace.step(start, 1000).op("aten::conv2d", start, 30)
@@ -135,6 +142,14 @@ PD501 = [
         ),
         flags(),
     ),
+    RuleCase(
+        "PD501",
+        "a-device-without-tensor-cores",
+        lambda: convolving(kernel=SCUDNN, device="Quadro GP100", capability=(6, 0)),
+        (ExpectedFinding("medium", 500_000, (0, None, 205_000)),),
+        flags(),
+    ),
+    RuleCase("PD501", "without-tensor-cores-pd203-speaks", lambda: convolving(kernel=SCUDNN), facts=flags()),
     RuleCase("PD501", "on-already", convolving, facts=flags(cudnn_benchmark=True)),
     RuleCase("PD501", "deterministic", convolving, facts=flags(deterministic_algorithms=True)),
     RuleCase("PD501", "shapes-change", lambda: convolving(blocks=(64, 72, 64)), facts=flags()),
