@@ -182,9 +182,12 @@ def _match_memory_bound(rank: Rank) -> BoolArray:
 
 def is_tf32_allowed(rank: Rank, category: MatrixCategory) -> bool:
     """Whether float32 maths of a category may use TF32: by the captured flag, else by whether kernels use it."""
-    flag = captured_part(rank.facts, "flags").get(_TF32_FLAGS[category])
+    flags = captured_part(rank.facts, "flags")
+    flag = flags.get(_TF32_FLAGS[category])
     if isinstance(flag, bool):
         return flag
+    if category == "gemm" and flags.get("float32_matmul_precision") in ("high", "medium"):
+        return True
     return len(find_tensor_core_kernels(rank, category).of_class(lambda k: k.operand == "tf32")) > 0
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from perfdoctor.analyzers._missed_tensor_cores import find_missed_kernels
 from perfdoctor.rules import (
     Claim,
     Evidence,
@@ -37,7 +38,8 @@ class CudnnBenchmarkOff(RankAnalyzer):
         benchmark on it measures them at the first call with a shape, and keeps the fastest.
 
     How it is measured:
-        The flag as captured, and the time of convolution kernels. At most 41 % of it is saved, which is the field's
+        The flag as captured, and the time of convolution kernels, without those that miss the Tensor Cores: PD203
+        advises the same there, and more. At most 41 % of it is saved, which is the field's
         example (1,430 us became 840), and no more than is between the kernels and the device's roofline where shapes
         are known. Often it is little, so that only a trial says what it is.
 
@@ -74,6 +76,8 @@ class CudnnBenchmarkOff(RankAnalyzer):
         if rank.hardware.vendor == "amd" or rank.steps.count < self.settings["min_steps"]:
             return
         kernels = rank.kernels.of_category("convolution").in_steps()
+        for missed in find_missed_kernels(rank, "convolution"):
+            kernels -= missed.kernels
         cost_ns = rank.per_step(kernels.time_ns)
         if not self.exceeds_min_share(rank, cost_ns) or not repeats_each_step(rank, kernels):
             return
@@ -82,7 +86,7 @@ class CudnnBenchmarkOff(RankAnalyzer):
         yield self.finding(
             rank,
             title=f"cuDNN guesses the algorithms of convolutions that take {rank.share(cost_ns):.0%} of the step",
-            cost_ns=high_ns,
+            cost_ns=cost_ns,
             saving=Saving(0, None, high_ns, "bounded"),
             advice="Let cuDNN measure its algorithms: the shapes of these convolutions repeat from step to step. "
             "Often little is gained, so try it: perfdoctor try --only cudnn-benchmark.",

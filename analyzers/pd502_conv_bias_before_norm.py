@@ -88,8 +88,7 @@ class ConvBiasBeforeNorm(RankAnalyzer):
         modules = [each for model in captured_list(rank.facts, "models") for each in _useless_biases(model)]
         yield self.finding(
             rank,
-            title=f"Biases of {rank.count_per_step(len(additions))} convolutions are added though a batch norm "
-            "subtracts them again",
+            title=_title(rank.count_per_step(len(additions))),
             cost_ns=cost_ns,
             saving=Saving(0, cost_ns, cost_ns, "bounded"),
             advice=f"Leave the biases out{_name(modules)}: a batch norm takes any constant of a channel out again, and "
@@ -134,6 +133,12 @@ def _next_is(
     result = np.zeros(len(among), bool)
     result[before] = is_sibling & wanted[after]
     return result
+
+
+def _title(count: int) -> str:
+    if count == 1:
+        return "The bias of a convolution is added though a batch norm subtracts it again"
+    return f"Biases of {count:,} convolutions are added though a batch norm subtracts them again"
 
 
 def _useless_biases(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:

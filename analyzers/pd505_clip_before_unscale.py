@@ -58,11 +58,12 @@ class ClipBeforeUnscale(RankAnalyzer):
             yield self._report_scaled_steps(rank, amp)
 
     def _report_clips(self, rank: Rank, amp: Mapping[str, Any]) -> Finding:
-        clips, steps = _count(amp, "clipped_before_unscale"), _count(amp, "unscaled")
+        clips = _count(amp, "clipped_before_unscale")
+        steps = max(_count(amp, "unscaled"), _count(amp, "scaler_steps"))
         often = "each time" if clips >= steps else f"{clips:,} times"
         return self.finding(
             rank,
-            title=f"Wrong: gradients are clipped before they are unscaled, {often}",
+            title=f"The training is wrong: gradients are clipped before they are unscaled, {often}",
             cost_ns=0,
             saving=Saving(),
             advice="Unscale the gradients before this line: now the limit is divided by the scale (65,536 at first), "
@@ -83,7 +84,7 @@ class ClipBeforeUnscale(RankAnalyzer):
         optimizer = _plain_optimizer(rank)
         return self.finding(
             rank,
-            title="Wrong: losses are scaled, and the optimizer steps by gradients that nobody unscales",
+            title="The training is wrong: the loss is scaled, and nobody unscales the gradients again",
             cost_ns=0,
             saving=Saving(),
             advice="Let the scaler step the optimizer: it divides the gradients by the scale (65,536 at first), and "

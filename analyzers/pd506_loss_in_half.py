@@ -99,7 +99,7 @@ class LossInHalf(RankAnalyzer):
     def _report(self, rank: Rank, op: str, loss: str, often: str, location: SourceLocation | None) -> Finding:
         return self.finding(
             rank,
-            title=f"Wrong: the {loss} loss and its gradient are computed in float16",
+            title=f"The gradients are wrong: the {loss} loss is computed in float16",
             cost_ns=0,
             saving=Saving(),
             advice=f"Compute the loss in float32, autocast does so: in float16 {_WHY.get(loss, _OTHER_WHY)}.",

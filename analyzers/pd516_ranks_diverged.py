@@ -113,11 +113,11 @@ class RanksDiverged(FleetAnalyzer):
         apart = last.ranks_apart(differing[0])
         equal = [each.step for each in samples if not each.differing]
         others = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
-        who = "all ranks differ" if len(apart) == len(last.of_ranks) else f"rank {format_ranges(apart)} differs"
+        who = "which differ" if len(apart) == len(last.of_ranks) else f"rank {format_ranges(apart)} differs"
         rank = next(each for each in summaries if each.rank == apart[0])
         finding = self.finding(
             rank,
-            title=f"Wrong: the ranks train different models: {who} in {differing[0]}{others}",
+            title=f"The training is wrong: the ranks train different models, {who} in {differing[0]}{others}",
             cost_ns=0,
             saving=Saving(),
             advice="Find what changes parameters on some ranks only: a new initialisation or a checkpoint after "

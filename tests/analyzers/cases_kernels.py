@@ -137,6 +137,20 @@ PD201 = [
     ),
     RuleCase(
         "PD201",
+        "the-captured-precision-allows-tf32",
+        lambda: steps_of((SGEMM, 200)),
+        (ExpectedFinding("medium", 200_000, title="in fp32 although TF32 is on"),),
+        facts={"flags": {"matmul_allow_tf32": None, "float32_matmul_precision": "high"}},
+    ),
+    RuleCase(
+        "PD201",
+        "captured-flags-say-that-tf32-is-off",
+        lambda: steps_of((SGEMM, 200)),
+        (ExpectedFinding("medium", 200_000, fix='set_float32_matmul_precision("high")'),),
+        facts={"flags": {"matmul_allow_tf32": False, "float32_matmul_precision": "highest"}},
+    ),
+    RuleCase(
+        "PD201",
         "float32-beside-bfloat16",
         lambda: steps_of((SGEMM, 100), (TENSOR_GEMM, 600)),
         (ExpectedFinding("medium", 100_000, title="in fp32, the others in bf16", advice="outside of autocast"),),

@@ -16,8 +16,14 @@ CLIP_LINE = {"file": "/home/me/train.py", "line": 12, "function": "train"}
 def amp(**counts: Any) -> dict[str, Any]:
     """Facts of a training with an enabled scaler, which unscales in each of 40 steps."""
     usual = {
-        "autocast": 40, "scaled": 40, "unscaled": 40, "clipped": 40, "clipped_before_unscale": 0,
-        "clip_location": None, "scaler_steps": 40, "scale_was_read": 0,
+        "autocast": 40,
+        "scaled": 40,
+        "unscaled": 40,
+        "clipped": 40,
+        "clipped_before_unscale": 0,
+        "clip_location": None,
+        "scaler_steps": 40,
+        "scale_was_read": 0,
     }
     return {"amp": usual | counts, "optimizers": [{"class": "SGD", "steps": 40, "location": CLIP_LINE}]}
 
@@ -43,7 +49,7 @@ PD505 = [
                 0,
                 (None, None, None),
                 "/home/me/train.py:12",
-                "Wrong: gradients are clipped before they are unscaled, each time",
+                "is wrong: gradients are clipped before they are unscaled, each time",
                 "Unscale the gradients before this line",
                 "scaler.unscale_(optimizer)",
                 evidence={"clips of scaled gradients": 40},
@@ -102,7 +108,7 @@ PD506 = [
             ExpectedFinding(
                 "high",
                 0,
-                title="Wrong: the cross entropy loss and its gradient are computed in float16",
+                title="gradients are wrong: the cross entropy loss is computed in float16",
                 advice="below 6e-8 become 0",
                 fix="outputs.float()",
                 evidence={"gradients of losses in float16": "1 a step"},
@@ -192,7 +198,7 @@ PD516 = [
                 0,
                 (None, None, None),
                 "/home/me/train.py:12",
-                "Wrong: the ranks train different models: all ranks differ in b",
+                "is wrong: the ranks train different models, which differ in b",
                 "on all ranks",
                 evidence={"tensors that differ": 1, "tensors compared": 3, "compared before step": 42},
             ),

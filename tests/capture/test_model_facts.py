@@ -88,3 +88,23 @@ def test_dropout_and_attention_are_counted(words: tuple[dict[str, Any], list[str
     model = words[0]
     assert model["dropout_layers"] == 1
     assert model["attention_modules"] == [{"class": "MultiheadAttention", "count": 1}]
+
+
+def test_flags_of_either_interface_are_read() -> None:
+    """Torch raises where the flags of one interface were set and those of the other are asked for."""
+    from perfdoctor.capture.inject._perfdoctor_inject.machine_facts import allows_tf32
+
+    class Refusing:
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("mixed")
+
+    class Precision:
+        fp32_precision = "tf32"
+
+    class Switches:
+        allow_tf32 = False
+
+    assert allows_tf32(Refusing(), Precision()) is True
+    assert allows_tf32(Refusing(), object()) is None
+    assert allows_tf32(Switches(), Precision()) is False

@@ -285,6 +285,16 @@ leave_group()
         assert recorded.annotated_steps("timing", rank) == [5, 6, 7]
         assert recorded.trace("timing", rank)["distributedInfo"] == {"rank": rank, "world_size": 2, "backend": "gloo"}
         assert "gloo:all_reduce" in recorded.names("timing", rank)
+    samples = [recorded.facts(rank)["parameter_checksums"] for rank in (0, 1)]
+    assert samples[0] == samples[1]  # the ranks are in step
+    (model,) = samples[0][0]["models"]
+    assert (model["class"], model["ddp"], model["group"], model["reduces_each_step"]) == (
+        "Sequential",
+        True,
+        [0, 1],
+        True,
+    )
+    assert [each["name"] for each in model["tensors"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
 
 
 @pytest.mark.parametrize(("method", "chosen"), [("fork", [0, 2]), ("spawn", [1])])

@@ -167,12 +167,13 @@ def test_every_wrapper_is_removed(tmp_path: Path) -> None:
     assert [dict(vars(owner)) for owner in owners] == before
 
 
-def test_amp_facts_count_clipping_before_unscaling(tmp_path: Path) -> None:
-    def loop(unscale: bool) -> dict[str, int]:
-        model = Model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu")
-        folder = tmp_path / str(unscale)
+@pytest.mark.parametrize("fused", [False, True])
+def test_amp_facts_count_clipping_before_unscaling(tmp_path: Path, fused: bool) -> None:
+    def loop(unscale: bool, enabled: bool = True) -> dict[str, Any]:
+        model, other = Model(), Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+        folder = tmp_path / f"{unscale}{enabled}"
         folder.mkdir()
         with recording(folder):
             for (x,) in batches():
@@ -182,18 +183,23 @@ def test_amp_facts_count_clipping_before_unscaling(tmp_path: Path) -> None:
                 scaler.scale(loss).backward()
                 if unscale:
                     scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                else:
+                    nn.utils.clip_grad_norm_(other.parameters(), 1.0)  # has no scaled gradients
+                nn.utils.clip_grad_value_(model.parameters(), 1.0)
                 scaler.step(optimizer)
                 scaler.update()
         facts = json.loads((folder / "rank0" / "facts.json").read_text())
         assert facts["zero_grad_to_zero"] == STEPS
-        amp: dict[str, int] = facts["amp"]
+        amp: dict[str, Any] = facts["amp"]
         return amp
 
-    assert loop(unscale=False)["clipped_before_unscale"] == STEPS
+    wrong = loop(unscale=False)
+    assert wrong["clipped_before_unscale"] == STEPS
+    assert wrong["clip_location"]["function"] == "loop"
     right = loop(unscale=True)
     assert right["clipped_before_unscale"] == 0
     assert (right["autocast"], right["scaled"], right["clipped"]) == (STEPS, STEPS, STEPS)
+    assert loop(unscale=False, enabled=False)["clipped_before_unscale"] == 0
 
 
 def test_a_failure_of_ours_is_one_line_and_the_loop_goes_on(

@@ -137,3 +137,9 @@ def test_without_noise_what_came_is_shown_and_not_judged() -> None:
     assert (promise.came_ns, promise.low_ns, promise.outcome) == (100, None, "unknown")
     (promise,) = check_promises([finding()], [], StepDifference(None, None))
     assert (promise.came_ns, promise.outcome) == (None, "unknown")
+
+
+def test_wrong_results_stand_before_what_is_slow() -> None:
+    slow, wrong = finding("PD101", 500), finding("PD505", 0, title="wrong", subject="clip")
+    assert [change.rule for change in match_findings([slow, wrong], [])] == ["PD505", "PD101"]
+    assert [change.rule for change in match_findings([], [slow, wrong])] == ["PD505", "PD101"]

@@ -288,3 +288,18 @@ def test_a_fix_that_another_one_covers_is_still_offered():
     )
     assert second.saving.high_ns == 0
     assert second.fix == "do(this)"
+
+
+def test_what_makes_results_wrong_comes_first_and_stays_high():
+    slow = finding_of(500, (100, 600), rule="PD001", expected=500)
+    wrong = replace(finding_of(0, rule="PD999"), saving=Saving(), makes_results_wrong=True, fix="right()")
+    first, second = prioritize(slow, wrong)
+    assert (first.rule, first.severity, first.cost_ns, first.fix) == ("PD999", "high", 0, "right()")
+    assert first.saving.high_ns is None
+    assert (second.rule, second.saving.expected_ns) == ("PD001", 500)
+
+
+def test_what_costs_nothing_and_is_not_wrong_comes_last():
+    slow = finding_of(20, (100, 120), rule="PD001", expected=20)
+    note = replace(finding_of(0, rule="PD999", severity="info"), saving=Saving())
+    assert [each.rule for each in prioritize(note, slow)] == ["PD001", "PD999"]

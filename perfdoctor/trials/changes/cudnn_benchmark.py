@@ -14,7 +14,7 @@ class CudnnBenchmark:
 
     name = "cudnn-benchmark"
     summary = "cuDNN chooses the algorithms of convolutions by measuring"
-    rules = ("PD203",)
+    rules = ("PD203", "PD501")
     needs = "cuda"
     alters_numerics = False
     effect_on_results = "sums in another order, which may differ from run to run"

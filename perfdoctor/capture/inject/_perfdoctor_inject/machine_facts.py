@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,15 +29,37 @@ def describe_torch_flags() -> dict[str, Any]:
     backends, fills = torch.backends, getattr(torch.utils, "deterministic", None)
     return {
         "cudnn_benchmark": backends.cudnn.benchmark,
-        "cudnn_allow_tf32": backends.cudnn.allow_tf32,
-        "matmul_allow_tf32": backends.cuda.matmul.allow_tf32,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_allow_tf32": allows_tf32(backends.cudnn, getattr(backends.cudnn, "conv", None)),
+        "matmul_allow_tf32": allows_tf32(backends.cuda.matmul, backends.cuda.matmul),
+        "float32_matmul_precision": read_or_none(torch.get_float32_matmul_precision),
         "cudnn_deterministic": backends.cudnn.deterministic,
         "fill_uninitialized_memory": getattr(fills, "fill_uninitialized_memory", None),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "anomaly_detection": torch.is_anomaly_enabled(),
         "default_dtype": str(torch.get_default_dtype()),
     }
+
+
+def allows_tf32(switches: Any, precision: Any) -> bool | None:
+    """Whether float32 maths may use TF32.
+
+    Args:
+        switches: Has the attribute `allow_tf32`. Torch refuses to answer once a program has set the newer one.
+        precision: Has the attribute `fp32_precision` from PyTorch 2.9 on.
+    """
+    allowed: bool | None = read_or_none(lambda: switches.allow_tf32)
+    if allowed is None:
+        newer = read_or_none(lambda: precision.fp32_precision)
+        return None if newer is None else newer == "tf32"
+    return allowed
+
+
+def read_or_none(read: Callable[[], Any]) -> Any:
+    """What a function of torch returns; None where it raises."""
+    try:
+        return read()
+    except (RuntimeError, AttributeError):
+        return None
 
 
 def describe_cpu() -> dict[str, Any]:

@@ -33,7 +33,9 @@ class ScalerRecords:
         self.are_gradients_scaled = False
         self._steps = 0
         self._scale_was_read = 0
+        # Parameters, by identity, since the last `update`.
         self._clipped: set[int] = set()
+        self._unscaled: set[int] = set()
         self._frame_line: Location | None = None
 
     def on_scale(self, counts: Counter[str], *_: Any, **__: Any) -> None:
@@ -41,9 +43,10 @@ class ScalerRecords:
         counts["scaled"] += 1
         self.are_gradients_scaled = True
 
-    def on_step(self, *_: Any, **__: Any) -> None:
-        """An optimizer is about to step by the scaler."""
+    def on_step(self, _: Counter[str], optimizer: Any, *__: Any, **___: Any) -> None:
+        """An optimizer is about to step by the scaler, which unscales its gradients, or lets a fused one do it."""
         self._steps += 1
+        self._check_clips(optimizer)
 
     def on_get_scale(self, *_: Any, **__: Any) -> None:
         """The program asks for the scale: it may unscale by itself."""
@@ -53,24 +56,29 @@ class ScalerRecords:
         """The code in `frame` is about to clip the gradients of these parameters to a limit."""
         if not isinstance(limit, int | float) or limit > LARGEST_USUAL_LIMIT:
             return
-        self._clipped.update(map(id, [parameters] if isinstance(parameters, torch.Tensor) else parameters))
+        clipped = map(id, [parameters] if isinstance(parameters, torch.Tensor) else parameters)
+        self._clipped.update(each for each in clipped if each not in self._unscaled)
         self._frame_line = user_location(frame)
 
     def on_unscale_(self, counts: Counter[str], optimizer: Any, *_: Any, **__: Any) -> None:
         """The gradients of an optimizer are about to be unscaled, by the program or by `GradScaler.step`."""
         counts["unscaled"] += 1
-        if not self._clipped:
-            return
+        self._unscaled |= self._check_clips(optimizer)
+
+    def _check_clips(self, optimizer: Any) -> set[int]:
+        """Count a clip of this optimizer's parameters, whose gradients are scaled up to now; returns the parameters."""
         own = {id(each) for group in optimizer.param_groups for each in group["params"]}
         if not own.isdisjoint(self._clipped):
             self.clipped_too_early += 1
             self.clip_line = self._frame_line
             self._clipped -= own
+        return own
 
     def on_update(self) -> None:
         """`GradScaler.update` has run: the next iteration begins."""
         self.are_gradients_scaled = False
         self._clipped.clear()
+        self._unscaled.clear()
 
     def to_dict(self) -> dict[str, Any]:
         """What stands in facts.json."""
