@@ -32,7 +32,8 @@ class BatchHeadroom(RankAnalyzer):
     How it is measured:
         Where steps with fewer samples were timed (the last batch of an epoch), by a line through both. Else by the
         work: kernels at a roof, copies and loading grow with the samples; kernels that leave multiprocessors empty
-        hardly; the optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the step becomes.
+        hardly; the optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the
+        step becomes.
         The saving is that of a step of the same samples: at least the step less a half of the step with twice as many,
         at most what the memory allows, up to 16 times as many.
 
@@ -133,8 +134,8 @@ class BatchHeadroom(RankAnalyzer):
         whole = 2 * (samples.per_step or 0) * captured_world_size(rank)
         if whole > self.settings["linear_samples"]:
             return text + (
-                f"With {whole:,.0f} samples a step on all ranks warm-up and an optimizer for large batches (LARS, LAMB) "
-                "may be needed to keep the accuracy."
+                f"With {whole:,.0f} samples a step on all ranks warm-up and an optimizer for large batches (LARS, LAMB)"
+                " may be needed to keep the accuracy."
             )
         return text + "It changes the training: let the learning rate grow with it."
 
