@@ -37,6 +37,7 @@ _SWEEP_MULTIPLICATIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # Torch runs longer ones on several threads: waiting for them would take longer than the multiplications.
 _CPU_BLOCK_ELEMENTS = 1 << 15
 _MIN_REPEATS = 3
+_LONG_S = 0.2  # a point of the sweep that takes less is never the last one
 _ROUNDS = 3  # that must agree
 _MAX_ROUNDS = 9
 _GEMM_SHARE, _COPY_SHARE, _LAUNCH_SHARE, _SWEEP_SHARE = 0.45, 0.1, 0.05, 0.35  # of the time
@@ -287,7 +288,7 @@ def _measure_sweep(bench: Benchmark, fused: Multiply | None, progress: Progress)
         except _UNSUPPORTED:
             return
         yield SweepPoint(k, seconds, x.numel() * k / seconds, 8 * x.numel() / seconds)
-        if not bench.gpu and seconds > 2 * budget_s:  # larger k would take even longer
+        if not bench.gpu and seconds > max(2 * budget_s, _LONG_S):  # larger k would take even longer
             return
 
 
