@@ -1,8 +1,8 @@
 """How long a step takes with a larger batch: what of it is fixed, and what grows with the samples.
 
 What does not grow: Python and the dispatcher, the optimizer, zeroing, all-reduced gradients. Kernels of a GPU do not
-grow either as long as their grids leave multiprocessors without a block: a batch 32 times as large kept an A100 busy for
-1.9 times as long (benchmarks/README.md, pairs). Products that load large weights for few rows wait for the weights,
+grow either as long as their grids leave multiprocessors without a block: a batch 32 times as large kept an A100 busy
+for 1.9 times as long. Products that load large weights for few rows wait for the weights,
 whatever the rows. What computes at a roof, moves activations, or loads and copies samples grows with them.
 """
 
@@ -16,7 +16,7 @@ from perfdoctor.analysis.host.cpu_ops import ops_of_program
 from perfdoctor.gpu.roofline.cost_of_op import cost_of_op
 from perfdoctor.gpu.roofline.kernel_bounds import BANDWIDTH, LATENCY
 from perfdoctor.gpu.roofline.op_cost import OpCost
-from perfdoctor.rules import NONE, BoolArray, FloatArray, GpuRows, Rank, Trace, distinct_rows
+from perfdoctor.rules import NONE, BoolArray, FloatArray, GpuRows, Intervals, Rank, Trace, distinct_rows
 from perfdoctor.rules import intervals as iv
 from perfdoctor.savings.apply_edits import lengthen_items
 from perfdoctor.trace import vocabulary
@@ -25,11 +25,13 @@ from perfdoctor.trace.tables.model import KERNEL, MEMCPY
 _PRODUCT = r"^aten::(mm|addmm|bmm|baddbmm|mkl_linear|linear)$"
 # Pieces of ops up to this are calls of the framework, which do not grow (`framework_time` has the same limit).
 _FRAMEWORK_NS = 5_000
-# Products of this many rows and weights wait for the weights on a CPU: 4 rows took as long as 8 (1024 x 1024, float32, two
-# cores), 16 took 1.3 times as long, 32 twice; one row is another routine, and two take nearly twice as long as one.
+# Products of this many rows wait for the weights on a CPU: 4 rows took as long as 8 (1024 x 1024, float32, two cores),
+# 16 took 1.3 times as long, 32 twice; one row is another routine, and two take nearly twice as long as one.
 _ROWS_THAT_WAIT = range(3, 9)
 # What a product that waits for its weights takes at most beyond the growth of its bytes.
 _LOADING_SPREAD = 1.3
+# What takes this many times as long with twice the samples grows with them.
+_GROWS = 1.5
 # Of steps with another number of samples: how many of each make a line, and how far apart the numbers are at least.
 _MIN_STEPS, _MAX_SAMPLES_RATIO = 3, 0.75
 
@@ -48,11 +50,13 @@ class BatchScaling(NamedTuple):
     Attributes:
         step_ns: The step now.
         twice: The step with a batch twice as large.
+        fixed: The time that does not grow by half of that or more, which more samples would share.
         basis: How that is known, in words.
     """
 
     step_ns: float
     twice: StepRange
+    fixed: Intervals
     basis: str
 
     def at(self, ratio: float) -> StepRange:
@@ -65,16 +69,17 @@ class BatchScaling(NamedTuple):
 
 def scale_batch(rank: Rank) -> BatchScaling | None:
     """The step of a rank with a larger batch: by steps of other sizes that were timed, else by its work; else None."""
-    step_ns = rank.per_step(rank.window_ns)
+    if rank.device_kind == "gpu":
+        by_work, fixed, basis = _scale_gpu_step(rank), _fixed_time_with_gpu(rank), "kernels by their bounds, replayed"
+    elif rank.device_kind == "cpu":
+        by_work, fixed, basis = *_scale_cpu_step(rank), "ops by their shapes"
+    else:
+        return None
     recorded = _fit_recorded_sizes(rank)
     if recorded is not None:
-        return BatchScaling(step_ns, recorded, "steps with fewer samples, as timed")
-    if rank.device_kind == "gpu":
-        twice = _scale_gpu_step(rank, 2.0)
-        return None if twice is None else BatchScaling(step_ns, twice, "kernels by their bounds, replayed")
-    if rank.device_kind == "cpu":
-        return BatchScaling(step_ns, _scale_cpu_step(rank), "ops by their shapes")
-    return None
+        basis = "steps with fewer samples, as timed"
+    twice = recorded or by_work
+    return None if twice is None else BatchScaling(rank.per_step(rank.window_ns), twice, fixed, basis)
 
 
 # --- steps of several sizes -------------------------------------------------------------------------------------------
@@ -109,21 +114,25 @@ def _fit_recorded_sizes(rank: Rank) -> StepRange | None:
 # --- a GPU ------------------------------------------------------------------------------------------------------------
 
 
-def _scale_gpu_step(rank: Rank, ratio: float) -> StepRange | None:
-    """The replay of a step whose kernels have more to do; None where the trace cannot be replayed."""
+def _scale_gpu_step(rank: Rank) -> StepRange | None:
+    """The replay of a step whose kernels have twice as much to do; None where the trace cannot be replayed."""
     replay = rank.replay
     if replay is None or replay.gates.reason is not None:
         return None
     rows = GpuRows(rank.trace.gpu, np.ones(len(rank.trace.gpu), bool))
-    factors = grow_kernels(rank, ratio)
-    host_ns = _growing_host_ns(rank) * (ratio - 1)
+    host_ns = _growing_host_ns(rank)
     steps = []
-    for factor in factors:
+    for factor in grow_kernels(rank, 2.0):
         lags_ns = lengthen_items(replay.graph, rows, (rank.trace.gpu.dur_ns * factor).astype(np.int64))
         longer = replay.graph.span_ns(replay.graph.node_times(lags_ns)) / replay.baseline_window_ns
         # Where the CPU runs ahead of the GPU its steps do not show how long the GPU takes.
         steps.append(max(longer * replay.baseline_step_ns, _busy_ns(rank, factor)))
     return StepRange(steps[0], steps[1] + host_ns, steps[2] + host_ns)
+
+
+def _fixed_time_with_gpu(rank: Rank) -> Intervals:
+    _, likely, _ = grow_kernels(rank, 2.0)
+    return iv.subtract(rank.window, rank.time_in_window(rank.in_window & (likely >= _GROWS)))
 
 
 def _busy_ns(rank: Rank, factor: FloatArray) -> float:
@@ -167,7 +176,8 @@ def _is_fixed(rank: Rank) -> BoolArray:
     for pattern in (vocabulary.ZERO_GRAD, vocabulary.OPTIMIZER_RANGE):
         fixed |= rank.kernels.launched_in(pattern).mask
     fixed |= rank.kernels.of_category("communication").mask
-    return fixed & (trace.gpu.kind != MEMCPY)
+    result: BoolArray = fixed & (trace.gpu.kind != MEMCPY)
+    return result
 
 
 def _waves_of(rank: Rank) -> FloatArray:
@@ -204,8 +214,8 @@ def _growing_host_ns(rank: Rank) -> float:
 # --- a CPU ------------------------------------------------------------------------------------------------------------
 
 
-def _scale_cpu_step(rank: Rank) -> StepRange:
-    """The step with twice the samples: ops of the passes get longer, as their shapes say; the rest of Python does not.
+def _scale_cpu_step(rank: Rank) -> tuple[StepRange, Intervals]:
+    """The step with twice the samples, and its fixed time: ops of the passes get longer, as their shapes say.
 
     What runs outside of ops (unexplained) may loop over samples: it counts as growing. Of ops of the backward pass on
     another thread only the time counts in which they ran.
@@ -224,7 +234,10 @@ def _scale_cpu_step(rank: Rank) -> StepRange:
     least_ns, most_ns = (rank.per_step(round(float((own_ns * growth[:, side]).sum()))) for side in (0, 1))
     least_ns, most_ns = min(least_ns, step_ns), min(most_ns, step_ns)
     host_ns = step_ns + outside_ns
-    return StepRange(step_ns + least_ns, host_ns + (least_ns + most_ns) / 2, host_ns + most_ns)
+    # Ops that mostly compute themselves: the time of others is that of the ops inside.
+    growing = (2 * own_ns > ops.dur_ns) & (growth[:, 0] >= _GROWS - 1)
+    fixed = iv.subtract(rank.window, iv.union_of((outside, iv.union(ops.start_ns[growing], ops.end_ns[growing]))))
+    return StepRange(step_ns + least_ns, host_ns + (least_ns + most_ns) / 2, host_ns + most_ns), fixed
 
 
 def _in_passes(rank: Rank) -> BoolArray:

@@ -12,13 +12,14 @@ from perfdoctor.rules import intervals as iv
 
 # Ops that make no tensor, or another view of one: their inputs are counted where they are read.
 _NO_COPY = (
-    r"^aten::(view|_unsafe_view|_reshape_alias|as_strided|t|transpose|permute|expand\w*|reshape|flatten|unflatten|slice"
-    r"|select|narrow|unsqueeze|squeeze|detach\w*|alias|split\w*|chunk|unbind|empty\w*|resize_|set_|lift\w*|to|movedim)$"
+    r"^aten::(view|_unsafe_view|_reshape_alias|as_strided|t|transpose|permute|expand\w*|reshape|flatten|unflatten"
+    r"|slice|select|narrow|unsqueeze|squeeze"
+    r"|detach\w*|alias|split\w*|chunk|unbind|empty\w*|resize_|set_|lift\w*|to|movedim)$"
 )
 
 
 def bound_recomputed_bytes(trace: Trace, sections: Intervals, passes: int) -> int | None:
-    """The most bytes that a forward pass would keep instead: all inputs of the ops in the sections; None without shapes.
+    """The most bytes that a forward pass would keep instead: all inputs of ops in the sections; None without shapes.
 
     Autograd keeps inputs or results of ops, and a result is the input of another op. Weights are among them, which are
     kept anyway.
@@ -39,7 +40,7 @@ def bound_recomputed_bytes(trace: Trace, sections: Intervals, passes: int) -> in
     each = [
         _input_bytes(trace.text(int(ops.dims[row])), trace.text(int(ops.types[row]))) for row in rows[first].tolist()
     ]
-    return round(sum(np.bincount(which, minlength=len(first)) * each) / passes)
+    return round(int((np.bincount(which, minlength=len(first)) * np.array(each)).sum()) / passes)
 
 
 def _input_bytes(dims: str | None, types: str | None) -> int:

@@ -83,10 +83,12 @@ class NeedlessRecompute(RankAnalyzer):
     name: ClassVar[str] = "needless-recompute"
     needs: ClassVar[frozenset[str]] = frozenset({"work", "cpu"})
     # min_share: of the step. A third of a checkpointed step is computed again; below this it is a block or two.
-    # min_fit: the least share of what would be kept that must fit, else hardly a block can be left out. min_free: where
-    # no shapes say what keeping takes, memory is plentiful from half of it on, as keeping everything takes at most
-    # what square-root checkpointing saves, some times what is held now.
-    defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.02, "min_fit": 0.25, "min_free": 0.5})
+    # min_fit: the least share of what would be kept that must fit, else hardly a block can be left out. min_left: with
+    # less than a twentieth of the memory left one longer batch ends the run. min_free: where no shapes say what keeping
+    # takes, from half of the memory on it is plentiful.
+    defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"min_share": 0.02, "min_fit": 0.25, "min_left": 0.05, "min_free": 0.5}
+    )
     references: ClassVar[tuple[str, ...]] = (
         "https://docs.pytorch.org/docs/stable/checkpoint.html",
         "https://arxiv.org/abs/1604.06174",
@@ -109,6 +111,8 @@ class NeedlessRecompute(RankAnalyzer):
             return None
         if needed_bytes is None:
             return 1.0 if memory.free_share >= self.settings["min_free"] else 0.0
+        if memory.free_share < self.settings["min_left"]:
+            return 0.0
         return min(memory.left_bytes / max(needed_bytes, 1), 1.0)
 
     def _report(

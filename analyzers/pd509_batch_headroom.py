@@ -30,9 +30,10 @@ class BatchHeadroom(RankAnalyzer):
         Each step pays for this fixed part, so that each sample of a small batch pays a large share of it.
 
     How it is measured:
-        Where steps with fewer samples were timed (the last batch of an epoch), by a line through both. Else by the work:
-        kernels at a roof, copies and loading grow with the samples; kernels that leave multiprocessors empty hardly; the
-        optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the step becomes.
+        Where steps with fewer samples were timed (the last batch of an epoch), by a line through both. Else by the
+        work: kernels at a roof, copies and loading grow with the samples; kernels that leave multiprocessors empty
+        hardly; the optimizer, all-reduced gradients and the CPU do not. A replay with such kernels says how long the
+        step becomes.
         The saving is that of a step of the same samples: at least the step less a half of the step with twice as many,
         at most what the memory allows, up to 16 times as many.
 
@@ -55,8 +56,8 @@ class BatchHeadroom(RankAnalyzer):
     rule: ClassVar[str] = "PD509"
     name: ClassVar[str] = "batch-headroom"
     needs: ClassVar[frozenset[str]] = frozenset({"work", "cpu", "facts", "steps"})
-    # min_saving: of a step of the same samples, at worst. Below a fifth (1.25 times the samples per second) nobody tunes
-    # a learning rate again. min_ratio: a batch that is not twice as large for certain is no headroom.
+    # min_saving: of a step of the same samples, at worst. Below a fifth (1.25 times the samples per second)
+    # nobody tunes a learning rate again. min_ratio: a batch that is not twice as large for certain is no headroom.
     # linear_samples: to 8,192 samples Goyal et al. scale the learning rate linearly without a loss of accuracy.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType(
         {"min_saving": 0.2, "min_ratio": 2.0, "linear_samples": 8192}
@@ -90,17 +91,18 @@ class BatchHeadroom(RankAnalyzer):
     def _report(self, rank: Rank, scaling: BatchScaling, memory: Memory, samples: Samples) -> Finding:
         step_ns, twice = scaling.step_ns, scaling.twice
         ratio = min(memory.largest_batch_ratio, _MAX_RATIO)
-        low_ns, cost_ns = (round(step_ns - each) for each in (twice.high_ns / 2, scaling.at(ratio).expected_ns / ratio))
+        low_ns, high_ns = (round(step_ns - each) for each in (twice.high_ns / 2, scaling.at(ratio).low_ns / ratio))
+        cost_ns = rank.per_step(iv.total(scaling.fixed))
         finding = self.finding(
             rank,
             title=f"A batch twice as large would take {_say_longer(twice.expected_ns / step_ns)}, "
             f"{2 * step_ns / twice.expected_ns:.2g} times the samples per second",
             cost_ns=cost_ns,
             # No time between: it is no shorter step, and so no part of what the step becomes after all fixes.
-            saving=Saving(min(low_ns, cost_ns), None, cost_ns, "bounded"),
+            saving=Saving(min(low_ns, cost_ns), None, min(max(low_ns, high_ns), cost_ns), "bounded"),
             advice=self._advice_of(rank, memory, samples),
             fix=_fix_of(samples),
-            claim=Claim(_fixed_time(rank)),
+            claim=Claim(scaling.fixed),
             confidence=0.6,
             location=samples.location,
             evidence=(
@@ -132,8 +134,8 @@ class BatchHeadroom(RankAnalyzer):
         whole = 2 * (samples.per_step or 0) * captured_world_size(rank)
         if whole > self.settings["linear_samples"]:
             return text + (
-                f"With {whole:,.0f} samples a step on all ranks warm-up and an optimizer for large batches (LARS, LAMB) "
-                "may be needed to keep the accuracy."
+                f"With {whole:,.0f} samples a step on all ranks warm-up and an optimizer for large batches (LARS, LAMB)"
+                " may be needed to keep the accuracy."
             )
         return text + "It changes the training: let the learning rate grow with it."
 
@@ -146,10 +148,3 @@ def _fix_of(samples: Samples) -> str | None:
     if samples.batch_size is None:
         return None
     return f"DataLoader(..., batch_size={2 * samples.batch_size})"
-
-
-def _fixed_time(rank: Rank) -> iv.Intervals:
-    """The time that more samples would share: all but the kernels, or all of a program on the CPU."""
-    if rank.device_kind == "gpu":
-        return iv.subtract(rank.window, rank.time_in_window(rank.in_window))
-    return rank.window

@@ -110,9 +110,7 @@ def _match_recording_ops(trace: Trace, is_node: BoolArray) -> BoolArray:
     ops = trace.ops
     in_node = np.zeros(len(ops), bool)
     # Rows are sorted by start, so that an op comes after the one around it.
-    node = nesting.innermost(
-        ops.start_ns[is_node], ops.end_ns[is_node], ops.thread[is_node], ops.start_ns, ops.thread
-    )
+    node = nesting.innermost(ops.start_ns[is_node], ops.end_ns[is_node], ops.thread[is_node], ops.start_ns, ops.thread)
     in_node[:] = (node >= 0) & ~is_node
     records = in_node & (ops.sequence >= 0)
     if 2 * np.count_nonzero(records) > np.count_nonzero(in_node):

@@ -1,4 +1,4 @@
-"""What is known of activation checkpointing: how often `torch.utils.checkpoint.checkpoint` is called, how, and where."""
+"""Activation checkpointing: how often `torch.utils.checkpoint.checkpoint` is called, how, and where."""
 
 from __future__ import annotations
 
