@@ -63,7 +63,10 @@ def find_nan_checks(trace: Trace) -> Intervals:
     ends = np.flatnonzero(in_engine & trace.match_rows(ops, r"^aten::(item|is_nonzero)$"))
     if not len(starts) or not len(ends):
         return iv.EMPTY
-    starts, ends = starts[np.argsort(ops.parent[starts], kind="stable")], ends[np.argsort(ops.parent[ends], kind="stable")]
+    starts, ends = (
+        starts[np.argsort(ops.parent[starts], kind="stable")],
+        ends[np.argsort(ops.parent[ends], kind="stable")],
+    )
     if len(starts) != len(ends) or (ops.parent[starts] != ops.parent[ends]).any():
         return iv.union(ops.start_ns[starts], ops.end_ns[starts])
     return iv.union(ops.start_ns[starts], ops.end_ns[ends])
