@@ -140,7 +140,7 @@ PD507 = [
         lambda: passes("train", "vain", "train", module="train.py:54"),
         (
             ExpectedFinding(
-                "high",
+                "low",
                 318_333,
                 location="train.py:54",
                 title="Forward passes that take 16% of the step",
@@ -153,7 +153,7 @@ PD507 = [
         "PD507",
         "two-evaluations",
         lambda: passes("train", "vain", "train", "vain", "train"),
-        (ExpectedFinding("high", 382_000, evidence={"such passes in the trace": 2}),),
+        (ExpectedFinding("medium", 382_000, evidence={"such passes in the trace": 2}),),
     ),
     RuleCase("PD507", "training-alone", lambda: passes("train", "train", "train")),
     RuleCase("PD507", "under-no-grad", lambda: passes("train", "frozen", "train")),
@@ -170,7 +170,7 @@ PD518 = [
         lambda: passes("vain", "vain", module="embed.py:9"),
         (
             ExpectedFinding(
-                "high", 915_000, location="embed.py:9", title="nodes of autograd's graph", fix="inference_mode"
+                "medium", 915_000, location="embed.py:9", title="nodes of autograd's graph", fix="inference_mode"
             ),
         ),
     ),
@@ -178,7 +178,7 @@ PD518 = [
         "PD518",
         "no-backward-pass-in-facts-either",
         lambda: passes("vain", "vain"),
-        (ExpectedFinding("high", 915_000),),
+        (ExpectedFinding("medium", 915_000),),
         {"base_backwards": [0, 0]},
     ),
     RuleCase("PD518", "no-graph", lambda: passes("frozen", "frozen")),
@@ -259,7 +259,7 @@ PD517 = [
         lambda: compiled(2),
         (
             ExpectedFinding(
-                "high",
+                "medium",
                 100_000,
                 (0, None, 100_000),
                 location="train.py:12",
@@ -274,10 +274,50 @@ PD517 = [
         "PD517",
         "three-pieces-and-no-line",
         lambda: compiled(3),
-        (ExpectedFinding("high", 200_000),),
+        (ExpectedFinding("medium", 200_000),),
         {"compile": {"graph_breaks": 2}},
     ),
     RuleCase("PD517", "one-piece", lambda: compiled(1), facts=_BREAKS),
     RuleCase("PD517", "no-breaks", lambda: compiled(2), facts={"compile": {"graph_breaks": 0}}),
     RuleCase("PD517", "hardly-any-time-between", lambda: compiled(2, gap_us=2), facts=_BREAKS),
+]
+
+
+def kept(tensors: int, chain: int = 0, steps: int = 20) -> dict[str, Any]:
+    """Facts of a program that keeps so many losses, or sums of losses, after so many steps."""
+    return {
+        "retained": {
+            "first": {"step": 4, "tensors": 1, "chain": 0},
+            "last": {"step": 4 + steps, "tensors": 1 + tensors, "chain": chain},
+        }
+    }
+
+
+PD308 = [
+    RuleCase(
+        "PD308",
+        "a-list-of-losses",
+        training,
+        (
+            ExpectedFinding(
+                "info",
+                0,
+                (None, None, None),
+                title="Losses are kept with their graph: 1 more each step",
+                fix="detach()",
+                evidence={"steps between the two looks": 20},
+            ),
+        ),
+        kept(20),
+    ),
+    RuleCase(
+        "PD308",
+        "a-sum-of-losses",
+        training,
+        (ExpectedFinding("info", 0, title="A sum of losses keeps its graph"),),
+        kept(0, chain=20),
+    ),
+    RuleCase("PD308", "a-loss-of-several-parts", training, facts=kept(0, chain=4)),
+    RuleCase("PD308", "three-losses-kept", training, facts=kept(3)),
+    RuleCase("PD308", "too-few-steps", training, facts=kept(3, steps=3)),
 ]

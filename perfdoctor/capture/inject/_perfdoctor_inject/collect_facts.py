@@ -23,6 +23,7 @@ from .loader_records import LoaderRecords
 from .model_facts import describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
+from .retained_graphs import RetainedGraphs
 from .run_totals import RunTotals
 from .step_detector import StepDetector
 from .user_code import Location
@@ -45,6 +46,7 @@ class Recording(Protocol):
     totals: RunTotals
     core_usage: CoreUsage
     debug_switches: DebugSwitches
+    retained: RetainedGraphs
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     gpu_sampler: GpuSampler | None
@@ -101,6 +103,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
         "debug_switches": recording.debug_switches.to_list(),
+        "retained": recording.retained.to_dict(),
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

@@ -28,6 +28,7 @@ from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
+from .retained_graphs import RetainedGraphs
 from .run_totals import TIMED_WINDOWS, RunTotals
 from .step_detector import StepDetector
 from .step_meter import StepMeter
@@ -113,6 +114,7 @@ class Recorder:
         self.totals = RunTotals()
         self.core_usage = CoreUsage()
         self.debug_switches = DebugSwitches()
+        self.retained = RetainedGraphs()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
@@ -289,6 +291,7 @@ class Recorder:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
             self._describe_program()
+            self.retained.look_last(self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -504,6 +507,7 @@ class Recorder:
             return
         if not self.profiler.prepared:
             self._describe_program()
+            self.retained.look_first(self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
@@ -580,6 +584,7 @@ class Recorder:
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
         self._describe_program()
+        self.retained.look_last(self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
