@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoctor.analysis.forward_ops import forward_ops_of
+from perfdoctor.analysis.host.locations import find_locations
 from perfdoctor.rules import Int64Array, Intervals, Rank, SourceLocation, most_common_location
 from perfdoctor.rules import intervals as iv
 from perfdoctor.trace import vocabulary
@@ -50,13 +51,14 @@ class UnusedGraphs:
 NO_GRAPHS = UnusedGraphs(iv.EMPTY, 0, 0, np.empty(0, np.int64))
 
 
-def find_unused_graphs(trace: Trace, *, trains: bool) -> UnusedGraphs:
+def find_unused_graphs(trace: Trace, *, trains: bool, is_proof: bool = True) -> UnusedGraphs:
     """The passes that record a graph for nothing, in the thread with most numbered ops.
 
     Args:
         trace: The trace.
         trains: Whether the program has backward passes: then only what lies between two passes that were
             differentiated is known to be in vain. What is recorded last may yet be used.
+        is_proof: False to take that, too, for the lines of what another trace proves.
     """
     ops = trace.ops
     is_node = trace.match_rows(ops, vocabulary.BACKWARD_NODE)
@@ -78,7 +80,7 @@ def find_unused_graphs(trace: Trace, *, trains: bool) -> UnusedGraphs:
     run = np.cumsum(begins) - 1
     counts, run_used = np.bincount(run), is_used[begins]
     wanted = ~run_used & (counts >= MIN_NODES)
-    if trains:
+    if trains and is_proof:
         later_used = np.append(np.cumsum(run_used[::-1])[::-1][1:] > 0, False)
         earlier_used = np.append(False, np.cumsum(run_used)[:-1] > 0)
         wanted &= later_used & earlier_used
@@ -105,25 +107,18 @@ def _time_of_runs(
     return iv.union(starts, ends)
 
 
-def locate_calls(rank: Rank, graphs: UnusedGraphs, *, trains: bool) -> SourceLocation | None:
+def locate_calls(rank: Rank, *, trains: bool) -> SourceLocation | None:
     """The line that calls the model in these passes; without its mark, the line of the first op of the pass."""
-    for trace in rank.locations.traces[::-1]:
-        found = graphs if trace is rank.trace else find_unused_graphs(trace, trains=trains)
-        rows = found.first_ops
-        if not len(rows):
-            continue
-        lines = _lines_of_module_calls(trace, rows)
-        location = most_common_location(lines)
-        if location is not None:
-            return location
-    for trace in rank.locations.traces[::-1]:
-        found = graphs if trace is rank.trace else find_unused_graphs(trace, trains=trains)
-        location = most_common_location(
-            type(rank.locations)(trace).at(trace.ops.thread[found.first_ops], trace.ops.start_ns[found.first_ops])
-        )
-        if location is not None:
-            return location
-    return None
+    traces = [
+        (trace, find_unused_graphs(trace, trains=trains, is_proof=False).first_ops) for trace in rank.locations.traces
+    ]
+    by_mark = [line for trace, rows in traces for line in _lines_of_module_calls(trace, rows)]
+    by_op = [
+        line
+        for trace, rows in traces
+        for line in find_locations(trace, trace.ops.thread[rows], trace.ops.start_ns[rows])
+    ]
+    return most_common_location(by_mark) or most_common_location(by_op)
 
 
 def _lines_of_module_calls(trace: Trace, rows: Int64Array) -> list[SourceLocation | None]:

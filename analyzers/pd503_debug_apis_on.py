@@ -106,12 +106,12 @@ class DebugApisOn(RankAnalyzer):
         claimed = iv.union_of((checks, _time_of_stacks(rank, stacks_ns)))
         rest_ns = max(_in_window(rank, cost_ns) - iv.total(claimed), 0)  # stacks of ops that the trace does not number
         # Of stacks that nobody timed, as in other recordings, the saving is larger by an unknown amount.
-        saving = Saving(checks_ns, None, cost_ns, "bounded")
+        saving, more = Saving(checks_ns, None, cost_ns, "bounded"), " and more"
         if stacks_ns is not None:
-            saving = Saving(round(_LEAST_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
+            more, saving = "", Saving(round(_LEAST_SHARE * cost_ns), cost_ns, cost_ns, "bounded")
         yield self.finding(
             rank,
-            title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{' and more' if stacks_ns is None else ''}",
+            title=f"Anomaly detection is on: {rank.share(cost_ns):.0%} of the step{more}",
             cost_ns=cost_ns,
             saving=saving,
             advice=advice.sentence,
@@ -139,7 +139,7 @@ class DebugApisOn(RankAnalyzer):
             saving=Saving(round(_LEAST_SHARE * cost_ns), cost_ns, cost_ns, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
-            claim=Claim(rank.window),  # where in the step it runs is not known
+            claim=Claim(_beginnings_of_steps(rank, cost_ns)),
             location=switch.location,
             evidence=(Evidence("gradcheck per step, measured without the profiler", cost_ns, "ns"),),
         )
@@ -183,6 +183,13 @@ class DebugApisOn(RankAnalyzer):
 def _in_window(rank: Rank, step_ns: int) -> int:
     """What time of a step without the profiler is in the whole window, as recorded."""
     return round(step_ns * max(rank.steps.count, 1) / rank.time_scale)
+
+
+def _beginnings_of_steps(rank: Rank, step_ns: int) -> Intervals:
+    """So much of each step, where nobody knows in which part of it the time goes."""
+    steps = rank.steps.intervals if rank.steps.count else rank.window
+    ends_ns = np.minimum(steps[:, 0] + _in_window(rank, step_ns) // max(len(steps), 1), steps[:, 1])
+    return iv.intersect(iv.union(steps[:, 0], ends_ns), rank.window)
 
 
 def _time_of_stacks(rank: Rank, stacks_ns: int | None) -> Intervals:

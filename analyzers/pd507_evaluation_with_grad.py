@@ -58,7 +58,7 @@ class EvaluationWithGrad(RankAnalyzer):
         if not graphs.pass_count or not self.exceeds_min_share(rank, passes_ns):
             return
         cost = bound_saving(rank, graphs)
-        location = locate_calls(rank, graphs, trains=True)
+        location = locate_calls(rank, trains=True)
         advice = advise("evaluation with gradients", rank.context)
         nodes = round(graphs.node_count / graphs.pass_count)
         yield self.finding(
@@ -70,7 +70,7 @@ class EvaluationWithGrad(RankAnalyzer):
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(cost.time),
-            confidence=0.8,
+            confidence=0.6,
             location=location,
             evidence=(
                 Evidence("such passes in the trace", graphs.pass_count, "count"),

@@ -70,8 +70,8 @@ class InferenceMode(RankAnalyzer):
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(cost.time),
-            confidence=0.8,
-            location=locate_calls(rank, graphs, trains=False),
+            confidence=0.6,
+            location=locate_calls(rank, trains=False),
             evidence=(
                 Evidence("nodes of the graph per step", rank.count_per_step(graphs.node_count), "count"),
                 Evidence("time of these passes per step", passes_ns, "ns"),

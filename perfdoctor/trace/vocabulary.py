@@ -354,6 +354,9 @@ def _source_line(found: re.Match[str] | None) -> SourceLine | None:
 
 
 ANNOTATION = "|".join(
-    (PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE, SOURCE_MARK)
+    (
+        *(PROFILER_STEP, DATALOADER_NEXT, r"^Optimizer\.", r"^DistributedDataParallel\.", COLLECTIVE_RANGE),
+        *(r"^perfdoctor::module_call @", SOURCE_MARK),
+    )
 )
 """Pattern of annotations that legacy files, and some later ones, keep among the operators."""

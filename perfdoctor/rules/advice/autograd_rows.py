@@ -1,4 +1,4 @@
-"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308, PD503, PD507, PD514 ff."""
+"""Advice about what autograd does for nothing, switches for debugging, and graph breaks: PD308 and PD503 to PD518."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ AUTOGRAD_ROWS = (
         "inference with gradients",
         (
             When(uses=("Hugging Face pipeline",)),
-            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they were "
+            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they are "
             "used.",
             "with torch.inference_mode(): pipeline(...)",
             "",
@@ -91,7 +91,7 @@ AUTOGRAD_ROWS = (
         ),
         (
             ANY,
-            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they were "
+            "Run the model in inference mode: no graph is recorded then, and activations are freed as soon as they are "
             "used. Where its outputs go into a later training, torch.no_grad().",
             "with torch.inference_mode(): ...   # around the loop",
             "",

@@ -25,6 +25,7 @@ from .model_facts import ModuleLines, describe_models
 from .nvml_sampler import GpuSampler
 from .optimizer_records import OptimizerRecords
 from .parameter_checksums import ParameterChecksums
+from .retained_graphs import RetainedGraphs
 from .run_totals import RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
@@ -51,6 +52,7 @@ class Recording(Protocol):
     memory: MemoryRecords
     checkpoints: CheckpointCalls
     debug_switches: DebugSwitches
+    retained: RetainedGraphs
     loaders: LoaderRecords
     optimizers: OptimizerRecords
     scalers: ScalerRecords
@@ -109,6 +111,7 @@ def collect_facts(recording: Recording, program: dict[str, Any]) -> dict[str, An
         "compile": describe_compilation(totals.compiles),
         "flags": machine_facts.describe_torch_flags(),
         "debug_switches": recording.debug_switches.to_list(),
+        "retained": recording.retained.to_dict(),
         "flags_by_window": recording.flags_by_window,
         "environment": describe_environment(),
         "cpu": {**machine_facts.describe_cpu(), "threads_set": totals.threads_set},

@@ -1,4 +1,4 @@
-"""Environment variables as facts: a named list of switches whose values tell how fast a program can be, and no secret."""
+"""Environment variables as facts: a named list of switches whose values say how fast a program can be, no secrets."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from .phase_ranges import PhaseRanges
 from .rank_folder import RankFolder
 from .rank_identity import rank_and_world_size
 from .recorder_settings import RecorderSettings
+from .retained_graphs import RetainedGraphs
 from .run_totals import TIMED_WINDOWS, UNPROFILED_WINDOWS, RunTotals
 from .scaler_records import ScalerRecords
 from .step_detector import StepDetector
@@ -125,6 +126,7 @@ class Recorder:
         self.memory = MemoryRecords()
         self.checkpoints = CheckpointCalls()
         self.debug_switches = DebugSwitches()
+        self.retained = RetainedGraphs()
         self.meter = StepMeter()
         self.windows: dict[str, dict[str, Any]] = {}
         self.flags_by_window: dict[str, dict[str, Any]] = {}
@@ -302,6 +304,7 @@ class Recorder:
                 self.gpu_sampler.stop()
             self._close_window(partial=True)
             self._describe_program()
+            self.retained.look_last(self.step)
         except Exception as error:
             self._add_note(f"the last window was lost: {error!r}")
         self.finished = True
@@ -523,6 +526,7 @@ class Recorder:
             return
         if not self.profiler.prepared:
             self._describe_program()
+            self.retained.look_first(self.step)
             self._write_facts("running")
             self.totals.begin_window(stage.trace)
             self.profiler.prepare(stage.trace, self._events_per_step.get("timing", 0) if self.plan.adapts else 0)
@@ -600,6 +604,7 @@ class Recorder:
         if self.gpu_sampler is not None:
             self.gpu_sampler.stop()
         self._describe_program()
+        self.retained.look_last(self.step)
         self._write_facts("recorded")
         if self.settings.stop_after and self.automatic:
             self.finish("stopped")
