@@ -38,8 +38,8 @@ _CAUSES = (
     _Cause(
         ("application_clocks",),
         "application clocks are set",
-        "Somebody has set the clocks of this card, which stay until they are reset or the driver is loaded again. Reset "
-        "them unless they are meant, as for measurements that have to be repeatable.",
+        "Somebody has set the clocks of this card, which stay until they are reset or the driver is loaded again. "
+        "Reset them unless they are meant, as for measurements that have to be repeatable.",
         "sudo nvidia-smi --reset-applications-clocks && sudo nvidia-smi --reset-gpu-clocks",
     ),
 )

@@ -96,7 +96,7 @@ class PowerCap(RankAnalyzer):
             f"{max_mhz:,.0f} MHz under load",
             cost_ns=0,
             saving=Saving(),
-            advice="The limit is the card's own: this is how it runs under this load, and no fault. Peaks of datasheets "
+            advice="The limit is the card's own: this is how it runs under this load, and no fault. Datasheets' peaks "
             "are of the maximal clock. What takes less power (a narrower dtype, fewer bytes) raises the clock.",
             claim=Claim(),
             evidence=_evidence(gpu, capped),
@@ -123,8 +123,8 @@ class PowerCap(RankAnalyzer):
             ),
             cost_ns=cost_ns,
             saving=Saving(0, None, cost_ns, "bounded"),
-            advice="Somebody has lowered the limit. Where that is not meant, set the default one again, and look at the "
-            "temperature afterwards.",
+            advice="Somebody has lowered the limit. Where that is not meant, set the default one again, and look at "
+            "the temperature afterwards.",
             fix=f"sudo nvidia-smi --power-limit={default_w:.0f}",
             claim=Claim(freed, kernels=True),
             edit=scale_durations(kernels.rows, saved_share),

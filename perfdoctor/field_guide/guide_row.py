@@ -65,7 +65,7 @@ class GuideRow:
         subject: Whether the program has what the advice is about.
         evidence: What shows that the advice is followed, or the figure that it asks for; None where nothing does.
         concerns: Whether a finding of its rules answers this row.
-        runs_suffice: Whether it is done where the subject is there and all rules ran and found nothing.
+        has_figure: Whether its evidence is a figure that is worth reading whatever the answer is.
     """
 
     number: int
@@ -78,4 +78,4 @@ class GuideRow:
     concerns: FindingTest = any_finding
     checked_by: str = ""
     since: str = ""
-    runs_suffice: bool = True
+    has_figure: bool = False

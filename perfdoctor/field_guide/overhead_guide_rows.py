@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoctor.field_guide.guide_row import FindingTest, GuideRow, Subject
 from perfdoctor.field_guide.program_traits import MATRIX_CATEGORIES, ProgramTraits
 from perfdoctor.field_guide.subjects import all_of, gpu, kernels, only_cpu, pointwise, processes
-from perfdoctor.field_guide.training_guide_rows import is_compiled
+from perfdoctor.field_guide.training_guide_rows import copies_to_gpu, is_compiled
 from perfdoctor.report.finding import Finding
 from perfdoctor.reporters.format_values import format_share
 from perfdoctor.rules.requirements import REQUIREMENTS
@@ -13,7 +13,6 @@ from perfdoctor.rules.requirements import REQUIREMENTS
 # Below a few per cent of the step nobody would change a line.
 _LITTLE = 0.03
 _LEAST_FLOPS_KNOWN = 0.1
-_IDLE = ("idle_dataloader", "idle_sync", "idle_launch", "idle_communication", "idle_allocator", "idle_unexplained")
 
 
 def _anything(traits: ProgramTraits) -> Subject:
@@ -74,6 +73,18 @@ def _little_overhead(traits: ProgramTraits) -> str | None:
     if traits.device_kind != "gpu" or share is None or share >= _LITTLE or not traits.ran("PD104"):
         return None
     return f"the GPU waits {format_share(share)} of the {traits.unit} for launches"
+
+
+def _launches(traits: ProgramTraits) -> Subject:
+    """Ops that are launched one by one."""
+    found = _anything(traits) if traits.device_kind == "cpu" else _calls(traits)
+    if not found.is_present:
+        return found
+    share = traits.account.get("idle_launch", 0.0)
+    if traits.device_kind == "cpu":
+        overhead = traits.account["overhead"] - traits.account["idle_dataloader"]
+        return Subject(True, f"{format_share(overhead)} of the {traits.unit} is overhead of Python and the framework")
+    return Subject(True, f"the GPU waits {format_share(share)} of the {traits.unit} for launches")
 
 
 def _is_graphed(traits: ProgramTraits) -> str | None:
@@ -153,13 +164,6 @@ def _calls(traits: ProgramTraits) -> Subject:
     return found
 
 
-def _nothing_to_move(traits: ProgramTraits) -> Subject:
-    found = _calls(traits)
-    if found.is_present and traits.copies is not None and not traits.copies.count:
-        return Subject(False, "nothing is copied to the GPU in the steps")
-    return found
-
-
 def _no_allocation(traits: ProgramTraits) -> str | None:
     if traits.allocations == 0 and traits.ran("PD107"):
         return f"no {traits.unit} allocates device memory from the driver"
@@ -218,7 +222,7 @@ ROWS = (
         "Overhead: the framework makes some 280,000 small ops a second, in which an A100 could make 312 TFLOP/s.",
         ("PD104",),
         "launches",
-        lambda traits: _calls(traits) if traits.device_kind != "cpu" else _anything(traits),
+        _launches,
         _little_overhead,
         checked_by="`perfdoctor calibrate`, which measures the ops a second",
     ),
@@ -228,7 +232,7 @@ ROWS = (
         "Overhead goes away with graphs and compilers, and with less Python.",
         ("PD104", "PD517"),
         "launches; facts for graph breaks",
-        lambda traits: _calls(traits) if traits.device_kind != "cpu" else _anything(traits),
+        _launches,
         _is_graphed,
         since='CUDA graphs come with torch.compile(mode="reduce-overhead").',
     ),
@@ -307,7 +311,7 @@ ROWS = (
         "Tensors are made on the GPU instead of made on the CPU and copied.",
         ("PD106",),
         "launches; source lines",
-        _nothing_to_move,
+        all_of(_calls, copies_to_gpu),
         since="torch.zeros(..., device=device).",
     ),
     GuideRow(

@@ -73,12 +73,12 @@ def _levels(traits: ProgramTraits) -> str | None:
     outside = 1 - sum(traits.time_share.get(name, 0.0) for name in ("gemm", "convolution", "attention"))
     return (
         f"Tensor Cores do {format_share(share)} of the matrix work's time; {format_share(account['compute'])} of the "
-        f"{traits.unit} runs near the compute roof; {format_share(outside)} of the kernel time is outside of matrix work"
+        f"{traits.unit} is near the compute roof; {format_share(outside)} of the kernel time is outside of matrix work"
     )
 
 
 def tensor_core_share(traits: ProgramTraits) -> float | None:
-    """Share (0 to 1) of the known time of matrix work that Tensor Cores do, on the slow path or not; None if unknown."""
+    """Share (0 to 1) of the known time of matrix work that Tensor Cores do, slow path included; None if unknown."""
     use = {name: ns or 0 for name, ns in traits.tensor_core.items()}
     known = sum(use.get(name, 0) for name in ("used", "slow_path", "not_used"))
     return (use.get("used", 0) + use.get("slow_path", 0)) / known if known else None
@@ -128,6 +128,13 @@ def _of_convolution(traits: ProgramTraits, finding: Finding) -> bool:
     return bool(_OF_CONVOLUTION.search(_text_of(finding)))
 
 
+def _of_narrow_convolution(traits: ProgramTraits, finding: Finding) -> bool:
+    """Convolutions whose dtype suits Tensor Cores, so that their channels decide; float32 is row 38's."""
+    if finding.rule == "PD203":
+        return not re.search(r"\b(fp32|float32)\b", finding.title)
+    return _of_convolution(traits, finding)
+
+
 def _of_recurrent(traits: ProgramTraits, finding: Finding) -> bool:
     return bool(recurrent(traits).is_present and _OF_RECURRENT.search(_text_of(finding)))
 
@@ -160,9 +167,14 @@ def _verdicts(traits: ProgramTraits) -> str | None:
     whole = sum(use.values())
     if not whole or use.get("unknown", 0) == whole:
         return None
-    parts = (("used", "use them"), ("slow_path", "take the slow path"), ("not_used", "do not"), ("unknown", "unknown"))
-    said = ", ".join(f"{words} {format_share(use[name] / whole)}" for name, words in parts if use.get(name))
-    return f"by the names of the kernels, in time: {said}"
+    parts = (
+        ("used", "on Tensor Cores"),
+        ("slow_path", "on their slow path"),
+        ("not_used", "without them"),
+        ("unknown", "in kernels of which it is not known"),
+    )
+    said = ", ".join(f"{format_share(use[name] / whole)} {words}" for name, words in parts if use.get(name))
+    return f"of the time of products, convolutions and attention {said}"
 
 
 ROWS = (
@@ -210,11 +222,12 @@ ROWS = (
         5,
         "A",
         "Work on three levels: shapes for Tensor Cores, then arithmetic intensity, then less work outside of them.",
-        (),
+        ("PD201", "PD202", "PD203", "PD301", "PD303"),
         "kernels",
         _matrix_kernels,
         _levels,
-        checked_by="the account; PD2xx for shapes, PD3xx for the work outside",
+        checked_by="the account",
+        has_figure=True,
         since="Which level binds is measured instead of tried in order.",
     ),
     GuideRow(
@@ -226,7 +239,7 @@ ROWS = (
         _fast_path,
         _on_the_fast_path,
         _of_product,
-        since="16 bytes: 4 values of TF32, 8 of FP16 and BF16, 16 of FP8. Since cuBLAS 11 odd sizes are slow, not excluded.",
+        since="16 bytes: 4 values of TF32, 8 of FP16 and BF16, 16 of FP8; since cuBLAS 11 other sizes are slower, no more.",
     ),
     GuideRow(
         7,
@@ -255,9 +268,9 @@ ROWS = (
         "Convolutions: channels are multiples of 8.",
         ("PD203", "PD202"),
         _SHAPES,
-        all_of(tensor_cores, convolutions),
-        lambda traits: None if "convolution" not in traits.time_share else _in_half(traits),
-        lambda traits, finding: finding.rule == "PD203" or _of_convolution(traits, finding),
+        all_of(convolutions, _fast_path),
+        _on_the_fast_path,
+        _of_narrow_convolution,
         since="cuDNN 7.3 lifted the condition; since then it costs a transposition or a padded copy.",
     ),
     GuideRow(
@@ -314,11 +327,12 @@ ROWS = (
         39,
         "D",
         "Tensor Cores serve convolutions, fully connected and recurrent layers.",
-        (),
+        ("PD201", "PD203"),
         "kernels",
         _matrix_kernels,
-        lambda traits: _verdicts(traits),
+        _verdicts,
         checked_by="the classes of kernels",
+        has_figure=True,
         since="And attention, as one fused kernel (scaled_dot_product_attention).",
     ),
     GuideRow(
@@ -328,9 +342,9 @@ ROWS = (
         (),
         "kernels",
         _matrix_kernels,
-        lambda traits: _verdicts(traits),
+        _verdicts,
         checked_by="the verdicts of kernels",
-        since="s16816 and tensorop (Ampere), sm90_xmma and wgmma (Hopper), tcgen05 (Blackwell), MFMA (AMD), and Triton's "
-        "and nvjet's by what they achieve.",
+        since="s16816 and tensorop (Ampere), sm90_xmma and wgmma (Hopper), tcgen05 (Blackwell), MFMA (AMD); Triton's and "
+        "nvjet's are known by what they achieve.",
     ),
 )

@@ -20,7 +20,9 @@ from perfdoctor.trace.tables import intervals as iv
 from perfdoctor.trace.tables.model import Trace
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
-_LOSS_OP = r"^aten::(nll_loss|cross_entropy|_?log_softmax|binary_cross_entropy|mse_loss|smooth_l1|huber|kl_div|_ctc_loss)"
+_LOSS_OP = (
+    r"^aten::(nll_loss|cross_entropy|_?log_softmax|binary_cross_entropy|mse_loss|smooth_l1|huber|kl_div|_ctc_loss)"
+)
 _HALF_TYPES = frozenset({"c10::Half", "c10::BFloat16"})
 _FLOAT_TYPES = _HALF_TYPES | {"float", "double"}
 
@@ -289,5 +291,3 @@ def _account_shares(rank: Rank) -> dict[str, float]:
     if not account.window_ns:
         return {}
     return {name: ns / account.window_ns for name, ns in {**account.detail, **account.buckets}.items()}
-
-

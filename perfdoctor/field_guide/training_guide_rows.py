@@ -48,7 +48,9 @@ def _loading_keeps_up(traits: ProgramTraits) -> str | None:
     if share is None or share >= _KEEPS_UP or not traits.ran("PD101"):
         return None
     workers = [each["num_workers"] for each in traits.parts("loaders") if isinstance(each.get("num_workers"), int)]
-    who = f"{format_count(max(workers), 'worker')} {'keeps' if max(workers) == 1 else 'keep'} up" if any(workers) else ""
+    who = (
+        f"{format_count(max(workers), 'worker')} {'keeps' if max(workers) == 1 else 'keep'} up" if any(workers) else ""
+    )
     waits = f"the loop waits {format_share(share)} of the {traits.unit} for its batches"
     return f"{who}: {waits}" if who else waits
 
@@ -58,12 +60,15 @@ def _tried_workers(traits: ProgramTraits) -> str | None:
     return f"`perfdoctor try` has measured it: {tried[0].verdict}" if tried else _loading_keeps_up(traits)
 
 
-def _copies_to_gpu(traits: ProgramTraits) -> Subject:
+def copies_to_gpu(traits: ProgramTraits) -> Subject:
+    """Copies from the host to the GPU in the steps."""
     found = gpu(traits)
     if not found.is_present or traits.copies is None:
         return found
     count = traits.copies.count
-    return Subject(count > 0, f"{count:,} copies go to the GPU" if count else "nothing is copied to the GPU in the steps")
+    return Subject(
+        count > 0, f"{count:,} copies go to the GPU" if count else "nothing is copied to the GPU in the steps"
+    )
 
 
 def _copies_are_pinned(traits: ProgramTraits) -> str | None:
@@ -85,7 +90,8 @@ def _large_batch(traits: ProgramTraits) -> Subject:
         return found
     batch = _batch(traits)
     if batch is None:
-        return Subject(None, "the size of the batch is not known: record with `perfdoctor run`")
+        why = "no DataLoader makes it" if traits.has_facts else "record with `perfdoctor run`"
+        return Subject(None, f"the size of the batch is not known: {why}")
     if batch < _LARGE_BATCH:
         return Subject(False, f"the batch of {batch:,} is not one of those that need it ({_LARGE_BATCH:,} and more)")
     return Subject(True, f"the batch is {batch:,}")
@@ -207,6 +213,11 @@ def _static_graph(traits: ProgramTraits) -> str | None:
     return "static_graph is on" if any(each.get("static_graph") for each in flags) else None
 
 
+def _of_graph_or_buckets(traits: ProgramTraits, finding: Finding) -> bool:
+    del traits
+    return any(word in finding.title for word in ("unused parameters", "bucket", "static_graph"))
+
+
 _AUTOTUNER_SINCE = "Still off by default; shapes that change make it search again and again."
 _RANKS = "the traces of all ranks"
 
@@ -259,7 +270,7 @@ ROWS = (
         "Batches are in pinned memory, and copies are asynchronous.",
         ("PD105",),
         "copies and launches",
-        _copies_to_gpu,
+        copies_to_gpu,
         _copies_are_pinned,
         since="pin_memory=True and non_blocking=True; neither helps alone.",
     ),
@@ -405,6 +416,7 @@ ROWS = (
         "facts",
         ddp,
         _static_graph,
+        _of_graph_or_buckets,
         since="DDP reorders its buckets after the first iteration; static_graph=True says that the graph stays.",
     ),
 )

@@ -55,7 +55,7 @@ EXTREME_FIGURES = (
     "other_memory_bytes",
     "other_sm_percent",
 )
-# Share of the time in which a kernel ran, from which on a sample counts as taken under load: clocks and link rest below.
+# Percentage of the time in which kernels ran, from which on a sample is one under load: clocks and link rest below.
 BUSY_PERCENT = 50
 
 Sample = dict[str, Any]
@@ -141,7 +141,7 @@ class Gpu:
         }
 
     def _read_other_use(self) -> int | None:
-        """Share of the SMs' time, in percent, that the processes of others took since the last look; None if unknown."""
+        """Percentage of the SMs' time that processes of others took since the last look; None if unknown."""
         if self._others is None or not self._others.pids:
             return None
         uses = self.query("nvmlDeviceGetProcessUtilization", self._last_use_us)
