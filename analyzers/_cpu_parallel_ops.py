@@ -70,6 +70,11 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
 
 
+def claim_share(time: Intervals, share: float) -> Intervals:
+    """A share (0 to 1) of each of some intervals, from its start on: what is lost in all of them alike."""
+    return iv.union(time[:, 0], time[:, 0] + np.round((time[:, 1] - time[:, 0]) * share).astype(np.int64))
+
+
 def _own_time_of(rank: Rank) -> Int64Array:
     """The time of each op without the ops inside: a convolution allocates its result, and computes after that."""
     ops = rank.trace.ops

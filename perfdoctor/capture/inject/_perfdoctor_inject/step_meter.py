@@ -1,4 +1,4 @@
-"""What the running step costs and does: CPU time, preemption, page faults, and the calls that the hooks have seen in it.
+"""What the running step costs and does: CPU time, preemption, page faults, and the calls that the hooks have seen.
 
 CPU time tells work from waiting, and involuntary context switches tell a slow step from a step that other programs
 kept off its core. The calls tell steps of unequal work apart: micro-batches, checkpoints, evaluation in between.
@@ -43,7 +43,7 @@ class StepWork:
         batches: Batches that loaders returned.
         backwards: Backward passes: micro-batches, for gradient accumulation.
         optimizer_steps: Calls of `Optimizer.step`.
-        contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+        contains: What else was seen in the step: save, evaluation, worker_start, rollout, compile, gc.
     """
 
     cpu_ns: int | None = None
