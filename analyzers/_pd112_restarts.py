@@ -33,13 +33,13 @@ class Restarts(NamedTuple):
     Attributes:
         waits: For each of the rank's waits whether workers end or start in it.
         idle: When nothing but that happened: no kernel ran, in a program without a GPU no step went on.
-        count: How many epochs began.
+        epochs: How many began.
         steps: The steps in which they began.
     """
 
     waits: BoolArray
     idle: Intervals
-    count: int
+    epochs: int
     steps: Int64Array
 
 
@@ -47,12 +47,12 @@ class CapturedRestarts(NamedTuple):
     """What a capture measured of a loader's restarts, in ns, in the median.
 
     Attributes:
-        count: How often workers were started again.
+        times: How often workers were started again.
         stop_ns, start_ns, first_batch_ns: Ending them, `iter(loader)`, and the wait for the first batch.
         remains_ns: What persistent workers leave of it.
     """
 
-    count: int
+    times: int
     stop_ns: int
     start_ns: int
     first_batch_ns: int
@@ -66,7 +66,7 @@ class CapturedRestarts(NamedTuple):
     def evidence(self) -> tuple[Evidence, ...]:
         """The parts."""
         return (
-            Evidence("starts of workers after the first", self.count, "count"),
+            Evidence("starts of workers after the first", self.times, "count"),
             Evidence("ending the workers of an epoch", self.stop_ns, "ns"),
             Evidence("starting workers in iter(loader)", self.start_ns, "ns"),
             Evidence("wait for the first batch", self.first_batch_ns, "ns"),

@@ -21,14 +21,14 @@ class PageFaults(NamedTuple):
     """Page faults of steps without a profiler.
 
     Attributes:
-        count: Minor faults per step.
+        pages: Minor faults per step.
         system_ns: CPU time of the system per step, of all threads.
         step_ns: The step.
         cores: Cores that the process uses; where other programs use some, it might use more.
         threads: Threads of PyTorch.
     """
 
-    count: float
+    pages: float
     system_ns: float
     step_ns: float
     cores: float
@@ -37,7 +37,7 @@ class PageFaults(NamedTuple):
     @property
     def ns_per_fault(self) -> float:
         """CPU time of the system for a fault."""
-        return self.system_ns / max(self.count, 1)
+        return self.system_ns / max(self.pages, 1)
 
     @property
     def share(self) -> float:
@@ -60,12 +60,12 @@ def measure_page_faults(rank: Rank) -> PageFaults | None:
     if not len(dur_ns) or dur_ns.sum() < _MIN_TIME_NS:
         return None
     threads = captured_part(rank.facts, "cpu").get("torch_threads")
-    count = float(np.median(steps.minor_faults[rows])) - _pages_of_batches(rank)
+    pages = float(np.median(steps.minor_faults[rows])) - _pages_of_batches(rank)
     used = float(steps.process_cpu_ns[rows].sum() / dur_ns.sum())
     others = captured_part(rank.facts, "cores").get("others")
     is_shared = isinstance(others, int | float) and others >= _MIN_OTHERS
     return PageFaults(
-        max(count, 0.0),
+        max(pages, 0.0),
         float(steps.system_cpu_ns[rows].mean()),
         float(dur_ns.mean()),
         used if is_shared else max(used, 1.0),

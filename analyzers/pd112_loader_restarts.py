@@ -89,11 +89,12 @@ class LoaderRestarts(RankAnalyzer):
 
     def _report(self, rank: Rank, loader: Mapping[str, Any], restarts: Restarts) -> Finding:
         place, captured = find_loader_place(rank, loader), captured_restarts(loader)
-        idle_ns, count = iv.total(restarts.idle), max(restarts.count, 1)
-        comes_back = restarts.count > 1 or (loader.get("iterations") or 0) > 1
+        idle_ns, count = iv.total(restarts.idle), max(restarts.epochs, 1)
+        comes_back = restarts.epochs > 1 or (loader.get("iterations") or 0) > 1
         once = not comes_back and is_rare(restarts.steps, rank.steps.count)
         claim, cost_ns = restarts.idle, rank.per_step(idle_ns)
-        saving, edit = Saving(0, None, cost_ns, "bounded"), _remove(rank, restarts)
+        saving = Saving(0, None, cost_ns, "bounded")
+        edit: Edit | None = _remove(rank, restarts)
         excess = measure_excess(rank, restarts) if captured is not None else None
         if once:
             cost_ns, saving, edit = 0, Saving(), None
@@ -129,7 +130,7 @@ class LoaderRestarts(RankAnalyzer):
             location=place,
             evidence=(
                 evidence_of_use(loader),
-                Evidence("epochs that began", restarts.count, "count"),
+                Evidence("epochs that began", restarts.epochs, "count"),
                 Evidence("iterations", loader.get("iterations")),
                 Evidence("num_workers", loader.get("num_workers"), "count"),
                 *(captured.evidence() if captured is not None else ()),
@@ -145,7 +146,7 @@ def _restarting_loader(rank: Rank) -> Mapping[str, Any]:
 
     def spent_ns(loader: Mapping[str, Any]) -> float:
         captured = captured_restarts(loader)
-        return 0.0 if captured is None else captured.count * captured.own_ns
+        return 0.0 if captured is None else captured.times * captured.own_ns
 
     longest = max(captured_list(rank.facts, "loaders"), key=spent_ns, default={})
     return longest if spent_ns(longest) else captured_loader(rank.facts)

@@ -74,7 +74,7 @@ class HostLibraries(RankAnalyzer):
         if rank.device_kind != "cpu" or libraries.get("allocators") != []:
             return
         faults = measure_page_faults(rank)
-        if faults is None or faults.count < self.settings["min_faults"]:
+        if faults is None or faults.pages < self.settings["min_faults"]:
             return
         if not self.settings["min_ns_per_fault"] <= faults.ns_per_fault <= self.settings["max_ns_per_fault"]:
             return
@@ -90,7 +90,7 @@ class HostLibraries(RankAnalyzer):
         return self.finding(
             rank,
             title=(
-                f"{faults.count:,.0f} pages a step are asked for and cleared anew: the system takes "
+                f"{faults.pages:,.0f} pages a step are asked for and cleared anew: the system takes "
                 f"{format_ms(faults.system_ns)} of CPU time for them in each {format_ms(faults.step_ns)} step"
             ),
             cost_ns=cost_ns,
@@ -104,7 +104,7 @@ class HostLibraries(RankAnalyzer):
             claim=Claim(claim_share(large.time, share)),
             confidence=0.7,
             evidence=(
-                Evidence("minor page faults per step", round(faults.count), "count"),
+                Evidence("minor page faults per step", round(faults.pages), "count"),
                 Evidence("system CPU time per step", round(faults.system_ns), "ns"),
                 Evidence("time of a fault", round(faults.ns_per_fault), "ns"),
                 Evidence("cores that the program uses", round(faults.cores, 2)),

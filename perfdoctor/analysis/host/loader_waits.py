@@ -115,7 +115,7 @@ def find_worker_startups(trace: Trace, waits: LoaderWaits) -> BoolArray:
     """For each wait whether it is the first of an epoch, in which workers start.
 
     It follows what `find_worker_starts` finds. Else the first wait of a recording may be the first of an epoch, too,
-    and the start of the workers shows by a wait that is `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
+    and the start of the workers shows by a wait `_MIN_STARTUP_FACTOR` times as long as the median within epochs.
     """
     dur_ns = waits.end_ns - waits.start_ns
     starts = find_worker_starts(trace)

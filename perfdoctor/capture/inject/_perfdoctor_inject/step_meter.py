@@ -92,7 +92,7 @@ def read_memory_work() -> tuple[int, int] | None:
 
     The system knows its share by ticks of 4 to 10 ms: of many steps it is right on average, of one it is not.
     """
-    if resource is None:
+    if GETRUSAGE_THREAD is None:  # Windows has no resource, others count less
         return None
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return int(usage.ru_stime * 1e9), int(usage.ru_minflt)
@@ -153,14 +153,15 @@ class StepMeter:
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
-        memory_before, memory_now = self._memory_work, read_memory_work()
-        is_known = memory_before is not None and memory_now is not None
+        first, last = self._memory_work, read_memory_work()
+        memory_work = (
+            (None, None) if first is None or last is None else (max(last[0] - first[0], 0), last[1] - first[1])
+        )
         return StepWork(
             cpu_ns,
             process_cpu_ns,
             preempted,
-            max(memory_now[0] - memory_before[0], 0) if is_known else None,
-            memory_now[1] - memory_before[1] if is_known else None,
+            *memory_work,
             self.batches,
             self.backwards,
             self.optimizer_steps,
