@@ -69,3 +69,8 @@ def find_parallel_ops(rank: Rank, threads: int = 1) -> ParallelOps:
     names, codes = np.unique(ops.name[rows], return_inverse=True)
     top = names[np.bincount(codes, ops.dur_ns[rows]).argmax()]
     return ParallelOps(time, rank.per_step(iv.total(time)), rank.trace.text(int(top)))
+
+
+def claim_share(time: Intervals, share: float) -> Intervals:
+    """A share (0 to 1) of each of some intervals, from its start on: what is lost in all of them alike."""
+    return iv.union(time[:, 0], time[:, 0] + np.round((time[:, 1] - time[:, 0]) * share).astype(np.int64))

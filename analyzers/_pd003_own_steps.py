@@ -12,14 +12,16 @@ from perfdoctor.analysis.step_times import (
     find_preemption_beside_run,
     is_shared_throughout,
 )
-from perfdoctor.rules import BoolArray, Int64Array, Rank
+from perfdoctor.analyzers._pd112_restarts import WORKER_START
+from perfdoctor.rules import BoolArray, Int64Array, Rank, find_worker_starts
 
 # The share of CPU time in what slow steps take more, from which on they do more work.
 _MIN_CPU_SHARE = 0.5
 
 
 class OwnSteps:
-    """The steps of a run without what other programs and calls of other rules took (`own_ns`), and for equal work.
+    """The steps of a run without what other programs, calls of other rules and starts of workers took (`own_ns`), and
+    for equal work.
 
     Attributes:
         own_ns, even_ns: The durations; those of `even_ns` are for equal work.
@@ -35,7 +37,9 @@ class OwnSteps:
         self.steps = steps
         found = find_preemption(steps)
         own_ns = leave_out_host_calls(found.own_ns, steps, is_alone=is_alone)
-        self.own_ns, self.is_preempted, self.lost_core = own_ns, found.is_preempted, found.lost_core
+        starts = np.array([WORKER_START in each for each in steps.contains], bool)
+        self.own_ns = _without_worker_starts(own_ns, starts)
+        self.is_preempted, self.lost_core = found.is_preempted, found.lost_core
         self.is_shared = is_shared_throughout(steps)
         self.lost_ns = int((steps.dur_ns - found.own_ns).sum())
         self.even_ns = even_out_work(self.own_ns, steps)
@@ -67,12 +71,23 @@ def leave_out_host_calls(dur_ns: Int64Array, steps: StepTimes, *, is_alone: bool
 
 def own_durations_of(rank: Rank) -> Int64Array:
     """The steps of the trace without what other programs took, for equal work, where the capture recorded that."""
-    dur_ns, recorded = rank.steps.durations_ns, _recorded_steps(rank)
+    recorded = _recorded_steps(rank)
+    begun = rank.steps.at(find_worker_starts(rank.trace)[:, 0])
+    starts = np.zeros(rank.steps.count, bool)
+    starts[begun[begun >= 0]] = True
+    dur_ns = _without_worker_starts(rank.steps.durations_ns, starts)
     if recorded is None:
         return dur_ns
     own_ns = leave_out_host_calls(_preemption_of(rank, recorded).own_ns, recorded, is_alone=is_alone(rank))
     own_ns = even_out_work(own_ns, recorded)
     return np.maximum((dur_ns * np.minimum(own_ns / np.maximum(recorded.dur_ns, 1), 1.0)).astype(np.int64), 1)
+
+
+def _without_worker_starts(dur_ns: Int64Array, starts: BoolArray) -> Int64Array:
+    """The durations with the steps that start workers of a loader as usual ones: PD112 tells what they cost."""
+    if not starts.any() or starts.all():
+        return dur_ns
+    return np.where(starts, np.minimum(dur_ns, int(np.median(dur_ns[~starts]))), dur_ns)
 
 
 def _recorded_steps(rank: Rank) -> StepTimes | None:

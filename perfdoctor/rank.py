@@ -18,7 +18,7 @@ from perfdoctor.analysis.context.context import Context, context_of
 from perfdoctor.analysis.context.warm_up import StartUp, find_start_up
 from perfdoctor.analysis.forward_ops import ForwardOps, forward_ops_of
 from perfdoctor.analysis.host.host_copies import pinned_bytes_per_s
-from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_startups, loader_waits_of
+from perfdoctor.analysis.host.loader_waits import LoaderWaits, find_worker_starts, find_worker_startups, loader_waits_of
 from perfdoctor.analysis.host.locations import Locations
 from perfdoctor.analysis.host.module_tree import ModuleTree, module_tree_of
 from perfdoctor.analysis.host.time_by_line import TimeAtLine, host_time_by_line, loop_thread_of
@@ -432,7 +432,7 @@ class Rank:
     @cached_property
     def account(self) -> Account:
         """The window by where its time went."""
-        loading = self.loader_waits.intervals
+        loading = iv.union_of((self.loader_waits.intervals, find_worker_starts(self.trace)))
         utilization, bytes_per_s = NO_UTILIZATION, None
         if self.device_kind == "gpu":
             causes = idle_cause_layers(self.trace, self.gaps, loading, self.launching_thread)

@@ -65,6 +65,8 @@ LOADER_NEXT_FRAME = (
 """Pattern of the Python frame of `__next__`, in the loaders of several libraries."""
 LOADER_EPOCH_FRAME = r"utils/data/dataloader\.py\(\d+\): (__iter__|_get_iterator|__init__)$"
 """Pattern of the Python frames with which an epoch of a DataLoader begins."""
+LOADER_START = r"^perfdoctor::loader_start$"
+"""Pattern of the range that `perfdoctor run` puts around an `iter(loader)` that starts workers."""
 LOADER_COLLATE_FRAME = r"utils/data/_utils/collate\.py\("
 """Pattern of the Python frames that put items together to a batch."""
 

@@ -117,7 +117,7 @@ class LoaderRecord:
     _restart_ns: int | None = None
 
     def begin_iteration(self, start_ns: int | None) -> None:
-        """A loop has called `iter()` on the loader; `start_ns` is what that took, None where no workers were started."""
+        """A loop has called `iter()` on the loader; `start_ns` is what that took, None where it started no workers."""
         self._restart_ns = start_ns if self.iterations else None
         self.iterations += 1
         self.is_first_batch = True

@@ -182,8 +182,9 @@ class Recorder:
         self.meter.add_samples(count_samples(batch))
         self.loaders.add_wait(iterator, wait, profiled=self.profiler.prepared, exhausted=batch is None)
 
-    def open_loader_start(self) -> RecordedRange | None:
-        """Workers of a loader are about to be started: a range of the trace, where one is recorded."""
+    def on_loader_start(self) -> RecordedRange | None:
+        """Workers of a loader are about to be started; a range of the trace, where one is recorded."""
+        self.meter.see("worker_start")
         return RecordedRange(LOADER_START) if self.profiler.recording else None
 
     def on_zero_grad(self) -> None:

@@ -1,4 +1,4 @@
-"""What the running step costs and does: CPU time, preemption, page faults, and the calls that the hooks have seen in it.
+"""What the running step costs and does: CPU time, preemption, page faults, and the calls that the hooks have seen.
 
 CPU time tells work from waiting, and involuntary context switches tell a slow step from a step that other programs
 kept off its core. The calls tell steps of unequal work apart: micro-batches, checkpoints, evaluation in between.
@@ -46,7 +46,7 @@ class StepWork:
         optimizer_steps: Calls of `Optimizer.step`.
         gc_ns: Time in which garbage was collected: the oldest generation, and calls of `gc.collect`.
         host_call_ns: Time in calls that wait for a disk or copy models, see `HostCalls`.
-        contains: What else was seen in the step: save, evaluation, rollout, compile, gc.
+        contains: What else was seen in the step: save, evaluation, worker_start, rollout, compile, gc.
         samples: Samples in these batches, by the first dimension of each; None where batches have no tensors.
     """
 
@@ -102,7 +102,7 @@ def read_memory_work() -> tuple[int, int] | None:
 
     The system knows its share by ticks of 4 to 10 ms: of many steps it is right on average, of one it is not.
     """
-    if resource is None:
+    if GETRUSAGE_THREAD is None:  # Windows has no resource, others count less
         return None
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return int(usage.ru_stime * 1e9), int(usage.ru_minflt)
@@ -165,14 +165,13 @@ class StepMeter:
             process_cpu_ns = time.process_time_ns() - self._clocks[1]
             before, now = self._clocks[2], count_preemptions()
             preempted = None if before is None or now is None else now - before
-        memory_before, memory_now = self._memory_work, read_memory_work()
-        is_known = memory_before is not None and memory_now is not None
+        first, last = self._memory_work, read_memory_work()
         return StepWork(
             cpu_ns=cpu_ns,
             process_cpu_ns=process_cpu_ns,
             preempted=preempted,
-            system_cpu_ns=max(memory_now[0] - memory_before[0], 0) if is_known else None,
-            minor_faults=memory_now[1] - memory_before[1] if is_known else None,
+            system_cpu_ns=None if first is None or last is None else max(last[0] - first[0], 0),
+            minor_faults=None if first is None or last is None else last[1] - first[1],
             batches=self.batches,
             backwards=self.backwards,
             optimizer_steps=self.optimizer_steps,

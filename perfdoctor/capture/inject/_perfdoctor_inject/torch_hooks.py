@@ -187,7 +187,7 @@ class Hooks:
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
             starts = not recorder.finished and self.call_recorder(starts_workers, loader)
-            start = self.call_recorder(recorder.open_loader_start) if starts and recorder.is_listening() else None
+            start = self.call_recorder(recorder.on_loader_start) if starts and recorder.is_listening() else None
             start_ns = time.perf_counter_ns()
             try:
                 iterator = original(loader)

@@ -79,7 +79,7 @@ def code_location(function: Any) -> Location | None:
     function = getattr(function, "func", function)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None and function is not None and not isinstance(function, type):
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
     if code is None or code.co_filename.startswith(_skipped_prefixes):
         return None
     return {"file": name_file(code.co_filename), "line": code.co_firstlineno, "function": code.co_name}

@@ -1,7 +1,8 @@
 """What loading a batch takes: the items of the data set, and putting them together (`collate_fn`).
 
-Where the training process loads, the times are kept for the record of the loader. Each worker writes the times of its last batches to a small file that it maps into memory, and the training process
-reads the files of the workers it knows. This works however workers are started, and needs neither locks nor a message:
+Where the training process loads, the times are kept for the record of the loader. Each worker writes the times of its
+last batches to a small file that it maps into memory, and the training process reads the files of the workers it knows.
+This works however workers are started, and needs neither locks nor a message:
 a row is written before the count that makes it visible.
 """
 
