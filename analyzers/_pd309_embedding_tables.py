@@ -107,12 +107,12 @@ def find_dense_tables(rank: Rank, min_elements: float, min_rows_ratio: float) ->
     dur_ns = shaped.trace.ops.dur_ns
     updates = share > 0
     of_tables = float((share * dur_ns)[updates].sum() / max(int(dur_ns[updates].sum()), 1))
-    gradients, updates = project(rank, shaped, gradients), project(rank, shaped, updates)
+    making, updating = project(rank, shaped, gradients), project(rank, shaped, updates)
     return DenseTables(
         rows=rows,
-        gradient_time=_time_of(rank, gradients),
-        optimizer_time=_shorten(_time_of(rank, updates), of_tables),
-        edit=None if rank.device_kind == "cpu" else _edit(rank, gradients, updates, of_tables),
+        gradient_time=_time_of(rank, making),
+        optimizer_time=_shorten(_time_of(rank, updating), of_tables),
+        edit=None if rank.device_kind == "cpu" else _edit(rank, making, updating, of_tables),
         optimizer=_class_of(shaped, np.asarray(around[updates])),
         location=_locate(rank, shaped, max(rows, key=math.prod)),
     )

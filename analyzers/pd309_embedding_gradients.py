@@ -100,6 +100,6 @@ class EmbeddingGradients(RankAnalyzer):
 def _situation_of(rank: Rank, tables: DenseTables) -> str:
     """The situation in the table of advice: by the optimizer, and whether gradients are clipped."""
     if captured_part(rank.facts, "amp").get("clipped"):
-        return "dense gradients of embeddings, clipped"
+        return "gradients of embeddings, clipped"
     kind = _SITUATIONS.get(tables.optimizer or "", "another optimizer")
-    return f"dense gradients of embeddings: {kind}"
+    return f"gradients of embeddings: {kind}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
+from all_cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoctor.analyzers._cpu_evidence import computing_ops, own_time_of, project, rank_with_shapes
 from perfdoctor.rank import Rank
+from perfdoctor.rules import Run
+from perfdoctor.rules.registry import load_analyzers
 from perfdoctor.testing import TraceBuilder
+from perfdoctor.testing.check_rule import findings_of_rule
+from perfdoctor.testing.rule_cases import RuleCase
 
 Step = Sequence[tuple[str, bool]]
 """Its ops: the name, and whether it is marked."""
@@ -91,3 +97,33 @@ def test_the_evidence_window_has_the_shapes_where_the_other_has_none() -> None:
     assert rank_with_shapes(shaped) is shaped
     both = Rank(bare.raw_trace, evidence_trace=shaped.raw_trace)
     assert rank_with_shapes(both) is both.evidence
+
+
+def bare(trace: TraceBuilder, skipped: int = 1) -> TraceBuilder:
+    """The same steps as the profiler records them without shapes, after `skipped` others."""
+    content = trace.to_dict()
+    events = [dict(event) for event in content["traceEvents"]]
+    built = TraceBuilder(device=None)
+    for number in range(1 + skipped):
+        for event in events:
+            kept = ("External id", "Sequence number") if event["cat"] == "cpu_op" else tuple(event["args"])
+            arguments = {key: event["args"][key] for key in kept if key in event["args"]}
+            if event["cat"] != "python_function":
+                built.event(**{**event, "ts": event["ts"] + 10_000 * number, "args": arguments})
+    return built
+
+
+FIRING = [case for case in CASES if case.rule in ("PD204", "PD205", "PD301", "PD306", "PD309") and "CPU" in case.name]
+
+
+@pytest.mark.parametrize("case", [case for case in FIRING if case.expected], ids=str)
+def test_a_rule_finds_the_same_with_the_shapes_in_the_other_window(case: RuleCase) -> None:
+    """As `perfdoctor run` records: the analysed window has neither shapes nor lines, and more steps."""
+    (rule,) = (rule for rule in load_analyzers() if rule.rule == case.rule)
+    (whole,) = case.traces()
+    both = Rank(bare(whole).trace(), facts=case.facts, evidence_trace=whole.trace())
+    alone = Rank(whole.trace(), facts=case.facts)
+    found, expected = (findings_of_rule(rule, Run((rank,))) for rank in (both, alone))
+    assert [(each.title, each.cost_ns, each.saving, each.location) for each in found] == [
+        (each.title, each.cost_ns, each.saving, each.location) for each in expected
+    ]
