@@ -3,8 +3,8 @@
 Only chains that PyTorch has one op for count here: without a roofline nothing says what a compiler makes of another.
 Measured on a CPU with AVX-512 (AMD EPYC, 2.6 GHz, torch 2.13, one thread, CPU time) for 65,000 to 8 million elements,
 functional.gelu took 0.11 to 0.47 of the time of the formula in the forward pass, and 0.19 to 0.57 with the backward
-pass (0.3 in the middle), by tanh or by erf. SiLU and softplus gain less (0.2 to 0.87), and are not told from gates
-and other losses; functional.rms_norm gains nothing (0.75 to 1.2).
+pass (0.3 in the middle), by tanh or by erf. SiLU and softplus gain less (0.2 to 0.87), and look like gates and
+losses; functional.rms_norm gains nothing (0.75 to 1.2).
 """
 
 from __future__ import annotations

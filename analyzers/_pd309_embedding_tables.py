@@ -21,6 +21,7 @@ from perfdoctor.analysis.optimizer_steps import optimizer_steps_of
 from perfdoctor.analyzers._cpu_evidence import line_of, project, rank_with_shapes, time_of_ops
 from perfdoctor.rules import (
     BoolArray,
+    Edit,
     FloatArray,
     Intervals,
     Rank,
@@ -28,6 +29,7 @@ from perfdoctor.rules import (
     SourceLocation,
     captured_list,
     occurring,
+    scale_durations,
     vocabulary,
 )
 from perfdoctor.rules import intervals as iv
@@ -54,6 +56,7 @@ class DenseTables:
         rows: How many rows a step looks up in each, by its sizes.
         gradient_time: When their gradients are made: zeros for all rows, and few numbers added.
         optimizer_time: When the optimizer goes over them, as far as that is their part of its time.
+        edit: What sparse gradients change on a GPU at most; None on the CPU.
         optimizer: The class of the optimizer; None where it does not show.
         location: The line that makes the largest of them, else one that looks up in it.
     """
@@ -61,6 +64,7 @@ class DenseTables:
     rows: Mapping[Table, int]
     gradient_time: Intervals
     optimizer_time: Intervals
+    edit: Edit | None
     optimizer: str | None
     location: SourceLocation | None
 
@@ -103,10 +107,12 @@ def find_dense_tables(rank: Rank, min_elements: float, min_rows_ratio: float) ->
     dur_ns = shaped.trace.ops.dur_ns
     updates = share > 0
     of_tables = float((share * dur_ns)[updates].sum() / max(int(dur_ns[updates].sum()), 1))
+    making, updating = project(rank, shaped, gradients), project(rank, shaped, updates)
     return DenseTables(
         rows=rows,
-        gradient_time=_time_of(rank, project(rank, shaped, gradients)),
-        optimizer_time=_shorten(_time_of(rank, project(rank, shaped, updates)), of_tables),
+        gradient_time=_time_of(rank, making),
+        optimizer_time=_shorten(_time_of(rank, updating), of_tables),
+        edit=None if rank.device_kind == "cpu" else _edit(rank, making, updating, of_tables),
         optimizer=_class_of(shaped, np.asarray(around[updates])),
         location=_locate(rank, shaped, max(rows, key=math.prod)),
     )
@@ -127,6 +133,12 @@ def saving_of(rank: Rank, tables: DenseTables) -> Saving:
 def _time_of(rank: Rank, ops: BoolArray) -> Intervals:
     """When some ops ran; on a GPU their kernels."""
     return time_of_ops(rank, ops) if rank.device_kind == "cpu" else rank.ops.where(ops).kernels.time
+
+
+def _edit(rank: Rank, gradients: BoolArray, updates: BoolArray, of_tables: float) -> Edit:
+    """No dense gradients, and the optimizer's kernels without the tables."""
+    of_gradients, of_updates = (rank.ops.where(ops).kernels.where(rank.in_window) for ops in (gradients, updates))
+    return scale_durations(of_gradients.rows, 1.0) | scale_durations((of_updates - of_gradients).rows, of_tables)
 
 
 def _shorten(time: Intervals, share: float) -> Intervals:

@@ -66,7 +66,7 @@ class RedundantCopies(RankAnalyzer):
 
     rule: ClassVar[str] = "PD306"
     name: ClassVar[str] = "redundant-copies"
-    needs: ClassVar[frozenset[str]] = frozenset({"work", "work_launches"})
+    needs: ClassVar[frozenset[str]] = frozenset({"work_items", "work_launches"})
     # min_share: on real traces programs that need their copies (concatenated features, windows of attention) spend up
     # to 4.6 % on them; those with copies to get rid of 7.9 to 14 %.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.05})

@@ -67,7 +67,7 @@ class EmbeddingGradients(RankAnalyzer):
     def analyze_rank(self, rank: Rank) -> Iterator[Finding]:
         """One finding where sparse gradients would save at least `min_share` of the step."""
         tables = find_dense_tables(rank, self.settings["min_elements"], self.settings["min_rows_ratio"])
-        if tables is None:
+        if tables is None or rank.context.phase in ("inference", "evaluation"):  # nothing is updated
             return
         cost_ns = rank.per_step(iv.total(tables.time))
         saving = saving_of(rank, tables).cap(cost_ns)
@@ -84,6 +84,7 @@ class EmbeddingGradients(RankAnalyzer):
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(tables.time, kernels=rank.device_kind == "gpu"),
+            edit=tables.edit,
             confidence=0.8,
             location=tables.location,
             evidence=(
@@ -99,6 +100,6 @@ class EmbeddingGradients(RankAnalyzer):
 def _situation_of(rank: Rank, tables: DenseTables) -> str:
     """The situation in the table of advice: by the optimizer, and whether gradients are clipped."""
     if captured_part(rank.facts, "amp").get("clipped"):
-        return "dense gradients of embeddings, clipped"
+        return "gradients of embeddings, clipped"
     kind = _SITUATIONS.get(tables.optimizer or "", "another optimizer")
-    return f"dense gradients of embeddings: {kind}"
+    return f"gradients of embeddings: {kind}"

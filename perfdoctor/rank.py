@@ -212,6 +212,7 @@ class Rank:
             "gpu_items": bool(len(trace.gpu)),
             "kernels": kernels,
             "work": kernels or on_cpu,
+            "work_items": bool(len(trace.gpu)) or on_cpu,
             "cpu": bool(len(trace.ops) or len(trace.ranges) or len(trace.calls)),
             "launches": launches,
             "work_launches": launches or (on_cpu and bool(len(trace.ops))),

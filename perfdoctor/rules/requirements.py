@@ -13,6 +13,7 @@ REQUIREMENTS: Mapping[str, str] = MappingProxyType(
         "gpu_items": _NO_KERNELS,
         "kernels": _NO_KERNELS,
         "work": _NO_KERNELS,
+        "work_items": _NO_KERNELS,
         "cpu": "the trace has no CPU events: record with ProfilerActivity.CPU",
         "launches": _NO_LAUNCHES,
         "work_launches": _NO_LAUNCHES,

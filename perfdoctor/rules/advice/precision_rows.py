@@ -112,7 +112,7 @@ PRECISION_ROWS = (
         (
             ANY,
             "Leave the model in float32 and cast the data once, where it is read: numpy makes float64, and .double() "
-            "on the model, which silences the error about types, makes all of the training compute in it.",
+            "on the model, which silences the error about types, makes every op compute in it.",
             "x = torch.from_numpy(array).float()   # and no model.double()",
             "",
             _DEFAULT_DTYPE,

@@ -206,7 +206,7 @@ UPDATE_ROWS = (
         row
         for kind, (sentence, code, source) in _SPARSE_GRADIENTS.items()
         for row in rows_of(
-            f"dense gradients of embeddings{kind}",
+            f"gradients of embeddings{kind}",
             (
                 When(uses=TORCHREC),
                 "Let the tables' optimizer run in the backward pass (apply_optimizer_in_backward): the kernels of "
