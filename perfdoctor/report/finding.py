@@ -98,6 +98,7 @@ class Finding:
         recurrence: In how many steps it occurs, and what it costs there; None where it was not counted.
         covered_by: The position in the report of the finding whose fix makes this one pointless; None for the others.
         covering_key: The `key` of that finding, while the order of findings is not known.
+        covers: Of a finding about several ranks: the findings on its `rank`, by their `key`, that are told inside it.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -143,6 +144,7 @@ class Finding:
     recurrence: Recurrence | None = None
     covered_by: int | None = None
     covering_key: FindingKey | None = field(default=None, repr=False, compare=False)
+    covers: tuple[FindingKey, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def key(self) -> FindingKey:
