@@ -117,8 +117,8 @@ class CommunicationDtype(FleetAnalyzer):
         advice = advise("gradients reduced in float32", rank.context)
         yield self.finding(
             rank,
-            title=f"Gradients travel in float32, {moved_bytes / steps / 1e6:,.0f} MB a step, in a model that computes in "
-            "half precision",
+            title=f"Gradients travel in float32, {moved_bytes / steps / 1e6:,.0f} MB a step, in a model that "
+            "computes in half precision",
             cost_ns=cost,
             saving=Saving(0, None if waits_unknown else saved_ns, saved_ns, "bounded"),
             advice=advice.sentence,

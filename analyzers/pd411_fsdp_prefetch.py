@@ -51,14 +51,14 @@ class FsdpPrefetch(FleetAnalyzer):
         is free says the peak of the allocator against the device's memory; parameters are counted once.
 
     How to fix:
-        set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (fully_shard, PyTorch 2.5); forward_prefetch,
+        set_modules_to_forward_prefetch, set_modules_to_backward_prefetch (fully_shard, PyTorch 2.5); forward_prefetch,
         backward_prefetch and limit_all_gathers (FullyShardedDataParallel). With memory to spare reshard_after_forward,
         or ShardingStrategy.SHARD_GRAD_OP.
 
     When it is wrong:
         Where the link needs longer for the parameters than the layers compute, nothing hides all of it: shard inside a
-        machine only, or use larger batches. A CPU that launches too late delays all-gathers as well (PD104). The trace of
-        one rank alone does not separate waiting from transferring.
+        machine only, or use larger batches. A CPU that launches too late delays all-gathers as well (PD104). The trace
+        of one rank alone does not separate waiting from transferring.
 
     Needs:
         Collectives on GPUs; the traces of all ranks to separate waiting. Captured facts for settings and memory.

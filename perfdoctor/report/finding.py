@@ -164,6 +164,9 @@ class Finding:
         _require_type("recurrence", self.recurrence, Recurrence, None)
         _require_type("covered_by", self.covered_by, int, None)
         _check_key(self.covering_key)
+        _require_type("covers", self.covers, tuple)
+        for key in self.covers:
+            _check_key(key)
         _require_type("cost_ns", self.cost_ns, int)
         _require_type("confidence", self.confidence, int, float)
         _require_number("confidence", self.confidence, most=1)

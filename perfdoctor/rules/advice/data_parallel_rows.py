@@ -250,7 +250,7 @@ WRAPPER_ROWS = (
             When(uses=("FSDP",)),
             f"{_HALF_GRADIENTS}leave reduce_dtype out, or set it. {_LESS_EXACT}",
             "policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\n"
-            "fully_shard(block, mp_policy=policy)\n# FSDP1: MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)",
+            "fully_shard(block, mp_policy=policy)   # FSDP1: MixedPrecision(...) with the same types",
             "",
             _FSDP2,
         ),
