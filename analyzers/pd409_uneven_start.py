@@ -57,8 +57,8 @@ class UnevenStart(FleetAnalyzer):
         each begins its pass (the forward pass of DistributedDataParallel or FSDP, on a GPU its first kernel), and when
         it comes to the first collective of that pass. Where the start explains 70 % of the lateness or more the rank
         enters late; what is later only at the collective is PD401's. Cost and saving are those of PD401: the time in
-        which the others have nothing to do but wait, and what is saved by a rank as fast as the next one. The line is
-        the one that takes this rank longer than the others.
+        which the others have nothing to do but wait, and what is saved by a rank as fast as the next one; where a GPU
+        waits for its own CPU as long, only what that waits for it. The line is the one that takes this rank longer.
 
     How to fix:
         Do it on all ranks alike, each with its share (evaluation), less often (logging), in a thread or process of its
@@ -137,7 +137,7 @@ class UnevenStart(FleetAnalyzer):
     def _report(self, fleet: Fleet, late: LateRank, victim: RankSummary, waiting: Intervals, cost: int) -> Finding:
         """The finding on the rank that enters late."""
         own, is_single = fleet.summary_of(late.table), len(late.co_late) == 1
-        lateness_ns = victim.per_step(late.total_lateness_ns)
+        lateness_ns, limit_ns = victim.per_step(late.total_lateness_ns), _recoverable_ns(victim, cost)
         phase = late.find_excess_phase()
         is_loading = phase is not None and phase[0] == "loader"
         cause = find_explaining_finding(fleet, late, _OWNERS)
@@ -157,7 +157,7 @@ class UnevenStart(FleetAnalyzer):
             title=f"{name_ranks(late)} {'enters' if is_single else 'enter'} the step "
             f"{format_time(iv.total(waiting) / max(steps, 1))} late {frequency}{where}: the others wait",
             cost_ns=cost,
-            saving=Saving(0, min(lateness_ns, cost) if is_single else None, cost, "bounded"),
+            saving=Saving(0, min(lateness_ns, limit_ns) if is_single else None, limit_ns, "bounded"),
             advice=advice.sentence,
             fix=advice.code,
             claim=Claim(waiting, rank=victim.rank),
@@ -186,6 +186,17 @@ class UnevenStart(FleetAnalyzer):
             covering_key=owner.key if owner else None,
             covers=tuple(each.key for each in find_told_inside(fleet, late)),
         )
+
+
+def _recoverable_ns(victim: RankSummary, cost_ns: int) -> int:
+    """How much of its waiting a rank gets back: not what its GPU would wait for the rank's own CPU then.
+
+    Where the CPU waits for the GPU in each step, as for a loss, it gets that back.
+    """
+    if victim.collectives is None or not victim.collectives.on_gpu:
+        return cost_ns
+    starved_ns = victim.per_step(victim.account.detail.get("idle_launch", 0))
+    return min(cost_ns, max(victim.per_step(victim.cpu_wait_ns or 0), cost_ns - starved_ns, 0))
 
 
 def _start_evidence(late: LateRank, *, own: bool) -> Evidence:
