@@ -20,8 +20,7 @@ _MIN_CPU_SHARE = 0.5
 
 
 class OwnSteps:
-    """The steps of a run without what other programs, calls of other rules and starts of workers took (`own_ns`), and
-    for equal work.
+    """The steps of a run without what others and calls that other rules report took (`own_ns`), and for equal work.
 
     Attributes:
         own_ns, even_ns: The durations; those of `even_ns` are for equal work.
