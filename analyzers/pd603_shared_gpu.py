@@ -84,4 +84,4 @@ class SharedGpu(RankAnalyzer):
 
 def _figure(gpu: GpuUnderLoad, name: str, which: str) -> float | None:
     value = captured_part(gpu.facts, name).get(which)
-    return float(value) if type(value) in (int, float) and 0 <= float(value) < 1e15 else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None

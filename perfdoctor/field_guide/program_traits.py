@@ -15,8 +15,8 @@ from perfdoctor.rank import DeviceKind, Rank
 from perfdoctor.report.finding import Finding
 from perfdoctor.report.report import Outcome, Report
 from perfdoctor.trace import vocabulary
-from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables import intervals as iv
+from perfdoctor.trace.tables.copies import copy_kinds_of
 from perfdoctor.trace.tables.model import Trace
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
