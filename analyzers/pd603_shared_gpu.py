@@ -42,7 +42,7 @@ class SharedGpu(RankAnalyzer):
 
     rule: ClassVar[str] = "PD603"
     name: ClassVar[str] = "shared-gpu"
-    needs: ClassVar[frozenset[str]] = frozenset({"nvml"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "facts", "nvml"})
     # min_use: below it nobody's step shows it. min_memory: of the device's; below it is what an idle process holds.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_use": 0.05, "min_memory": 0.05})
     references: ClassVar[tuple[str, ...]] = (

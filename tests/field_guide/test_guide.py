@@ -316,7 +316,7 @@ def test_a_guide_prints_and_saves_itself(tmp_path: Path, capsys: pytest.CaptureF
     for suffix in ("json", "md", "txt"):
         guide.save(tmp_path / f"guide.{suffix}")
         assert (tmp_path / f"guide.{suffix}").stat().st_size > 1000
-    with pytest.raises(UsageError, match="must be one of .json, .md, .txt"):
+    with pytest.raises(UsageError, match=r"must be one of \.json, \.md, \.txt"):
         guide.save(tmp_path / "guide.html")
     assert repr(guide).startswith("<perfdoctor.Guide: ")
 
