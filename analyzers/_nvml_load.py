@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -83,7 +83,7 @@ def _pool_windows(device: Mapping[str, Any], *, is_alone: bool) -> GpuUnderLoad:
     clocked = [(window, _count(window.get("clocked"))) for window in windows]
     total = sum(count for _, count in clocked)
     counts: Counter[str] = Counter()
-    mhz: Counter[str] = Counter()
+    mhz: defaultdict[str, float] = defaultdict(float)
     for window in windows:
         for name, reason in captured_part(window, "reasons").items():
             number = _number(reason.get("sm_mhz")) if isinstance(reason, dict) else None

@@ -79,7 +79,7 @@ class ClockThrottling(RankAnalyzer):
 
     rule: ClassVar[str] = "PD601"
     name: ClassVar[str] = "clock-throttling"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "nvml"})
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second, so that one slow sample
     # is none. min_throttled: below a fifth of the time a clock costs less than runs differ. max_clock: boost clocks go
     # in steps of 15 MHz and move by some per cent with temperature alone.

@@ -46,7 +46,7 @@ class DegradedLink(RankAnalyzer):
 
     rule: ClassVar[str] = "PD602"
     name: ClassVar[str] = "degraded-link"
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "nvml"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second: links change their
     # generation within milliseconds of a load.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_share": 0.01, "min_samples": 10})

@@ -42,7 +42,7 @@ class SharedGpu(RankAnalyzer):
 
     rule: ClassVar[str] = "PD603"
     name: ClassVar[str] = "shared-gpu"
-    needs: ClassVar[frozenset[str]] = frozenset({"nvml"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gpu_items", "facts", "nvml"})
     # min_use: below it nobody's step shows it. min_memory: of the device's; below it is what an idle process holds.
     defaults: ClassVar[Mapping[str, float]] = MappingProxyType({"min_use": 0.05, "min_memory": 0.05})
     references: ClassVar[tuple[str, ...]] = (
@@ -84,4 +84,4 @@ class SharedGpu(RankAnalyzer):
 
 def _figure(gpu: GpuUnderLoad, name: str, which: str) -> float | None:
     value = captured_part(gpu.facts, name).get(which)
-    return float(value) if type(value) in (int, float) and 0 <= float(value) < 1e15 else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None

@@ -52,7 +52,7 @@ class PowerCap(RankAnalyzer):
 
     rule: ClassVar[str] = "PD604"
     name: ClassVar[str] = "power-cap"
-    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "nvml"})
+    needs: ClassVar[frozenset[str]] = frozenset({"kernels", "facts", "nvml"})
     # min_share: of the step, a low finding's worth (contracts.md). min_samples: half a second. min_capped: a limit that
     # binds in less than half of the samples sets the pace of peaks only. max_clock: boost clocks move by some per cent
     # with temperature alone. lowered: limits are set in whole watts; within 2 % they are the default's.

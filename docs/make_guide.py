@@ -38,13 +38,14 @@ Each row gets one of four answers:
 | answer | means |
 |---|---|
 | **applies** | a rule found it: what it costs, what its fix saves by itself, and the line to change |
-| **done already** | something shows it (a flag, a fused optimizer, a loader that keeps up), or its rules ran on what it is about and found nothing to change; for rows that ask for a figure, the figure |
+| **done already** | something shows it, such as a flag or a loader that keeps up; or its rules ran on what it is \
+about and found nothing to change; for rows that ask for a figure, the figure |
 | **does not apply** | the program has nothing of the kind: no convolution, one process, no optimizer, no GPU |
 | **cannot tell** | what to record to know it |
 
 Silence is no proof: a row is never done because a rule was skipped. In Python:
-`perfdoctor.guide("trace.json.gz").select("applies")`. `--json` follows the schema `perfdoctor.guide/1`, which ships with
-the package.
+`perfdoctor.guide("trace.json.gz").select("applies")`. `--json` follows the schema `perfdoctor.guide/1`, which ships
+with the package.
 
 Where nothing stands under "since then", nothing has changed. This page is written by `python docs/make_guide.py`.
 

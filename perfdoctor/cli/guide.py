@@ -44,7 +44,7 @@ _KINDS = {"applies": "applies", "done": "done already", "not": "does not apply",
     "--only",
     multiple=True,
     type=click.Choice(tuple(_KINDS)),
-    help="Show only rows that apply, are done, do not apply, or cannot be told; may be given several times.",
+    help="Show only rows that apply, are done, do not apply, or cannot be answered; may be given several times.",
 )
 @parameters.device
 @parameters.rank
@@ -67,7 +67,7 @@ def guide(
     """Answer each of the 51 rows of the field guide, the advice on PyTorch's performance that everybody repeats.
 
     Each applies (and is worth so much, at this line), is done already (and what shows that), does not apply (and why),
-    or cannot be told (and what to record for it).
+    or cannot be answered (and what to record for it).
 
     PATH is a trace, a capture folder, a folder with the traces of all ranks, a glob, a URL, or - for standard input.
     Traces of several jobs get no common guide.

@@ -134,5 +134,6 @@ def _find_missing(row: GuideRow, traits: ProgramTraits) -> str | None:
 def _looks_at_gpus_only(rule: str, traits: ProgramTraits) -> bool:
     """Whether a rule was skipped because a program of the CPU has no kernels."""
     outcome = traits.outcome(rule)
-    is_skipped = outcome is not None and outcome.status == "skipped"
-    return traits.device_kind == "cpu" and is_skipped and outcome.why in _OF_GPUS  # type: ignore[union-attr]
+    if outcome is None or outcome.status != "skipped" or traits.device_kind != "cpu":
+        return False
+    return outcome.why in _OF_GPUS

@@ -78,7 +78,7 @@ class Guide:
         apply = f"{count['applies']} of {len(self.answers)} {'applies' if count['applies'] == 1 else 'apply'}"
         done = f"{count['done already']} {'is' if count['done already'] == 1 else 'are'} done already"
         other = f"{count['does not apply']} {'does' if count['does not apply'] == 1 else 'do'} not apply"
-        unknown = f"{count['cannot tell']} cannot be told from this recording"
+        unknown = f"{count['cannot tell']} cannot be answered from this recording"
         return f"{apply}, {done}, {other}, {unknown}."
 
     def select(self, *kinds: str) -> tuple[GuideAnswer, ...]:

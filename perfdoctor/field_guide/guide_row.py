@@ -42,6 +42,7 @@ FindingTest: TypeAlias = Callable[[ProgramTraits, Finding], bool]
 def no_evidence(traits: ProgramTraits) -> str | None:
     """For rows that only their rules can answer."""
     del traits
+    return None
 
 
 def any_finding(traits: ProgramTraits, finding: Finding) -> bool:

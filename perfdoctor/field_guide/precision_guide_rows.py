@@ -239,7 +239,7 @@ ROWS = (
         _fast_path,
         _on_the_fast_path,
         _of_product,
-        since="16 bytes: 4 values of TF32, 8 of FP16 and BF16, 16 of FP8; since cuBLAS 11 other sizes are slower, no more.",
+        since="16 bytes: 4 values of TF32, 8 of FP16 and BF16, 16 of FP8; since cuBLAS 11 others are only slower.",
     ),
     GuideRow(
         7,
@@ -344,7 +344,7 @@ ROWS = (
         _matrix_kernels,
         _verdicts,
         checked_by="the verdicts of kernels",
-        since="s16816 and tensorop (Ampere), sm90_xmma and wgmma (Hopper), tcgen05 (Blackwell), MFMA (AMD); Triton's and "
-        "nvjet's are known by what they achieve.",
+        since="s16816 and tensorop (Ampere), sm90_xmma and wgmma (Hopper), tcgen05 (Blackwell), MFMA (AMD); Triton's "
+        "and nvjet's are known by what they achieve.",
     ),
 )

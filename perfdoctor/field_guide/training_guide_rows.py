@@ -57,7 +57,9 @@ def _loading_keeps_up(traits: ProgramTraits) -> str | None:
 
 def _tried_workers(traits: ProgramTraits) -> str | None:
     tried = [trial for trial in traits.report.trials if trial.change == "workers"]
-    return f"`perfdoctor try` has measured it: {tried[0].verdict}" if tried else _loading_keeps_up(traits)
+    if tried:
+        return f"`perfdoctor try` has measured it: {'; '.join(f'{each.setting} {each.verdict}' for each in tried)}"
+    return _loading_keeps_up(traits)
 
 
 def copies_to_gpu(traits: ProgramTraits) -> Subject:
