@@ -105,7 +105,7 @@ class LoggingAndCheckpoints(RankAnalyzer):
         calls = f"{pause.calls / pause.steps:.3g}"
         finding = self.finding(
             rank,
-            title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the {rank.unit_name}: "
+            title=f"{kind.does} takes {rank.share(cost_ns):.0%} of the time: "
             f"{format_time(pause.step_ns)} {pause.frequency}" + (f", in {calls} calls" if calls != "1" else ""),
             cost_ns=cost_ns,
             saving=saving,

@@ -50,8 +50,8 @@ class EveryRankWrites(FleetAnalyzer):
         `if torch.distributed.get_rank() == 0:` around the save; a barrier after it, where others read the file.
 
     When it is wrong:
-        Machines without a common disk may need a file each: then let the first rank of each machine save
-        (LOCAL_RANK). Files with the state of data loaders or random numbers differ by rank, though their largest tensor
+        Machines without a common disk may need a file each: that the first rank of each machine saves (LOCAL_RANK) is
+        not told. Files with the state of data loaders or random numbers differ by rank, though their largest tensor
         is the same: save that part alone on the other ranks.
 
     Needs:
@@ -78,7 +78,8 @@ class EveryRankWrites(FleetAnalyzer):
             for saves in _saves_of(rank):
                 by_place.setdefault((str(saves.location), saves.checksum), []).append(saves)
         for group in by_place.values():
-            if len({each.rank.rank for each in group}) > 1 and group[0].steps >= self.settings["min_steps"]:
+            has_several = len({each.rank.rank for each in group}) > 1 and not _is_one_of_each_machine(group)
+            if has_several and group[0].steps >= self.settings["min_steps"]:
                 yield from self._check_group(group[0], group[1:])
 
     def _check_group(self, first: _Saves, others: list[_Saves]) -> Iterator[Finding]:
@@ -141,6 +142,13 @@ class _Saves(NamedTuple):
     run_ns: int
     bytes: int | None
     wait_ns: int | None
+
+
+def _is_one_of_each_machine(group: list[_Saves]) -> bool:
+    """Whether at most one rank of each machine saves, as machines without a common disk need."""
+    local_ranks = captured_int(captured_part(group[0].rank.facts, "cores"), "local_ranks")
+    machines = [(each.rank.rank or 0) // local_ranks for each in group] if local_ranks else []
+    return bool(machines) and len(set(machines)) == len(machines)
 
 
 def _saves_of(rank: RankSummary) -> Iterator[_Saves]:

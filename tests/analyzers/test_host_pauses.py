@@ -44,6 +44,13 @@ def test_a_rank_without_saves_is_no_other_one() -> None:
     assert findings_of([saves_of_ranks(6, 4, wait_ms=6), captured(world_size=2)], EveryRankWrites) == ()
 
 
+def test_one_rank_of_each_machine_may_save() -> None:
+    facts = [{**saves_of_ranks(6, 4, wait_ms=6), "cores": {"local_ranks": count}} for count in (1, 1)]
+    assert findings_of(facts, EveryRankWrites) == ()
+    facts = [{**each, "cores": {"local_ranks": 2}} for each in facts]
+    assert len(findings_of(facts, EveryRankWrites)) == 1
+
+
 def test_where_every_rank_saves_the_checkpoint_of_rank_0_is_told_with_that() -> None:
     found = findings_of([saves_of_ranks(6, 4, wait_ms=6)] * 2, EveryRankWrites, LoggingAndCheckpoints)
     assert [each.rule for each in found] == ["PD515", "PD113"]

@@ -35,11 +35,11 @@ SAVE = "if number % 10 == 9: torch.save([torch.randn(1024, 8192)], 'weights.pt')
 
 
 def analyze(launcher: Any, step: str, after: str = "pass") -> Report:
-    """The report of the two rules on a recorded program."""
+    """The report of three rules on a recorded program."""
     path = launcher.write(PROGRAM.format(step=step, after=after))
     recorded = launcher.run(path.name)
     assert recorded.exit_code == 0, recorded.stderr
-    return perfdoctor.analyze(recorded.out, select=["PD001", "PD003"])
+    return perfdoctor.analyze(recorded.out, select=["PD001", "PD003", "PD113"])
 
 
 def titles(report: Report, rule: str = "PD003") -> str:
@@ -48,7 +48,10 @@ def titles(report: Report, rule: str = "PD003") -> str:
 
 def test_checkpoints_are_named(launcher: Any) -> None:
     report = analyze(launcher, "backward()", SAVE)
-    assert "they save a checkpoint" in titles(report), titles(report)
+    found = titles(report, "PD113")
+    assert "Saving checkpoints" in found, found
+    assert "every 10 steps" in found
+    assert "checkpoint" not in titles(report)  # and told by one rule
 
 
 def test_without_a_checkpoint_none_is_named(launcher: Any) -> None:

@@ -229,6 +229,7 @@ def test_garbage_collection_answers_the_sentence_of_unstable_steps() -> None:
     sentence = "Freeze what lives long once it is made: gc.collect(); gc.freeze(). It is scanned no more."
     assert CHANGES["gc"].answers("step-borders", finding("PD003", None, sentence))
     assert not CHANGES["gc"].answers("step-borders", finding("PD003", None, "Save less often."))
+    assert CHANGES["gc"].answers("step-borders", finding("PD110", "gc.collect(); gc.freeze()", "Leave it out."))
 
 
 def test_no_advice_of_the_table_is_claimed_by_two_changes() -> None:
